@@ -106,14 +106,15 @@ def evolve(
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
-        changes += settings(spans_as_text(was), spans_as_text(now), plan, first=stored.since <= 1)
+        changes += settings(spans_as_text(was), spans_as_text(now), plan)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, plan)
         changes += types(stored, plan, columns)
     if not may_change:
         changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
     _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
-    bounds = _bounds(stored, plan, {one.setting for one in changes})
+    changed = {one.setting for one in changes}
+    bounds = _bounds(stored, plan, changed)
     operator = msgspec.structs.replace(
         _with_unknown_due(stored) if changes else stored,
         configuration=plan.configuration,
@@ -121,6 +122,7 @@ def evolve(
         tables=made,
         types=_types(plan),
         since=checkpoint_id if changes else stored.since,
+        settles=stored.settles or "triggers" in changed,
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
         **bounds,
     )
@@ -136,16 +138,19 @@ def _with_unknown_due(operator: OperatorState) -> OperatorState:
 def with_bounds(plan: Plan, operator: OperatorState) -> Plan:
     """The plan with what happened to windows under settings before."""
     gone = BEGINNING_US if operator.gone_us is None else operator.gone_us
-    if (plan.gone_us, plan.closed_us) == (gone, operator.closed_us):
+    if (plan.gone_us, plan.closed_us, plan.settles) == (gone, operator.closed_us, operator.settles):
         return plan
-    return replace(plan, gone_us=gone, closed_us=operator.closed_us)
+    return replace(plan, gone_us=gone, closed_us=operator.closed_us, settles=operator.settles)
 
 
 def after_step(graph: Graph) -> Graph:
-    """After a step nothing is left of what had been closed before settings changed."""
-    if all(node.plan.closed_us is None for node in graph.nodes):
+    """After a step nothing is left of what had been closed, or waited, before settings changed."""
+    if all(node.plan.closed_us is None and not node.plan.settles for node in graph.nodes):
         return graph
-    return replace(graph, nodes=tuple(replace(node, plan=replace(node.plan, closed_us=None)) for node in graph.nodes))
+    plans = [replace(node.plan, closed_us=None, settles=False) for node in graph.nodes]
+    return replace(
+        graph, nodes=tuple(replace(node, plan=plan) for node, plan in zip(graph.nodes, plans, strict=True))
+    )
 
 
 def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, int | None]:
@@ -154,9 +159,12 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
     if mark is None or not changed & {"allowed_lateness", "retained"}:
         return {}
     former = _formerly(plan, stored)
-    gone, closed, now = former.expired_at(mark), former.closed_at(mark), plan.closed_at(mark)
-    waiting = closed if stored.closed_us is None else min(closed, stored.closed_us)
-    return {"gone_us": gone, "closed_us": waiting if waiting < now else None}
+    gone, closed = former.expired_at(mark), former.closed_at(mark)
+    if stored.closed_us is not None and stored.closed_us < closed:
+        # No step was made with those settings: nothing has closed or expired by them.
+        gone, closed = stored.gone_us if stored.gone_us is not None else BEGINNING_US, stored.closed_us
+    now = replace(plan, gone_us=gone).closed_at(mark)
+    return {"gone_us": gone, "closed_us": closed if closed < now else None}
 
 
 def _formerly(plan: Plan, stored: OperatorState) -> Plan:

@@ -6,7 +6,7 @@ A setting that is not here cannot change: state was kept by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tidestate.operators.describe.sides import SIDE
@@ -60,14 +60,9 @@ def _triggers(was: Any, now: Any, _plan: Plan) -> str:
     return ""
 
 
-def _accumulation(was: Any, now: Any, plan: Plan) -> str:
-    if "discarding" not in (was, now):
-        return ""
-    whole = isinstance(plan, GroupTables) and replace(plan, mode="discarding").keeps_whole
-    if not whole:
+def _accumulation(was: Any, now: Any, _plan: Plan) -> str:
+    if "discarding" in (was, now):
         return "a discarding window keeps only what was not emitted yet, any other keeps everything"
-    if now == "retracting":
-        return "a discarding window does not know the sum of what it has emitted, so it cannot retract it"
     return ""
 
 
@@ -105,10 +100,8 @@ _REASONS = {
 _OTHERWISE = "what is in the state was kept for this setting"
 
 
-def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan, *, first: bool) -> list[SettingChange]:
-    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares. ``first``:
-    nothing has changed since the operator began.
-    """
+def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[SettingChange]:
+    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares."""
     rules = _rules(plan)
     found = []
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
@@ -117,9 +110,6 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan, *, firs
             continue
         rule, note = rules.get(name, (None, ""))
         why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
-        if name == "accumulation" and "discarding" in (old, new) and not why:
-            same = first and was.get("triggers") == now.get("triggers")
-            why = "" if same else "other triggers may have left windows without what they have emitted"
         found.append(SettingChange(name, old, new, note, why))
     return found
 

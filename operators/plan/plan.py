@@ -97,6 +97,8 @@ class Plan(ABC):
     """Windows that end at or before this had expired under earlier settings."""
     closed_us: int | None = None
     """The last closed window end when settings changed; None after the next step."""
+    settles: bool = False
+    """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
     in_order: bool = False
     """Whether rows are held until the watermark passes them, and processed in the order of their times."""
 

@@ -60,7 +60,7 @@ def _holds(plan: GroupTables, trigger: Trigger | None, gathered: Gathered, at: S
     if trigger is None:
         return np.zeros(len(pending), bool)
     if trigger.kind == "each_batch":
-        return gathered.touched & (pending > 0)
+        return (gathered.touched | plan.settles) & (pending > 0)
     if trigger.kind == "after_count":
         # Only with an element of this batch: passing the end alone makes no late pane of early elements.
         return gathered.touched & (pending >= trigger.count)

@@ -9,13 +9,10 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.windows.columns import chosen, with_columns
 from tidestate.operators.windows.groups import Gathered, column_numbers
 from tidestate.operators.windows.names import EMITTED, END, NET, PANES, START
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
-from tidestate.statestore.table.fold import combine_values
-from tidestate.statestore.table.sorting import taken
 
 
 def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
@@ -25,18 +22,6 @@ def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
     values = results(plan.aggregates, groups.filter(pa.array(where)))
     places = np.cumsum(where) - 1
     return values.take(pa.array(places, mask=~where))
-
-
-def unseen(plan: GroupTables, gathered: Gathered) -> pa.Table:
-    """The groups of a step with what no pane has had: of those that have emitted one, the arrivals alone."""
-    groups, touched = gathered.groups, gathered.touched
-    places = np.cumsum(touched) - 1
-    rows = combine_values(plan.arriving, gathered.new, places[gathered.owner], int(np.count_nonzero(touched)))
-    arrived = taken(rows, np.where(touched, places, -1))
-    emitted = pc.greater(groups[EMITTED], 0).combine_chunks()
-    return with_columns(
-        groups, {one.name: chosen(emitted, arrived[one.name], groups[one.name]) for one in plan.state}
-    )
 
 
 def results_of(plan: Plan, groups: pa.Table) -> pa.Table:

@@ -47,7 +47,7 @@ from tidestate.operators.windows.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.panes import replaced_panes, retractions, unseen, values_where
+from tidestate.operators.windows.panes import replaced_panes, retractions, values_where
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -77,7 +77,7 @@ def step_windows(
         tree = Tree(plan, groups, phase, at)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
-    values = values_where(plan, unseen(plan, gathered) if plan.keeps_whole else groups, due.any)
+    values = values_where(plan, groups, due.any)
     fired = _changed(plan, groups, values, due) if plan.triggers.only_updated else due
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
@@ -92,7 +92,12 @@ def step_windows(
     stays = ~phase.expired
     kept, over = _split(groups, stays)
     kept = _after_panes(
-        plan, kept, _split(values, stays)[0], due.taken(stays), fired.taken(stays), emptied.any[stays]
+        plan,
+        kept,
+        _split(values, stays)[0],
+        (due.any | phase.closing)[stays],
+        fired.taken(stays),
+        emptied.any[stays],
     )
     changes = _changes(plan, gathered, kept, over, phase.taken(stays), at)
     before = [_not_last(first, fired.any)] if first is not None else []
@@ -205,14 +210,14 @@ def _panes(
 
 
 def _after_panes(
-    plan: GroupTables, groups: pa.Table, values: pa.Table, due: Fired, fired: Fired, emptied: Flags
+    plan: GroupTables, groups: pa.Table, values: pa.Table, settled: Flags, fired: Fired, emptied: Flags
 ) -> pa.Table:
-    """The groups after their panes: nothing is pending if a pane was due, even an equal one that was not emitted; a
-    group that was ``emptied`` has no pane.
+    """The groups after their panes: nothing is pending if they are ``settled``, as a pane was due, even an equal one
+    that was not emitted, or as they close; a group that was ``emptied`` has no pane.
     """
-    if not due.any.any():
+    if not settled.any():
         return groups
-    where, was_due = pa.array(fired.any), pa.array(due.any)
+    where, was_due = pa.array(fired.any), pa.array(settled)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
         PENDING: pc.if_else(was_due, 0, groups[PENDING]),
         SINCE: pc.if_else(was_due, pa.scalar(None, pa.int64()), groups[SINCE]),
@@ -222,7 +227,7 @@ def _after_panes(
     for aggregate in plan.aggregates:
         name = f"_last_{aggregate.name}"
         changed[name] = chosen(where, values[aggregate.name], groups[name])
-    if plan.mode == "discarding" and not plan.keeps_whole:
+    if plan.mode == "discarding":
         for column in plan.state:
             empty = pa.nulls(groups.num_rows, column.arrow)
             changed[column.name] = chosen(where, empty, groups[column.name])

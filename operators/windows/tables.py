@@ -78,19 +78,6 @@ class GroupTables(Plan):
         grows = self.in_cells and (appends or not all(_bounded(group) for group in self.state_groups))
         return self.has_parts and not looks and not timed and not grows
 
-    @cached_property
-    def keeps_whole(self) -> bool:
-        """Whether a discarding window keeps all of its state, as each later pane holds what one batch brought."""
-        late = self.triggers.late
-        at_once = late is not None and late.kind == "each_batch" and self.triggers.closing == "never"
-        return (
-            self.mode == "discarding"
-            and isinstance(self.kind, Sliding)
-            and self.lazy
-            and at_once
-            and self.triggers.on_time == "always"
-        )
-
     @property
     def has_parts(self) -> bool:
         """Whether windows of this kind may wait in parts."""

@@ -119,6 +119,8 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """Windows up to this end expired under earlier settings. Only grows. Owner: the start."""
     closed_us: int | None = None
     """Windows up to this end were closed under earlier settings. A start sets it, the next step clears it."""
+    settles: bool = False
+    """Whether triggers have changed, so that the next step emits what waits. A start sets it, that step clears it."""
     renamed: tuple[tuple[int, str, str], ...] = ()
     """Renamed input columns: checkpoint, old name, new name. Ascending, only grows; ledger files keep the old names.
     Owner: the start.

@@ -96,6 +96,7 @@ def _after(operator: OperatorState, was: OperatorState | None, step: bool) -> Op
         operator,
         watermark_before_us=before,
         closed_us=None if step else operator.closed_us,
+        settles=operator.settles and not step,
     )
 
 

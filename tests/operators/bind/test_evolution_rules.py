@@ -81,8 +81,6 @@ ALLOWED: dict[str, Rule] = {
     "early": (plain, lambda d: d.trigger(early=after_count(3)), "triggers"),
     "late": (sessions, lambda d: d.trigger(late=None), "triggers"),
     "retracting": (plain, lambda d: d.accumulation("retracting"), "accumulation"),
-    "discarding": (plain, lambda d: d.accumulation("discarding"), "accumulation"),
-    "everything again": (lambda: plain().accumulation("discarding"), lambda d: plain(), "accumulation"),
     "sessions retracting": (sessions, lambda d: d.accumulation("retracting"), "accumulation"),
     "within": (distinct, lambda d: replace(d, within_us=5), "within"),
     "added": (plain, lambda d: d.aggregate(m=count("v")), "aggregate m"),
@@ -92,7 +90,9 @@ REFUSED: dict[str, Rule] = {
     "gap": (sessions, lambda d: d.window(session("5 seconds")), "window"),
     "key": (plain, lambda d: replace(d, key=("k", "j")), "key"),
     "composite": (sessions, lambda d: d.trigger(when=repeatedly(after_count(2))), "triggers"),
-    "sums of what was shown": (
+    "discarding": (plain, lambda d: d.accumulation("discarding"), "accumulation"),
+    "everything again": (lambda: plain().accumulation("discarding"), lambda d: plain(), "accumulation"),
+    "sums of what was emitted": (
         lambda: plain().accumulation("discarding"),
         lambda d: d.accumulation("retracting"),
         "accumulation",

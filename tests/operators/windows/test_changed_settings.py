@@ -1,0 +1,103 @@
+"""Restarts with other triggers, lateness or retention: no event is lost, and none is in two panes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidestate.operators import (
+    ACCUMULATING,
+    DISCARDING,
+    RETRACTING,
+    Harness,
+    Windowed,
+    after_count,
+    after_processing_time,
+    count,
+    every_element,
+    every_processing_time,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.windows import Windows
+
+SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("v", pa.int64())])
+GRIDS = {
+    "tumbling": tumbling("10 seconds"),
+    "sliding": sliding("10 seconds", "5 seconds"),
+    "session": session("10 seconds"),
+}
+FIRST, SECOND = 1, 100
+
+
+def rows(*events: tuple[int, int]) -> pa.Table:
+    times = pa.array([seconds * 1_000_000 for seconds, _ in events])
+    return pa.table([times.cast(SCHEMA.field("t").type), pa.array([v for _, v in events])], schema=SCHEMA)
+
+
+def job(kind: Windows) -> Windowed:
+    return windowed(event_time="t").window(kind).aggregate(n=count(), s=sum_("v")).late("60 seconds")
+
+
+def first_window(panes: list[pa.Table]) -> list[dict[str, Any]]:
+    found = [pane for table in panes for pane in table.to_pylist()]
+    return [pane for pane in found if pane["window_start"].timestamp() in (0, 1)]
+
+
+@pytest.mark.parametrize("grid", ["tumbling", "sliding"])
+@pytest.mark.parametrize("early", [None, every_element(), after_count(5)])
+def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path: Path, grid: str, early: Any) -> None:
+    described = job(GRIDS[grid]).trigger(late=every_element()).accumulation(DISCARDING)
+    panes = [Harness(described, SCHEMA, folder=tmp_path).feed(rows((1, 1), (12, 10)))]
+    again = Harness(described.trigger(early=early, late=every_element()), SCHEMA, folder=tmp_path)
+    panes += [again.feed(rows((2, 100))), again.feed(rows((3, 1000))), again.finish()]
+    assert sum(pane["s"] for pane in first_window(panes)) == 1101
+
+
+@pytest.mark.parametrize("grid", ["tumbling", "session"])
+@pytest.mark.parametrize("mode", [ACCUMULATING, DISCARDING])
+@pytest.mark.parametrize("late", [None, after_count(3), after_processing_time("10 seconds")])
+def test_what_waited_for_a_trigger_that_is_gone_is_emitted(tmp_path: Path, grid: str, mode: str, late: Any) -> None:
+    described = job(GRIDS[grid]).accumulation(mode)  # type: ignore[arg-type]
+    harness = Harness(described.trigger(late=late), SCHEMA, folder=tmp_path)
+    panes = [harness.feed(rows((1, FIRST), (30, 10))), harness.feed(rows((2, SECOND)))]
+    again = Harness(described, SCHEMA, folder=tmp_path)
+    panes += [again.feed(rows((200, 1000))), again.finish()]
+    last = SECOND if mode == DISCARDING else FIRST + SECOND
+    assert [pane["s"] for pane in first_window(panes)] == [FIRST, last]
+    assert again.ledger().num_rows == 0
+
+
+@pytest.mark.parametrize("rule", ["event", "window"])
+@pytest.mark.parametrize("between", [[], [5], [5, 30], [5, 30, 5, 30], [5, 90, 30]])
+def test_lateness_that_was_less_for_a_moment_closes_nothing(tmp_path: Path, rule: Any, between: list[int]) -> None:
+    """Restarts without a batch between them."""
+
+    def started(seconds: int) -> Harness:
+        described = job(GRIDS["tumbling"]).late(f"{seconds} seconds", rule=rule).accumulation(RETRACTING)
+        return Harness(described.trigger(late=None, closing="if_new"), SCHEMA, folder=tmp_path)
+
+    harness = started(30)
+    panes = [harness.feed(rows((1, FIRST), (30, 10))), harness.feed(rows((2, SECOND)))]
+    for seconds in [*between, 30]:
+        harness = started(seconds)
+    panes += [harness.feed(rows((3, 1000))), harness.feed(rows((300, 5))), harness.finish()]
+    signs = {"emit": 1, "retract": -1}
+    assert sum(signs[pane["kind"]] * pane["s"] for pane in first_window(panes)) == FIRST + SECOND + 1000
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("late", [every_processing_time("10 seconds"), after_processing_time("10 seconds")])
+def test_a_closed_window_that_is_retained_emits_nothing_by_the_clock(grid: str, late: Any) -> None:
+    described = job(GRIDS[grid]).late("0 seconds").retain("1 hour")
+    described = described.trigger(on_time="never", late=late, closing="never")
+    harness = Harness(described, SCHEMA, generate=False)
+    panes = [harness.feed(rows((1, 1), (2, 10))), harness.advance_watermark(30_000_000)]
+    panes += [harness.advance_processing_time(seconds * 1_000_000) for seconds in (11, 21, 35)]
+    assert sum(pane.num_rows for pane in [*panes, harness.finish()]) == 0
