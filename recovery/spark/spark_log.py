@@ -227,8 +227,8 @@ class SparkLog:
         lacking = next((number for number in range(first, last + 1) if number not in alone), None)
         if lacking is not None:
             raise NotFoundError(
-                "spark's log of the file source lacks an entry; a query that reads one DataFrame twice, as in a union "
-                "with itself, has one log for both: load it twice",
+                "spark's log of the file source lacks an entry: if the query reads one DataFrame twice, as in a "
+                "union with itself, load it twice",
                 code="spark-source-log",
                 source=source,
                 entry=lacking,
