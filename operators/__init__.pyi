@@ -24,6 +24,8 @@ from tidestate.operators.aggregates.selection import first as first
 from tidestate.operators.aggregates.selection import last as last
 from tidestate.operators.aggregates.selection import latest as latest
 from tidestate.operators.aggregates.sketches import count_distinct_approx as count_distinct_approx
+from tidestate.operators.describe.altered import Altered as Altered
+from tidestate.operators.describe.altered import altered as altered
 from tidestate.operators.describe.chain import Chain as Chain
 from tidestate.operators.describe.chain import chain as chain
 from tidestate.operators.describe.deduplicate import Deduplicate as Deduplicate
@@ -35,6 +37,8 @@ from tidestate.operators.describe.join_choices import keep as keep
 from tidestate.operators.describe.merge import Merge as Merge
 from tidestate.operators.describe.merge import merge as merge
 from tidestate.operators.describe.merge_accumulation import merge_accumulate as merge_accumulate
+from tidestate.operators.describe.overlap_join import OverlapJoin as OverlapJoin
+from tidestate.operators.describe.overlap_join import overlap_join as overlap_join
 from tidestate.operators.describe.runs import DurableQuery as DurableQuery
 from tidestate.operators.describe.runs import SparkJob as SparkJob
 from tidestate.operators.describe.runs import Standalone as Standalone
@@ -70,8 +74,8 @@ from tidestate.operators.embedded.window_operator import WindowOperator as Windo
 from tidestate.operators.inspect.query import Query as Query
 from tidestate.operators.inspect.query import query as query
 from tidestate.operators.local.harness import Harness as Harness
-from tidestate.operators.progress.advance_time import advance_time as advance_time
-from tidestate.operators.progress.advance_time import generation as generation
+from tidestate.operators.progress.cti_settings import advance_time as advance_time
+from tidestate.operators.progress.cti_settings import generation as generation
 from tidestate.operators.progress.generators import IngestionTime as IngestionTime
 from tidestate.operators.progress.generators import Punctuation as Punctuation
 from tidestate.operators.progress.generators import fixed as fixed

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import inputs
+from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Sessions
+from tidestate.operators.describe.windows import Sessions, Sliding
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.operators.windows.names import END, START
@@ -23,6 +24,10 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
     """The input columns a description reads, each once, of those that are there; ``signed``: whether rows retract."""
     if isinstance(description, Deduplicate):
         return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
+    if isinstance(description, Altered):
+        needed = [description.event_time, description.origin, description.offset, *claimed(description)]
+        needed += [description.end] if description.duration_us is None else []
+        return list(dict.fromkeys([*available, *(name for name in needed if name)]))
     if not isinstance(description, Windowed):
         shared = of_type(description, Sided).sides.shared  # type: ignore[type-abstract]
         return list(dict.fromkeys([*available, SIDE, AT, *shared, *claimed(description)]))
@@ -33,6 +38,7 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
         *description.key,
         *inputs(description.aggregates.values()),
         *([kind.gap_column] if isinstance(kind, Sessions) and kind.gap_column else []),
+        *([kind.end_column] if isinstance(kind, Sliding) and kind.end_column else []),
         *(name for name in (description.origin, description.offset) if name),
         *((START, END) if kind is None else ()),
         *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
@@ -81,6 +87,13 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
             column=column,
             type=str(event_type),
         )
+
+
+def check_offset(schema: pa.Schema, column: str) -> None:
+    """That a column can hold offsets. Raises `UsageError`."""
+    kind = schema.field(column).type
+    if not pa.types.is_integer(kind):
+        raise UsageError("offsets are whole numbers", code="offset", column=column, type=str(kind))
 
 
 def key_field(field: pa.Field) -> pa.Field:

@@ -43,7 +43,7 @@ def _always(_was: Any, _now: Any, _plan: Plan) -> str:
 
 def _watermark(was: Any, now: Any, plan: Plan) -> str:
     """The default is the largest event time of the one source, or of one for each side."""
-    sided = plan.configuration["kind"] in ("merge", "join", "session_join", "union")
+    sided = plan.configuration["kind"] in ("merge", "join", "session_join", "overlap_join", "union")
     usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
     kinds = [one["generator"].get("kind") for one in both]

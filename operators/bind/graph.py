@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -56,13 +57,21 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             read[name] |= dict.fromkeys(given[name].names if isinstance(one, Sided) else plan.read_names)
         nodes[one.name] = node
     graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
-    if graph.order and len(graph.streams) > 1:
-        raise UsageError(
-            "a stream whose rows count in their order is the only one of its job",
-            code="chain-order",
-            streams=list(graph.streams),
-        )
+    _check_orders(graph)
     return graph
+
+
+def _check_orders(graph: Graph) -> None:
+    """That operators whose time advances by the order of a stream agree about it."""
+    for name in graph.streams:
+        orders = {order for _, node, _, feed in graph.readers(name) if (order := node.order_of(feed)).columns}
+        if len(orders) > 1:
+            raise UsageError(
+                "operators that advance time by the rows of a stream take them in one order and by one source column",
+                code="chain-order",
+                stream=name,
+                orders=sorted((*order.columns, order.by or "") for order in orders),
+            )
 
 
 def stream_columns(description: Runnable, name: str, available: list[str]) -> list[str]:
@@ -109,7 +118,7 @@ def _fitted(
 
 def _check_signed(one: Runnable) -> None:
     # A merge reads the column of signs where all its sides share it.
-    follows = isinstance(one, Union) or (isinstance(one, Windowed) and not isinstance(one, Sided))
+    follows = isinstance(one, Union | Altered) or (isinstance(one, Windowed) and not isinstance(one, Sided))
     if not follows and not (isinstance(one, Merge) and PANE_KIND in one.sides.shared):
         raise UsageError(
             "what it reads takes rows back, which only windowed operators of one input follow: let the operator "

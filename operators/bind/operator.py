@@ -6,22 +6,25 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import check_event_time, check_offset, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
-from tidestate.operators.bind.sided import bind_join, bind_sessions, bind_union
+from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
+from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Global
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import FUTURE_US
+from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.tables import TIME
@@ -37,17 +40,51 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
 
 
 def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
-    if signed and not isinstance(description, Union):
+    if signed and not isinstance(description, Union | Altered):
         check_signed(description)
     if isinstance(description, Deduplicate):
         return _bind_dedup(description, schema)
+    if isinstance(description, Altered):
+        return _bind_altered(description, schema)
     if isinstance(description, Join):
         return bind_join(description, schema)
     if isinstance(description, Union):
         return bind_union(description, schema)
     if isinstance(description, SessionJoin):
         return bind_sessions(description, schema)
+    if isinstance(description, OverlapJoin):
+        return bind_overlaps(description, schema)
     return bind_windowed(of_type(description, Windowed), schema, signed=signed)
+
+
+def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
+    columns = require_columns(input_columns(description, schema.names), schema)
+    times = [description.event_time, *([description.end] if description.end in columns else [])]
+    for name in times:
+        check_event_time(name, schema)
+    if clash := sorted({"reason", "watermark"} & set(columns)):
+        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+    if description.offset is not None:
+        check_offset(schema, description.offset)
+    types = pa.schema([pa.field(name, TIME if name in times else schema.field(name).type) for name in columns])
+    return AlteredPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=description.event_time,
+        input_schema=types,
+        key_fields=(types.field(description.event_time),),
+        aggregates=(),
+        watermarks=description.watermarks
+        or default_watermarks(description.event_time, description.watermark_delay_us),
+        allowed_us=0,
+        future_us=FUTURE_US,
+        mode="retracting" if PANE_KIND in types.names else "discarding",
+        configuration=configuration_of(description),
+        triggers=DEFAULT,
+        rule="event",
+        order=tuple(name for name in (description.origin, description.offset) if name),
+        altered=description,
+    )
 
 
 def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:

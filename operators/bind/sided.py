@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_event_time, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import check_event_time, check_offset, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, SIDES
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
+from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
@@ -61,6 +63,8 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
 def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     """A union. Raises `UsageError`."""
     types = _side_types(description, schema, ())
+    for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
+        _check_place(types, column, what)
     return UnionPlan(
         name=description.name,
         kind=Global(),
@@ -104,6 +108,39 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     return plan
 
 
+def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
+    """A join by lifetimes. Raises `UsageError`."""
+    types = _side_types(description, schema, (PANE_KIND,))
+    if description.watermarks is None:
+        raise UsageError(
+            "lifetimes overlap by application time: advance it with .advance_time(...)",
+            code="advance-time",
+            operator=description.name,
+        )
+    for events in description.events.values():
+        for what, column in zip((OFFSET, ORIGIN), reversed(events.order), strict=False):
+            _check_place(types, column, what)
+    plan = OverlapPlan(
+        name=description.name,
+        kind=Global(),
+        event_time=AT,
+        input_schema=types,
+        key_fields=tuple(key_field(types.field(name)) for name in description.on),
+        aggregates=(),
+        watermarks=description.watermarks,
+        allowed_us=0,
+        future_us=FUTURE_US,
+        mode="discarding",
+        configuration=configuration_of(description),
+        triggers=DEFAULT,
+        rule="event",
+        joined=description,
+        in_order=True,
+    )
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
+
+
 def _placed(plan: JoinPlan, side: str) -> SidePositions:
     """What places the rows of a side, and how exactly that counts."""
     position = plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
@@ -126,15 +163,15 @@ def _check_place(types: pa.Schema, column: str | None, what: str) -> None:
         return
     if column not in types.names:
         raise UsageError("a side lacks columns", code="column-missing", missing=[column])
-    if what == OFFSET and not pa.types.is_integer(types.field(column).type):
-        raise UsageError(
-            "offsets are whole numbers", code="offset", column=column, type=str(types.field(column).type)
-        )
+    if what == OFFSET:
+        check_offset(types, column)
     if what == ORIGIN:
         key_field(types.field(column))
 
 
-def _side_types(description: Join | Union | SessionJoin, schema: pa.Schema, taken: tuple[str, ...]) -> pa.Schema:
+def _side_types(
+    description: Join | Union | SessionJoin | OverlapJoin, schema: pa.Schema, taken: tuple[str, ...]
+) -> pa.Schema:
     """The one stream's columns, plain where they are dictionaries: as tables have them."""
     columns = require_columns(input_columns(description, schema.names), schema)
     check_event_time(AT, schema)

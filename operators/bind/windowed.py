@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from tidestate.operators.aggregates.aggregate import BoundAggregate, bind
 from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
-from tidestate.operators.bind.columns import added, check_event_time, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import (
+    added,
+    check_event_time,
+    check_offset,
+    input_columns,
+    key_field,
+    require_columns,
+)
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.describe.configuration import configuration_of
@@ -75,7 +82,8 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     if clash := sorted(set(lacking) & set(schema.names)):
         raise UsageError("this name is ours: rename the input column", code="name-taken", names=clash)
     bounds = (START, END) if description.windows is None else ()
-    times = [name for name in (description.event_time, *bounds) if name]
+    end = description.windows.end_column if isinstance(description.windows, Sliding) else None
+    times = [name for name in (description.event_time, *bounds, end) if name]
     for name in times:
         if name not in lacking:
             check_event_time(name, schema)
@@ -124,13 +132,8 @@ def _input_type(
 
 
 def _check_order(description: Windowed, schema: pa.Schema) -> None:
-    if description.offset is not None and not pa.types.is_integer(schema.field(description.offset).type):
-        raise UsageError(
-            "offsets are whole numbers",
-            code="offset",
-            column=description.offset,
-            type=str(schema.field(description.offset).type),
-        )
+    if description.offset is not None:
+        check_offset(schema, description.offset)
     if description.origin is not None:
         key_field(schema.field(description.origin))
 
@@ -145,7 +148,7 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
     kind = description.windows
     # Where the ledger names the windows that refused an event.
-    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.size > kind.slide)
+    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.shares_events)
     given = {START, END} if kind is not None and named else set()
     clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
     if clash:

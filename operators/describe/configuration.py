@@ -9,21 +9,23 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.aggregates.custom import Functions
+from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.merge import Merge
+from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
 from tidestate.operators.progress.watermarks import BufferProgress, Claimant
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 BY_HAND = "operator"
 """Where a configuration says how an embedded operator keeps its messages, which no description says."""
-Description = Windowed | Merge | Join | SessionJoin | Union | Deduplicate
+Description = Windowed | Merge | Join | SessionJoin | OverlapJoin | Union | Deduplicate | Altered
 StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | OwnGenerator
 
 

@@ -101,7 +101,7 @@ def _windows(given: Any) -> tuple[Sliding | None, Sliding | None] | None:
     """The windows of a side each, where they are given so."""
     pair = given if isinstance(given, tuple) else (None, None)
     for one in (*pair, given if not isinstance(given, tuple) else None):
-        if one is not None and not isinstance(one, Sliding):
+        if one is not None and (not isinstance(one, Sliding) or one.end_column is not None):
             raise UsageError(
                 "rows are joined in tumbling or sliding windows of time, or by side in those of offsets "
                 '(count_window(n, by="offset"))',

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, settings_by_source
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -44,6 +45,47 @@ def given_delays(sides: Sides, delays: Span | Sequence[Span]) -> tuple[int, ...]
     if min(spans) < 0:
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=delays)
     return spans
+
+
+def check_places(sides: Sides, side: str, offset: str | None, origin: str | None) -> None:
+    """That offset and origin are columns of a side's own, and an origin has offsets. Raises `UsageError`."""
+    own = [name for name in (offset, origin) if name]
+    if origin and not offset:
+        raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
+    if len(set(own)) < len(own):
+        raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
+    if {*sides.shared, sides.time_of(side)} & set(own):
+        raise UsageError(
+            "offset and origin are columns of a side, not those it is joined by or its time",
+            code="join-on",
+            side=side,
+            found=own,
+        )
+
+
+def given_ctis(
+    sides: Sides,
+    orders: Mapping[str, tuple[str, ...]],
+    settings: Settings,
+    at_source: Settings,
+    shapes: Sequence[Any],
+) -> Ctis:
+    """CTIs of the sides, whose ``orders`` are columns of the one stream. ``shapes``: shape, column of ends and column
+    of shapes, of all sides or of each. Raises `UsageError` for a side without an order.
+    """
+    if lacking := [side for side, order in orders.items() if not order]:
+        raise UsageError(
+            "CTIs follow event times in the order of offsets: give each side its offset=",
+            code="advance-time",
+            sides=lacking,
+        )
+    own = {}
+    each = (each_side(sides.names, given, "event-shape") for given in shapes)
+    for side, shape, *columns in zip(sides.names, *each, strict=True):
+        end, shape_column = (name and sides.prefixed(side, name) for name in columns)
+        own[side] = EventColumns(orders[side], end, shape, shape_column)
+    order = tuple(dict.fromkeys(name for columns in orders.values() for name in columns))
+    return Ctis(settings_by_source(settings), settings_by_source(at_source), AT, order, sides=own)
 
 
 def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -59,6 +59,11 @@ class Join(Sided, frozen=True, tag="join"):
         """Whether pairs may have to wait for an update period."""
         return any((*self.updates, *self.late_updates))
 
+    def order_of(self, side: str) -> tuple[str, ...]:
+        place = SIDES.index(side)
+        named = (self.origins[place], self.offsets[place])
+        return tuple(self.sides.prefixed(side, name) for name in named if name)
+
     def keeps(self, side: str) -> bool:
         """Whether the join emits rows of this side that have no partner."""
         return self.how in (side, "full")

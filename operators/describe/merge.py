@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 from tidestate.operators.aggregates.collection import list_
 from tidestate.operators.describe.given_sides import columns_of, given_delays, given_sides
@@ -11,6 +11,7 @@ from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, Sides
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Windows
+from tidestate.operators.progress.cti_settings import Settings
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 
@@ -26,6 +27,31 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
         if isinstance(windows, Windows) and windows.by_offset:
             raise UsageError("offsets of several streams do not make one line: count messages instead", code="offset")
         return super().window(windows)
+
+    def order_of(self, side: str) -> tuple[str, ...]:
+        return tuple(name for name in (self.origin, self.offset) if name)
+
+    def advance_time(  # type: ignore[override]
+        self,
+        settings: Settings = None,
+        *,
+        at_source: Settings = None,
+        shape: str | Sequence[str] = "point",
+        end: str | Sequence[str | None] | None = None,
+        shape_column: str | Sequence[str | None] | None = None,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """As `Sided.advance_time`: each side is a source. With ``by`` and ``sources`` as `Windowed.advance_time`: the
+        sources are those of a shared column, and the other columns are those of the merged stream.
+        """
+        about: dict[str, Any] = {"shape": shape, "end": end, "shape_column": shape_column}
+        about |= {"at_source": at_source, "idle_timeout": idle_timeout, "own_timeouts": own_timeouts}
+        if by is None:
+            return Sided.advance_time(self, settings, **about)
+        return super().advance_time(settings, by=by, sources=sources, **about)
 
     def cogroup(self, **columns: str) -> Self:
         """Per key and window the list of a column of each side, in the order of arrival, nulls left out.

@@ -14,10 +14,12 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from tidestate.operators.describe.given_sides import given_ctis
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
 from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.sinks import ArrowSink, SparkSink
+from tidestate.operators.progress.cti_settings import Settings
 from tidestate.operators.progress.watermarks import BufferProgress, Generator, Watermarks, given_watermarks
 from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.start.policy import Policy
@@ -174,6 +176,31 @@ class Sided(Runnable, frozen=True):
     def sides(self) -> Sides:
         """Its inputs."""
         raise NotImplementedError
+
+    def order_of(self, side: str) -> tuple[str, ...]:
+        """The columns of the one stream that order the rows of a side; none where it names no offset."""
+        raise NotImplementedError
+
+    def advance_time(
+        self,
+        settings: Settings = None,
+        *,
+        at_source: Settings = None,
+        shape: str | Sequence[str] = "point",
+        end: str | Sequence[str | None] | None = None,
+        shape_column: str | Sequence[str | None] | None = None,
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """Use CTIs, as `Windowed.advance_time`: each side is a source, with settings by the name of the side, and may
+        import the CTIs of another one. ``shape``, ``end`` and ``shape_column`` are of all sides, or one for each;
+        ``end`` and ``shape_column`` are columns of the side itself. Every side names its ``offset``.
+        """
+        known = declared(*self.sides.names, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+        orders = {side: self.order_of(side) for side in self.sides.names}
+        ctis = given_ctis(self.sides, orders, settings, at_source, (shape, end, shape_column))
+        ctis.check(known.names)
+        return replace(self, watermarks=Watermarks(ctis, known, SIDE))
 
     def watermark(
         self,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tidestate.operators.describe.given_sides import (
+    check_places,
     columns_of,
     each_side,
     given_delays,
@@ -38,6 +39,11 @@ class SessionJoin(Sided, frozen=True, tag="session_join"):
     def equal(self) -> tuple[str, ...]:
         """Columns by which rows of a session pair up, without those of the session key."""
         return tuple(name for name in self.on if name not in self.session)
+
+    def order_of(self, side: str) -> tuple[str, ...]:
+        place = self.sides.names.index(side)
+        named = (self.origins[place], self.offsets[place])
+        return tuple(self.sides.prefixed(side, name) for name in named if name)
 
     def keeps(self, side: str) -> bool:
         """Whether the join emits rows of this side that have no partner."""
@@ -83,23 +89,7 @@ def session_join(
         raise UsageError("lateness cannot be negative", code="lateness", late=late)
     streams = given_sides((LEFT, RIGHT), event_time, (*columns, *columns_of(gap_column)))
     offsets, origins = (tuple(each_side(streams.names, given, "join-pair")) for given in (offset, origin))
-    _check_places(streams, offsets, origins)
+    for side, own_offset, own_origin in zip(streams.names, offsets, origins, strict=True):
+        check_places(streams, side, own_offset, own_origin)
     delays = given_delays(streams, watermark_delay)
     return SessionJoin(streams, keys, windows, how, allowed, delays, owner, offsets, origins, name=checked_name(name))  # type: ignore[arg-type]
-
-
-def _check_places(sides: Sides, offsets: Sequence[str | None], origins: Sequence[str | None]) -> None:
-    """Offset and origin are columns of a side's own, and an origin has offsets."""
-    for side, offset, origin in zip(sides.names, offsets, origins, strict=True):
-        own = [name for name in (offset, origin) if name]
-        if origin and not offset:
-            raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
-        if len(set(own)) < len(own):
-            raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
-        if {*sides.shared, sides.time_of(side)} & set(own):
-            raise UsageError(
-                "offset and origin are columns of a side, not those it is joined by or its time",
-                code="join-on",
-                side=side,
-                found=own,
-            )

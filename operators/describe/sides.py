@@ -66,6 +66,10 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a side's column is called in the one stream."""
         return name if self.same_columns or name in self.shared else f"{side}_{name}"
 
+    def own(self, side: str, name: str) -> str:
+        """What a column of the one stream is called on a side: the reverse of `prefixed`."""
+        return name if self.same_columns or name in self.shared else name.removeprefix(f"{side}_")
+
     def time_of(self, side: str) -> str:
         """The column of event times of a side."""
         return self.times[self.names.index(side)]

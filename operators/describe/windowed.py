@@ -12,12 +12,11 @@ from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.arithmetic import max_, min_
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.aggregates.timestamps import EndOfWindow
+from tidestate.operators.describe.given_ctis import watermarks_of_ctis
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.progress.ctis import Ctis, Settings, settings_by_source
-from tidestate.operators.progress.watermarks import Watermarks, given_sources
-from tidestate.operators.progress.watermarks import sources as declared
+from tidestate.operators.progress.cti_settings import Ctis, Settings
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -109,21 +108,15 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         offset), which `windowed` names; the source of a row is in the column ``by``, or else its origin. Lateness is
         0 unless `late` sets it.
         """
-        if self.event_time is None or self.offset is None:
-            raise UsageError(
-                "CTIs follow event times in the order of offsets: windowed(event_time=..., offset=...)",
-                code="advance-time",
-                event_time=self.event_time,
-                offset=self.offset,
-            )
-        order = tuple(name for name in (self.origin, self.offset) if name)
-        at_query, by_default = settings_by_source(settings), settings_by_source(at_source)
-        ctis = Ctis(at_query, by_default, self.event_time, order, end, shape, shape_column)
-        known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
-        by = by or self.origin
-        chosen = given_sources(by, known)
-        ctis.check(known.names)
-        return replace(self, watermarks=Watermarks(ctis, chosen, by))
+        marks = watermarks_of_ctis(
+            self.event_time,
+            (self.origin, self.offset),
+            (settings, at_source),
+            (end, shape, shape_column),
+            by,
+            (sources, idle_timeout, own_timeouts),
+        )
+        return replace(self, watermarks=marks)
 
     def aggregate(self, **aggregates: Aggregate) -> Self:
         """The results per key and window: ``name=count()``, ``name=mean("column")`` and so on."""

@@ -44,11 +44,19 @@ class WindowKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Sliding(WindowKind, frozen=True, tag="sliding"):
-    """Windows of ``size``, one starting every ``slide``; in microseconds."""
+    """Windows of ``size``, one starting every ``slide``; in microseconds. ``end_column``: an event is in every window
+    that its lifetime touches, which goes on until the time in this column.
+    """
 
     size: Length = msgspec.field(name="size_us")
     slide: Length = msgspec.field(name="slide_us")
     shift: int = msgspec.field(name="offset_us", default=0)
+    end_column: str | None = None
+
+    @property
+    def shares_events(self) -> bool:
+        """Whether an event may be in several windows."""
+        return self.size > self.slide or self.end_column is not None
 
     @property
     def slice(self) -> int:
@@ -99,6 +107,19 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         last = (begins - self.shift) // self.slide * self.slide + (self.shift + self.size)
         if self.by_offset:
             first = np.maximum(first, self.shift + self.size)
+        if low is not None:
+            first = np.maximum(first, min(self.first_end_at_or_after(low + 1), FAR))
+        if high is not None:
+            last = np.minimum(last, max(self.last_end_at_or_before(high), -FAR))
+        return first, np.maximum(0, (last - first) // self.slide + 1)
+
+    def touched(
+        self, starts: Times, ends: Times, low: int | None = None, high: int | None = None
+    ) -> tuple[Times, npt.NDArray[np.int64]]:
+        """As `windows_of`, of each lifetime from ``starts`` to ``ends`` (exclusive) the windows that it touches."""
+        phase = self.shift + self.size
+        first = -((phase - starts - 1) // self.slide) * self.slide + phase
+        last = (ends - 1 - self.shift) // self.slide * self.slide + phase
         if low is not None:
             first = np.maximum(first, min(self.first_end_at_or_after(low + 1), FAR))
         if high is not None:
@@ -207,7 +228,7 @@ def count_window(
     if by == "offset":
         if start < 0:
             raise UsageError("offsets begin at 0", code="window-start", start=start)
-        return SlidingOffsets(count, step, start, _late(late, count))
+        return SlidingOffsets(count, step, start, late=_late(late, count))
     if start:
         raise UsageError("messages are counted from the first", code="window-start", start=start)
     if late is not None:
@@ -215,17 +236,23 @@ def count_window(
     return Counted(count, step)
 
 
-def tumbling(size: Span, *, offset: Span = "0 seconds") -> Sliding:
-    """Adjacent windows of ``size``: each event is in exactly one."""
-    return _checked(size, size, offset, strict=True)
+def tumbling(size: Span, *, offset: Span = "0 seconds", end: str | None = None) -> Sliding:
+    """Adjacent windows of ``size``: each event is in exactly one. With ``end``, the column with the end of an event's
+    lifetime, it is in every window that its lifetime touches.
+    """
+    return _checked(size, size, offset, end, strict=True)
 
 
-def sliding(size: Span, slide: Span, *, offset: Span = "0 seconds", strict: bool = True) -> Sliding:
-    """Windows of ``size``, one starting every ``slide``. ``strict`` demands that slide divides size."""
-    return _checked(size, slide, offset, strict=strict)
+def sliding(
+    size: Span, slide: Span, *, offset: Span = "0 seconds", end: str | None = None, strict: bool = True
+) -> Sliding:
+    """Windows of ``size``, one starting every ``slide``. ``strict`` demands that slide divides size. ``end`` is as of
+    `tumbling`.
+    """
+    return _checked(size, slide, offset, end, strict=strict)
 
 
-def _checked(size: Span, slide: Span, offset: Span, *, strict: bool) -> Sliding:
+def _checked(size: Span, slide: Span, offset: Span, end: str | None, *, strict: bool) -> Sliding:
     size_us, slide_us, offset_us = span_us(size), span_us(slide), span_us(offset)
     if size_us <= 0 or slide_us <= 0:
         raise UsageError(
@@ -241,7 +268,7 @@ def _checked(size: Span, slide: Span, offset: Span, *, strict: bool) -> Sliding:
             size=text_of(size_us),
             slide=text_of(slide_us),
         )
-    return Sliding(size_us, slide_us, offset_us % slide_us)
+    return Sliding(size_us, slide_us, offset_us % slide_us, end)
 
 
 def _positive(count: int) -> int:

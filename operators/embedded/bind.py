@@ -12,10 +12,10 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows
+from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.embedded.plan import NUMBER, FromMessages, OperatorPlan, metadata_tables, of_tuples
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError
@@ -87,6 +87,8 @@ def _check(plan: Plan) -> None:
             "event time",
             code="operator-window",
         )
+    if isinstance(plan.kind, Sliding) and plan.kind.end_column is not None:
+        raise UsageError("an embedded operator has each event in the windows of its start", code="operator-window")
     if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
             "an embedded operator numbers messages as they come: give them in their order", code="in-order"

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import NamedWindow
+from tidestate.operators.describe.windows import NamedWindow, Sliding
 from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
@@ -38,6 +38,9 @@ from tidestate.operators.progress.rounds import Claims, Observed, Progress, Roun
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
+
+TOUCHED_LIMIT = 100_000
+"""The number of windows that the lifetime of an event may touch."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
     """
     if intake.reprocessing or not plan.watermarks.filters_rows:
         return None
-    bad = _bad_order(plan, events) if plan.watermarks.order else np.zeros(0, bool)
+    bad = _without_place(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
         return Rounds(plan.watermarks).observe(events, intake.now_us, intake.so_far, intake.began)
     out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
@@ -260,18 +263,38 @@ def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool
 
 def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows without a valid place in the order; of length 0 if there are none."""
-    if not plan.order:
-        return np.zeros(0, bool)
-    offsets = events[plan.order[-1]]
+    return _out_of_order(events, plan.order) if plan.order else np.zeros(0, bool)
+
+
+def _without_place(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows without a valid place in the order of their source; of length 0 if there are none."""
+    by, orders = plan.watermarks.by, plan.watermarks.orders
+    if plan.order or by is None or not orders:
+        return _bad_order(plan, events)
+    bad = np.zeros(events.num_rows, bool)
+    for side, order in orders.items():
+        of_side = np.asarray(pc.fill_null(pc.equal(events[by], side), False))
+        found = _out_of_order(events, order)
+        bad |= found & of_side if len(found) else False
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _out_of_order(events: pa.Table, order: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Rows whose offset, the last column of ``order``, is none, or that lack a column; of length 0 if none do."""
+    offsets = events[order[-1]]
     # A larger offset could not be a watermark.
     negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
-    nulls = _nulls(events, plan.order)
+    nulls = _nulls(events, order)
     bad = negative | nulls if len(nulls) else negative
     return bad if bad.any() else np.zeros(0, bool)
 
 
 def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows with invalid windows of their own; of length 0 if there are none. Raises `UsageError` for retractions."""
+    """Rows with invalid windows of their own, or an invalid lifetime; of length 0 if there are none. Raises
+    `UsageError` for retractions.
+    """
+    if isinstance(plan.kind, Sliding) and plan.kind.end_column is not None:
+        return _bad_lifetimes(plan.kind, plan.kind.end_column, events[plan.event_time], events)
     if not isinstance(plan.kind, NamedWindow):
         return np.zeros(0, bool)
     kinds = PANE_KIND in events.column_names and not plan.signed
@@ -282,6 +305,17 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
             code="retractions",
         )
     bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))
+    return bad if bad.any() else np.zeros(0, bool)
+
+
+def _bad_lifetimes(kind: Sliding, column: str, begins: pa.ChunkedArray, events: pa.Table) -> npt.NDArray[np.bool_]:
+    """Rows whose lifetime is empty or touches too many windows; of length 0 if there are none."""
+    ends, starts = events[column].cast(pa.int64()), _int_times(begins)
+    last = pc.fill_null(ends, 0).to_numpy()
+    # Far times would leave int64; a start of that kind has a reason of its own.
+    lasts, firsts = (np.clip(one, -LIMIT_US, LIMIT_US) for one in (last, starts))
+    many = (lasts - firsts) // kind.slide > TOUCHED_LIMIT
+    bad = ~ends.is_null().to_numpy() & (starts == firsts) & ((last <= starts) | many | (last != lasts))
     return bad if bad.any() else np.zeros(0, bool)
 
 

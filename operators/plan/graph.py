@@ -12,7 +12,7 @@ from functools import cached_property
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.sides import Sides
+from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.plan.plan import PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds, advanced_to
@@ -24,6 +24,16 @@ STREAM = "__stream"
 """The column with a row's stream, if several are sent as one."""
 OF_PANES = ("pane", "timing", "last")
 """Columns of panes that operators downstream do not get."""
+
+
+@dataclass(frozen=True)
+class StreamOrder:
+    """The ``columns`` that order the rows of each source of a stream (none: the order does not matter), and the
+    column ``by`` that names the source of a row (None: there is one source).
+    """
+
+    columns: tuple[str, ...]
+    by: str | None
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,15 @@ class Node:
     def origins(self) -> tuple[str, ...]:
         """The streams and operators that it reads."""
         return tuple(feed.origin for feed in self.feeds)
+
+    def order_of(self, feed: Feed) -> StreamOrder:
+        """The order in which the rows of a feed count, in the columns of its stream."""
+        marks = self.plan.watermarks
+        if self.sides is None or feed.side is None:
+            return StreamOrder(marks.order, marks.by if marks.order else None)
+        order = marks.orders.get(feed.side, marks.order)
+        by = None if not order or marks.by == SIDE else marks.by
+        return StreamOrder(tuple(self.sides.own(feed.side, name) for name in order), by)
 
     def rows(self, feed: Feed, rows: pa.Table) -> pa.Table:
         """Rows of a feed in the columns of the operator's input."""
@@ -118,15 +137,15 @@ class Graph:
         """Whether time alone may emit panes."""
         return any(node.plan.clocked for node in self.nodes)
 
-    @property
-    def order(self) -> tuple[str, ...]:
-        """The columns that order the rows of the only stream; empty if the order does not matter."""
-        return next((node.plan.watermarks.order for node in self.nodes if node.plan.watermarks.order), ())
-
-    @property
-    def by(self) -> str | None:
-        """The column with the source of each row, if their order matters."""
-        return next((node.plan.watermarks.by for node in self.nodes if node.plan.watermarks.order), None)
+    @cached_property
+    def orders(self) -> dict[str, StreamOrder]:
+        """The order of the rows of each stream where it matters."""
+        return {
+            feed.origin: order
+            for node in self.nodes
+            for feed in node.feeds
+            if feed.origin in self.streams and (order := node.order_of(feed)).columns
+        }
 
     def begin(self) -> dict[str, Progress]:
         """The progress of all operators before the first round."""
@@ -191,7 +210,7 @@ def downstream_schema(plan: Plan) -> pa.Schema:
     dropped = {*OF_PANES, *(() if plan.retracts else ("kind",))}
     fields = [field for field in plan.pane_schema if field.name not in dropped]
     there = {field.name: field.type for field in fields}
-    if there.get("window_end") == TIME:
+    if there.get("window_end") == TIME and PANE_TIME not in there:
         fields.append(pa.field(PANE_TIME, TIME))
     return pa.schema(fields)
 

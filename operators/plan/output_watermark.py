@@ -30,7 +30,8 @@ def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
     ends = {LAST: watermark}
     if isinstance(kind, Sliding):
         start = pulled_back(watermark, kind)
-        return ends | dict.fromkeys((START, EARLIEST, LATEST), start)
+        # An event that touches a window may have begun long before it.
+        return ends | dict.fromkeys((START, EARLIEST, LATEST) if kind.end_column is None else (START,), start)
     if isinstance(kind, Sessions) and kind.gap_column is None:
         # A session ends a gap after its latest event; its start is not known.
         return ends | {LATEST: watermark - kind.gap}

@@ -308,7 +308,7 @@ class Plan(ABC):
     @property
     def overlapping(self) -> bool:
         """Whether an event may be too late for only some of its windows."""
-        return isinstance(self.kind, Sliding) and self.kind.size > self.kind.slide
+        return isinstance(self.kind, Sliding) and self.kind.shares_events
 
     @property
     def names_windows(self) -> bool:

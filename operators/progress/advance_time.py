@@ -8,20 +8,17 @@ event counts towards the next CTI as it was received, even if it is dropped or a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, instants, is_watermark, moved
 from tidestate.statestore.arrays import Flags, Reasons, Times
-from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
-
-LatePolicy = Literal["drop", "adjust"]
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 """Shapes of rows. The start of a ``cti`` row is a CTI of the source itself."""
@@ -39,70 +36,6 @@ ADVANCE_REASONS = (
     "bad_cti",
 )
 """Why a row is rejected; the first means that it is not. A valid ``cti`` row has no reason, and is removed too."""
-
-
-class Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A CTI after every ``every`` events, or after every ``span_us`` of start times, with the time of the last
-    event's start minus ``delay_us``; with ``final``, one at the end of time when the input ends.
-    """
-
-    every: int | None = None
-    span_us: int | None = None
-    delay_us: int = 0
-    final: bool = False
-
-
-class AdvanceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How application time advances: CTIs generated, imported from the stream of that name, or both."""
-
-    policy: LatePolicy
-    generation: Generation | None = None
-    import_from: str | None = None
-
-
-def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:
-    """A CTI every N events, or every span of time. A negative ``delay`` puts the CTI after the event's own time:
-    "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not positive.
-    """
-    if isinstance(every, int):
-        if every < 1 or isinstance(every, bool):
-            raise UsageError("a CTI comes after at least one event", code="advance-time", every=every)
-        return Generation(every=every, delay_us=span_us(delay), final=final)
-    span = span_us(every)
-    if span <= 0:
-        raise UsageError("the span between two CTIs must be positive", code="advance-time", every=text_of(span))
-    return Generation(span_us=span, delay_us=span_us(delay), final=final)
-
-
-def advance_time(
-    policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None
-) -> AdvanceTime:
-    """Settings of a query. Raises `UsageError` for a policy that is neither "drop" nor "adjust", and without both a
-    generation and a stream to import from.
-    """
-    if policy not in ("drop", "adjust"):
-        raise UsageError("violating events are dropped or adjusted", code="advance-time", policy=policy)
-    if generation is None and not import_from:
-        raise UsageError(
-            "give a generation of CTIs, a stream to import them from, or both",
-            code="advance-time",
-            import_from=import_from,
-        )
-    return AdvanceTime(policy, generation, import_from)
-
-
-def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | None) -> AdvanceTime | None:
-    """The settings of the query; without them, those of the source.
-
-    Raises `UsageError` if the source imports: only a query knows other streams.
-    """
-    if at_source is not None and (at_source.import_from is not None or at_source.generation is None):
-        raise UsageError(
-            "a source generates CTIs; only a query imports them",
-            code="advance-time",
-            import_from=at_source.import_from,
-        )
-    return at_query or at_source
 
 
 class Advance(msgspec.Struct, frozen=True):

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, read_buffers
-from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.cti_settings import Ctis
+from tidestate.operators.progress.ctis import CtiRounds
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -170,7 +171,7 @@ class Rounds:
         events = events.sort_by([(name, "ascending") for name in generator.order])
         parts = parts_of(events, INPUT, self.settings.by)
         parts = SourceRows([self._name(name) for name in parts.names], parts.codes, parts.alone)
-        reading = generator.apply(events, parts, so_far.advances, began.advances)
+        reading = CtiRounds(generator).apply(events, parts, so_far.advances, began.advances)
         claims = Claims(self.present(events), advances=reading.states)
         return Observed(reading.events, claims, reading.counters, (reading.refused, reading.reasons))
 
@@ -201,7 +202,7 @@ class Rounds:
             claim = self._generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
             generated = dict.fromkeys(generated or {INPUT: claim}, claim)
         if isinstance(self.settings.generator, Ctis):
-            advances = self.settings.generator.after(
+            advances = CtiRounds(self.settings.generator).after(
                 before.advances, [one.advances for one in claims], tracker.sources
             )
             generated |= {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
@@ -234,7 +235,7 @@ class Rounds:
         ended = advanced_to(progress, END_US)
         if not isinstance(self.settings.generator, Ctis):
             return ended
-        return msgspec.structs.replace(ended, advances=self.settings.generator.finished(ended.advances))
+        return msgspec.structs.replace(ended, advances=CtiRounds(self.settings.generator).finished(ended.advances))
 
 
 def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Observed:

@@ -205,6 +205,11 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The columns that order the rows of each source; empty if the order does not matter."""
         return tuple(getattr(self.generator, "order", ()))
 
+    @property
+    def orders(self) -> dict[str, tuple[str, ...]]:
+        """The columns that order the rows of each side, where each has its own."""
+        return {side: columns.order for side, columns in getattr(self.generator, "sides", {}).items()}
+
 
 class PlacedWatermarks(Watermarks, frozen=True):
     """Watermarks of a join whose sides are placed by positions of their own."""

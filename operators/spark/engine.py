@@ -13,7 +13,7 @@ from pyspark.sql.types import TimestampType
 
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
-from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.graph import STREAM, Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
@@ -150,10 +150,16 @@ def times_as_numbers(batch: DataFrame) -> DataFrame:
 
 
 def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
-    """If the order of rows matters: all rows of a source in one task, in that order."""
-    order = [sf.col(f"`{name}`") for name in graph.order]
-    if not order:
+    """Where the order of rows matters: all rows of a source in one task, in that order."""
+    if not graph.orders:
         return batch
-    tasks = batch.sparkSession.sparkContext.defaultParallelism if graph.by else 1
-    by = [sf.col(f"`{graph.by}`")] if graph.by else []
+    several = len(graph.streams) > 1
+    named = {name: f"{name}__" if several else "" for name in graph.streams}
+    order = [sf.col(f"`{named[name]}{column}`") for name, own in graph.orders.items() for column in own.columns]
+    by = [sf.col(f"`{named[name]}{own.by}`") for name, own in graph.orders.items() if own.by]
+    if several:
+        # Rows of a stream without an order stay as spread as they are.
+        ordered = sf.col(f"`{STREAM}`").isin(*graph.orders)
+        by = [sf.col(f"`{STREAM}`"), *by, sf.when(~ordered, sf.spark_partition_id())]
+    tasks = batch.sparkSession.sparkContext.defaultParallelism if by else 1
     return batch.repartition(tasks, *by).sortWithinPartitions(*order)

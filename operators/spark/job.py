@@ -64,7 +64,7 @@ class JobOnSpark(StreamJob, SparkJob):
         # Only what the job reads: nothing projected later reaches the source.
         stream = self.stream.select(*(sf.col(f"`{name}`") for name in graph.columns))
         why_not = None if self.direct_scan else SWITCHED_OFF
-        scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.order else why_not)
+        scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
         tick_s = self.tick / 1e6 if graph.clocked else None
         query = QueryOnSpark(session, job, spark_log, read, self.sink, tick_s, scans)
         query.begin(stream, self.trigger)

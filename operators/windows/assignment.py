@@ -41,7 +41,28 @@ def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times
     if isinstance(kind, NamedWindow):
         starts, ends = (pc.fill_null(events[name].cast(pa.int64()), 0).to_numpy() for name in (START, END))
         return each, starts, ends
-    return kind.assign(times)
+    if kind.end_column is None:
+        return kind.assign(times)
+    first, counts = windows_touched(kind, times, events)
+    index = np.repeat(each, counts)
+    ends = first[index] + places_within(counts) * kind.slide
+    return index, ends - kind.size, ends
+
+
+def windows_touched(
+    kind: Sliding, times: Times, events: pa.Table, low: int | None = None, high: int | None = None
+) -> tuple[Times, Times]:
+    """The end of the first window with ``low < end <= high`` that each event's lifetime touches, and how many
+    consecutive ones there are. An event without an end is a point.
+    """
+    return kind.touched(times, lifetime_ends(kind, times, events), low, high)
+
+
+def lifetime_ends(kind: Sliding, times: Times, events: pa.Table) -> Times:
+    """When the lifetime of each event ends, exclusive."""
+    column = events[kind.end_column or ""].cast(pa.int64())
+    ends: Times = np.where(column.is_null().to_numpy(), times + 1, pc.fill_null(column, 0).to_numpy())
+    return ends
 
 
 def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
@@ -104,7 +125,10 @@ def sliding_windows(
     kind: Sliding, times: Times, events: pa.Table, low: int | None = None, high: int | None = None
 ) -> tuple[Times, Times]:
     """The end of each event's first window with ``low < end <= high``, and how many consecutive ones there are."""
-    first, counts = kind.windows_of(kind.slice_ends(times), low, high)
+    if kind.end_column is not None:
+        first, counts = windows_touched(kind, times, events, low, high)
+    else:
+        first, counts = kind.windows_of(kind.slice_ends(times), low, high)
     only = own_windows(events)
     return (first, counts) if only is None else narrowed(kind, first, counts, only)
 

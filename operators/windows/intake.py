@@ -8,7 +8,14 @@ import pyarrow as pa
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Arrival
-from tidestate.operators.windows.assignment import assign_windows, last_refused, narrowed, own_windows, refusing
+from tidestate.operators.windows.assignment import (
+    assign_windows,
+    last_refused,
+    narrowed,
+    own_windows,
+    refusing,
+    windows_touched,
+)
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
 from tidestate.operators.windows.groups import int_bounds
 from tidestate.operators.windows.names import END, SLICE_END
@@ -24,7 +31,7 @@ def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: A
     """Accepted events as rows of `GroupTables.exchanged`: one per window and key, or one per event and window."""
     if plan.lazy and plan.in_cells:
         return _as_windows(plan, events, times, arrival)
-    if plan.lazy and arrival.reprocessing:
+    if plan.lazy and (arrival.reprocessing or plan.touching):
         return _as_parts(plan, events, times, arrival)
     if plan.lazy:
         return events_as_parts(plan, events, times)
@@ -32,7 +39,9 @@ def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: A
 
 
 def _as_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-    """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone."""
+    """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone, and a
+    lifetime may touch several tumbling ones.
+    """
     rows = _as_windows(plan, events, times, arrival).rename_columns({END: SLICE_END})
     return rows.select(plan.parts.schema.names).cast(plan.parts.schema)
 
@@ -72,12 +81,15 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arr
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
     rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
     only = own_windows(events)
-    if only is None and plan.orderless:
+    if only is None and plan.orderless and not plan.touching:
         rows = combine(spec, rows)
     closed = None
     if (plan.rule == "window" or arrival.reprocessing) and arrival.watermark_us is not None:
         closed = last_refused(plan, arrival.watermark_us, reprocessing=arrival.reprocessing)
-    first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
+    if plan.touching:
+        first, counts = windows_touched(kind, times, events, closed)
+    else:
+        first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
     if only is not None:
         first, counts = narrowed(kind, first, counts, only)
 

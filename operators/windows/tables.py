@@ -76,12 +76,19 @@ class GroupTables(Plan):
         timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
         appends = any(column.combiner == "append" for column in self.state)
         grows = self.in_cells and (appends or not all(_bounded(group) for group in self.state_groups))
-        return self.has_parts and not looks and not timed and not grows
+        # An event that touches several slices of a window would count in each of them.
+        sliced = self.touching and not self.slices.tumbles
+        return self.has_parts and not looks and not timed and not grows and not sliced
 
     @property
     def has_parts(self) -> bool:
         """Whether windows of this kind may wait in parts."""
         return isinstance(self.kind, Sliding) or self.in_cells
+
+    @property
+    def touching(self) -> bool:
+        """Whether events are in every window that their lifetime touches."""
+        return isinstance(self.kind, Sliding) and self.kind.end_column is not None
 
     @property
     def in_cells(self) -> bool:

@@ -6,13 +6,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators.progress.advance_time import (
-    Advance,
-    Advanced,
-    AdvanceTime,
-    advance,
-    lifetimes,
-)
+from tidestate.operators.progress.advance_time import Advance, Advanced, advance, lifetimes
+from tidestate.operators.progress.cti_settings import AdvanceTime
 from tidestate.operators.progress.instants import BEGINNING_US
 
 

@@ -9,13 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.advance_time import Row, ctis, run
-from tidestate.operators.progress.advance_time import (
-    SHAPES,
-    Advance,
-    AdvanceTime,
-    Generation,
-)
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
+from tests.twins.cti import CtiTwin
+from tidestate.operators.progress.advance_time import SHAPES, Advance
+from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
+from tidestate.operators.progress.instants import LAST_US
 
 instants = st.integers(0, 20)
 rows = st.builds(
@@ -26,56 +23,6 @@ generations = (
     | st.builds(Generation, every=st.integers(1, 4), delay_us=st.integers(-3, 6))
     | st.builds(Generation, span_us=st.integers(1, 8), delay_us=st.integers(-3, 6))
 )
-
-
-class Twin:
-    """One row after the other."""
-
-    def __init__(self, settings: AdvanceTime) -> None:
-        self.settings, self.cti, self.count, self.reference = settings, BEGINNING_US, 0, None
-        self.ctis: list[tuple[int, int]] = []
-
-    def advance(self, number: int, to: int) -> None:
-        if to > self.cti:
-            self.cti = to
-            self.ctis.append((number, to))
-
-    def sound(self, row: Row) -> bool:
-        ends = row.shape in ("interval", "edge_end")
-        if row.start is None or row.start > LAST_US or (ends and row.end is None):
-            return False
-        return not ends or row.end >= row.start + (row.shape == "interval")
-
-    def take(self, number: int, row: Row) -> tuple[bool, int] | None:
-        """Whether the row goes on, and where it starts; None for one that is no event."""
-        if not self.sound(row):
-            return None
-        if row.shape == "cti":
-            self.advance(number, row.start)
-            return None
-        kept, start = True, row.start
-        if (row.end if row.shape == "edge_end" else row.start) < self.cti:
-            end = {"point": row.start + 1, "interval": row.end, "edge_start": END_US, "edge_end": row.end}[row.shape]
-            kept = self.settings.policy == "adjust" and end > self.cti
-            start = self.cti if kept else start
-        if row.shape != "edge_end":
-            self.generate(number, row.start)
-        return kept, start
-
-    def generate(self, number: int, start: int) -> None:
-        how = self.settings.generation
-        if how is None:
-            return
-        if how.every is not None:
-            self.count += 1
-            due = self.count == how.every
-            self.count = 0 if due else self.count
-        else:
-            self.reference = start if self.reference is None else self.reference
-            due = start >= self.reference + how.span_us
-            self.reference = start if due else self.reference
-        if due:
-            self.advance(number, start - how.delay_us)
 
 
 @given(
@@ -89,7 +36,7 @@ def test_a_stream_agrees_with_its_twin_wherever_batches_are_cut(
     stream: list[Row], how: Generation | None, policy: Any, cuts: list[int], imported: int
 ) -> None:
     settings = AdvanceTime(policy, how, "other")
-    twin = Twin(settings)
+    twin = CtiTwin(settings)
     twin.advance(-1, imported)
     expected = [twin.take(number, row) for number, row in enumerate(stream)]
     state, done, found_ctis = Advance(), 0, []

@@ -19,7 +19,8 @@ from tests.helpers.process import SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, advance_time, generation, lifetimes
+from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError
@@ -163,18 +164,19 @@ def test_settings_of_the_query_replace_those_of_the_source(tmp_path: Path) -> No
     }
 
 
-def test_ctis_are_imported_as_they_were_at_the_start_of_the_batch(tmp_path: Path) -> None:
+def test_events_are_judged_by_the_imported_cti_of_the_start_of_their_batch(tmp_path: Path) -> None:
     described = job(
         {"prices": advance_time("drop", import_from="orders"), "orders": advance_time("drop", generation(1))},
         sources=["orders", "prices"],
     )
     tested = harness(tmp_path, described)
     tested.feed(rows((30, 1), (3, 1, "prices")))
-    tested.feed(rows((40, 2), (4, 2, "prices"), (30, 3, "prices")))
+    panes = tested.feed(rows((40, 2), (4, 2, "prices"), (30, 3, "prices")))
     assert tested.ledger()["at"].to_pylist() == [2]
-    assert marks(tmp_path / "root") == [None, 30]
-    assert tested.advance_processing_time(1).num_rows == 1
-    assert marks(tmp_path / "root") == [None, 30, 40]
+    assert marks(tmp_path / "root") == [30, 40]
+    assert seconds(panes) == [[30, 30]]
+    assert tested.advance_processing_time(1).num_rows == 0
+    assert marks(tmp_path / "root") == [30, 40, 40]
 
 
 @pytest.mark.parametrize("final", [True, False])

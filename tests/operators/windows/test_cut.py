@@ -39,7 +39,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.describe.chain import chain
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.advance_time import advance_time, generation
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 ORDER = {"offset": "at", "origin": "part"}

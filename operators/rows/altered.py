@@ -1,0 +1,62 @@
+"""Rows with other times: moved, or with an end of their own. It has no state. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.altered import Altered
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.instants import END_US, moved_one
+from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME, TableSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlteredPlan(Plan):
+    """Rows go to state partitions by their time, as in a union."""
+
+    altered: Altered
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        return ()
+
+    @property
+    def pane_schema(self) -> pa.Schema:  # type: ignore[override]
+        end, schema = self.altered.end, self.input_schema
+        return schema if end is None or end in schema.names else schema.append(pa.field(end, TIME))
+
+    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+        """None: the reader of the rows decides what is too late."""
+        return np.zeros(len(times), bool)
+
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+        rows, about = arriving, self.altered
+        starts = _later(rows[self.event_time], about.shift_us)
+        ends = None
+        if about.end is not None and about.duration_us is not None:
+            ends = _later(starts, about.duration_us)
+        elif about.end is not None:
+            ends = _later(rows[about.end], about.shift_us)
+        rows = rows.set_column(rows.schema.get_field_index(self.event_time), self.event_time, starts)
+        if about.end is not None and ends is not None:
+            place = rows.schema.get_field_index(about.end)
+            rows = rows.append_column(about.end, ends) if place < 0 else rows.set_column(place, about.end, ends)
+        counters = {"passed": rows.num_rows} if rows.num_rows else {}
+        return Transition({}, rows.select(self.pane_schema.names), counters, due_mark=END_US)
+
+    def output_watermark(self, watermark: int, column: str) -> int:
+        """The shifted watermark; a later row is behind it only if it arrived behind ``watermark``."""
+        if column != self.event_time:
+            return super().output_watermark(watermark, column)
+        return moved_one(watermark, self.altered.shift_us)
+
+
+def _later(times: pa.ChunkedArray, by_us: int) -> pa.ChunkedArray:
+    return pc.add(times.cast(pa.int64()), by_us).cast(TIME)

@@ -1,0 +1,176 @@
+"""Joins by lifetimes, against a twin; and the look-up of the document, with its exact output."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import evidence, look_up
+from tests.helpers.advance_time import Row
+from tests.helpers.process import SCRATCH
+from tests.helpers.two_streams import STORES
+from tests.twins.cti import CtiTwin
+from tests.twins.overlaps import OverlapTwin
+from tidestate.operators import OverlapJoin, advance_time, chain, count, generation, overlap_join, tumbling, windowed
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.advance_time import SHAPES
+from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.instants import END_US
+from tidestate.statestore.errors import UsageError
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("end", TIME), ("shape", "string"), ("off", "int64")])
+SIDES = ("left", "right")
+Numbered = list[tuple[int, str, Row]]
+
+
+def described(settings: Any, *, on: Any = "k") -> OverlapJoin:
+    made = overlap_join(event_time="t", on=on, end="end", shape_column="shape", offset="off")
+    return made.advance_time(settings)
+
+
+def table(rows: Numbered) -> pa.Table:
+    """Rows as (offset, key, row), with times in microseconds."""
+
+    def times(values: list[int | None]) -> pa.Array:
+        return pa.array(values, pa.int64()).cast(TIME)
+
+    columns = [
+        pa.array([key for _, key, _ in rows], "string"),
+        times([row.start for _, _, row in rows]),
+        times([row.end for _, _, row in rows]),
+        pa.array([row.shape for _, _, row in rows], "string"),
+        pa.array([offset for offset, _, _ in rows], "int64"),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def found_in(panes: pa.Table) -> Counter[tuple[int, int, int]]:
+    assert set(panes["kind"].to_pylist()) <= {"emit"}
+    times = panes["time"].cast(pa.int64())
+    return Counter(zip(*(one.to_pylist() for one in (panes["left_off"], panes["right_off"], times)), strict=True))
+
+
+instants = st.integers(0, 25)
+rows = st.builds(Row, st.sampled_from([*SHAPES, "point", "edge_start", "edge_end"]), instants, instants | st.none())
+keyed = st.tuples(st.sampled_from("ab"), rows)
+batches = st.lists(
+    st.fixed_dictionaries({side: st.lists(keyed, max_size=8) for side in SIDES}), min_size=1, max_size=5
+)
+own = st.sampled_from(
+    [
+        advance_time("drop", generation(3, "2 microseconds")),
+        advance_time("adjust", generation(2)),
+        advance_time("adjust", generation("4 microseconds", "1 microseconds")),
+        advance_time("drop", generation(1, "-1 microseconds")),
+    ]
+)
+imported = st.sampled_from(
+    [advance_time("adjust", import_from="left"), advance_time("drop", generation(3), import_from="left")]
+)
+
+
+@given(batches, own, own | imported, st.booleans(), st.sampled_from(sorted(STORES)), st.booleans())
+def test_pairs_are_those_of_the_twin_after_each_batch(
+    given_: list[dict[str, list[tuple[str, Row]]]],
+    left: AdvanceTime,
+    right: AdvanceTime,
+    keyed_: bool,
+    store: str,
+    restarts: bool,
+) -> None:
+    settings = {"left": left, "right": right}
+    join, twin = described(settings, on="k" if keyed_ else ()), OverlapTwin()
+    ctis, numbers = {side: CtiTwin(one) for side, one in settings.items()}, dict.fromkeys(SIDES, 0)
+    schema, found = join.schema(SCHEMA, SCHEMA), Counter[tuple[int, int, int]]()
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = Harness(join, schema, store=STORES[store], folder=folder, partitions=2)
+        for batch in given_:
+            parts = {}
+            for side, many in batch.items():
+                numbered = [(numbers[side] + place, key, row) for place, (key, row) in enumerate(many)]
+                numbers[side] += len(many)
+                parts[side] = table(numbered[::-1])
+                for offset, key, row in numbered:
+                    taken = ctis[side].take(0, row)
+                    if taken and taken[0]:
+                        label = key if keyed_ else ""
+                        twin.begin(side, offset, str(row.shape), label, row.start or 0, taken[1], row.end)
+            if right.import_from:
+                ctis["right"].advance(0, ctis["left"].cti)
+            found += found_in(tested.feed(join.rows(schema, **parts)))
+            assert found == twin.pairs(min(one.cti for one in ctis.values()))
+            if restarts:
+                tested.restart()
+        found += found_in(tested.finish())
+        assert tested.ledger()["reason"].to_pylist().count("very_late") == 0
+    assert found == twin.pairs(END_US)
+
+
+def test_what_has_ended_is_not_kept(tmp_path: Path) -> None:
+    join = described(
+        {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
+    )
+    schema = join.schema(SCHEMA, SCHEMA)
+    tested = Harness(join, schema, folder=tmp_path / "root", partitions=1)
+    lives = [(0, "a", Row("edge_start", 1)), (1, "a", Row("interval", 2, 9)), (2, "a", Row("edge_start", 3))]
+    tested.feed(join.rows(schema, right=table([*lives, (3, "a", Row("edge_end", 3, 6))])))
+    assert tested.state("right").num_rows == 0  # nothing is before W
+    tested.feed(join.rows(schema, left=table([(0, "a", Row("point", 5))])))
+    assert tested.state("right")["right_off"].to_pylist() == [0, 1, 2]
+    panes = tested.feed(join.rows(schema, left=table([(1, "a", Row("point", 6)), (2, "a", Row("point", 10))])))
+    assert found_in(panes) == Counter([(0, 0, 5), (0, 1, 5), (0, 2, 5), (1, 0, 6), (1, 1, 6)])
+    assert tested.state("right")["right_off"].to_pylist() == [0]
+    assert tested.state("left").num_rows == 0
+    tested.feed(join.rows(schema, right=table([(4, "a", Row("edge_end", 2, 30))])))
+    tested.finish()
+    assert tested.counters()["edge_ends_unmatched"] == 1
+
+
+@pytest.mark.parametrize("cuts", [(), (2,), (1, 3, 4), (1, 2, 3, 4, 5, 6)])
+def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    join = look_up.JOINED
+    schema = join.schema(look_up.READINGS, look_up.LIMITS)
+    runner = join.standalone(checkpoint=tmp_path / "root")
+    panes = runner.run([join.rows(schema, **sides) for sides in look_up.batches(cuts)], drain=True)
+    assert look_up.shown(panes) == look_up.EXPECTED
+    assert not [row for manifest in evidence.work(tmp_path / "root") for row in manifest.get("late", [])]
+
+
+def test_a_chain_counts_the_pairs(tmp_path: Path) -> None:
+    counted = windowed(event_time="time", key="sensor", name="counted").window(tumbling("1 minute"))
+    counted = counted.aggregate(n=count()).late("0 seconds")
+    job = chain(look_up.JOINED, counted, inputs={look_up.JOINED.name: ("readings", "limits")})
+    runner = job.standalone(checkpoint=tmp_path / "root")
+    streams = [
+        {"readings": sides["left"], "limits": sides["right"]} if "right" in sides else {"readings": sides["left"]}
+        for sides in look_up.batches((2, 4))
+    ]
+    panes = runner.run(streams, drain=True)
+    expected = Counter((row[0], row[1] // 60) for row in look_up.EXPECTED)
+    rows_ = panes.to_pylist()
+    assert {(row["sensor"], int(row["window_start"].timestamp()) // 60): row["n"] for row in rows_} == expected
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    settings = advance_time("drop", generation(1))
+    plain = overlap_join(event_time="t", on="k", offset="off")
+    for code, wrong in (
+        ("advance-time", lambda: Harness(plain, plain.schema(SCHEMA, SCHEMA))),
+        ("advance-time", lambda: plain.watermark(None)),
+        ("event-shape", lambda: overlap_join(event_time="t", on="k", offset="off", shape="interval")),
+        ("event-shape", lambda: overlap_join(event_time="t", on="k", offset="off", shape="round")),
+        ("join-on", lambda: overlap_join(event_time="t", on="k", offset="k")),
+        ("column-missing", lambda: Harness(plain.advance_time(settings), SCHEMA)),
+    ):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        assert caught.value.code == code

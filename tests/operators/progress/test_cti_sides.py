@@ -1,0 +1,214 @@
+"""CTIs of the sides of joins, session joins, merges and unions, against a twin that takes one row after the other."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import evidence
+from tests.helpers.advance_time import Row
+from tests.helpers.process import SCRATCH
+from tests.twins.cti import CtiTwin
+from tidestate.operators import (
+    DISCARDING,
+    Memory,
+    advance_time,
+    generation,
+    join,
+    list_,
+    merge,
+    session_join,
+    sliding,
+    tumbling,
+    union,
+)
+from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.advance_time import SHAPES
+from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.statestore.errors import UsageError
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("end", TIME), ("shape", "string"), ("off", "int64")])
+SIDES = ("left", "right")
+FAR = "100 days"
+OFFSETS: dict[str, Any] = {"offset": "off"}
+
+JOBS: dict[str, Callable[[], Sided]] = {
+    "distance": lambda: join(event_time="t", on="k", within=("-3 s", "3 s"), late=FAR, how="full", **OFFSETS),
+    "window": lambda: join(event_time="t", on="k", window=sliding("6 s", "3 s"), late=FAR, how="left", **OFFSETS),
+    "own windows": lambda: join(event_time="t", on="k", window=(tumbling("5 s"), None), retain=FAR, **OFFSETS),
+    "sessions": lambda: session_join(event_time="t", on="k", gap="3 s", late=FAR, how="full", **OFFSETS),
+    "union": lambda: union(event_time="t", sides=SIDES, offset="off"),
+    "merge": lambda: (
+        merge(event_time="t", key="k", offset="off")
+        .window(tumbling("5 s"))
+        .aggregate(left=list_("left_t"), right=list_("right_t"))
+        .late(FAR)
+        .accumulation(DISCARDING)
+    ),
+}
+SETTINGS = (
+    advance_time("drop", generation(2, "1 s")),
+    advance_time("adjust", generation(1)),
+    advance_time("adjust", generation("4 s", "1 s")),
+    advance_time("drop", generation(1, "-1 microseconds")),
+)
+IMPORTED = (advance_time("adjust", import_from="left"), advance_time("drop", generation(3), "left"))
+ABOUT: dict[str, Any] = {"end": "end", "shape_column": "shape"}
+
+
+def table(rows: list[tuple[int, Row]]) -> pa.Table:
+    """Rows with their offsets; starts and ends in seconds."""
+
+    def times(values: list[int | None]) -> pa.Array:
+        return pa.array([None if one is None else one * SECOND for one in values], pa.int64()).cast(TIME)
+
+    columns = [
+        pa.array(["a"] * len(rows), "string"),
+        times([row.start for _, row in rows]),
+        times([row.end for _, row in rows]),
+        pa.array([row.shape for _, row in rows], "string"),
+        pa.array([offset for offset, _ in rows], "int64"),
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def in_us(row: Row) -> Row:
+    return Row(row.shape, *(None if one is None else one * SECOND for one in (row.start, row.end)))
+
+
+def net(panes: list[pa.Table]) -> Counter[str]:
+    """Panes without their times, as adjusted events differ there from what they were; a retraction counts -1."""
+    found: Counter[str] = Counter()
+    for part in panes:
+        for row in part.to_pylist():
+            sign = -1 if row.pop("kind", "emit") == "retract" else 1
+            found[
+                repr(sorted((name, value) for name, value in row.items() if name not in ("pane", "timing", "last")))
+            ] += sign
+    return Counter({row: many for row, many in found.items() if many})
+
+
+class Twins:
+    """Both sides, a row after the other; CTIs are imported when a batch ends, and known to the next."""
+
+    def __init__(self, settings: dict[str, AdvanceTime]) -> None:
+        self.of = {side: CtiTwin(one) for side, one in settings.items()}
+
+    def batch(self, rows: dict[str, list[tuple[int, Row]]]) -> dict[str, list[tuple[int, int]]]:
+        """The kept rows of each side, as (offset, start)."""
+        kept: dict[str, list[tuple[int, int]]] = {}
+        for side, own in rows.items():
+            found = [(offset, self.of[side].take(0, in_us(row)), row.shape) for offset, row in own]
+            kept[side] = [(at, taken[1]) for at, taken, shape in found if taken and taken[0] and shape != "edge_end"]
+        for twin in self.of.values():
+            if (source := twin.settings.import_from) is not None:
+                twin.advance(0, self.of[source].cti)
+        return kept
+
+    @property
+    def watermark(self) -> int:
+        return min(twin.cti for twin in self.of.values())
+
+
+instants = st.integers(0, 30)
+rows = st.builds(
+    Row, st.sampled_from([*SHAPES, "point", "point"]), st.none() | instants, st.none() | st.integers(0, 40)
+)
+batches = st.lists(
+    st.fixed_dictionaries({side: st.lists(rows, max_size=5) for side in SIDES}), min_size=1, max_size=4
+)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@given(given_=batches, left=st.sampled_from(SETTINGS), right=st.sampled_from((*SETTINGS, *IMPORTED)))
+def test_the_sides_of_a_job_advance_like_their_twins(
+    kind: str, given_: list[dict[str, list[Row]]], left: AdvanceTime, right: AdvanceTime
+) -> None:
+    settings = {"left": left, "right": right}
+    described, twins, numbers = JOBS[kind]().advance_time(settings, **ABOUT), Twins(settings), dict.fromkeys(SIDES, 0)
+    schema = described.schema(SCHEMA, SCHEMA)
+    panes, kept = [], {side: [] for side in SIDES}
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = Harness(described, schema, store=Memory(), folder=folder, partitions=2)
+        for batch in given_:
+            numbered = {}
+            for side, own in batch.items():
+                numbered[side] = list(enumerate(own, numbers[side]))
+                numbers[side] += len(own)
+            # Rows of a side count in the order of their offsets, however they are mixed.
+            parts = {side: table(own[::-1]) for side, own in numbered.items()}
+            panes.append(tested.feed(described.rows(schema, **parts)))
+            for side, own in twins.batch(numbered).items():
+                kept[side] += [(numbered[side][at - numbered[side][0][0]], start) for at, start in own]
+            found = evidence.work(Path(folder))
+            if found:
+                assert (found[-1].get("watermark_us") or twins.watermark) == twins.watermark
+        panes.append(tested.finish())
+    # The same job without CTIs, over what the twins let through.
+    plain, fed = JOBS[kind](), {}
+    for side, own in kept.items():
+        starts = pa.array([start for _, start in own], pa.int64()).cast(TIME)
+        fed[side] = (table([row for row, _ in own]), starts)
+    whole = described.rows(schema, **{side: rows_ for side, (rows_, _) in fed.items()})
+    times = pa.concat_arrays([starts for _, starts in fed.values()])
+    whole = whole.set_column(whole.schema.get_field_index("time"), "time", times)
+    other = Harness(plain, schema, store=Memory(), partitions=2)
+    expected = [other.feed(whole), other.finish()]
+    assert net(panes) == net(expected)
+
+
+def test_the_slow_side_follows_the_ctis_of_the_fast_one_in_the_same_batch(tmp_path: Path) -> None:
+    settings = {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
+    described = JOBS["distance"]().advance_time(settings, **ABOUT)
+    schema = described.schema(SCHEMA, SCHEMA)
+    tested = Harness(described, schema, folder=tmp_path / "root", partitions=1)
+    tested.feed(described.rows(schema, left=table([(0, Row("point", 30))])))
+    assert evidence.work(tmp_path / "root")[-1]["watermark_us"] == 30 * SECOND
+    tested.feed(described.rows(schema, right=table([(0, Row("interval", 5, 40)), (1, Row("point", 5))])))
+    assert tested.ledger()["reason"].to_pylist() == ["cti_violation"]
+    assert tested.counters()["cti_adjusted"] == 1
+    tested.restart()
+    tested.feed(described.rows(schema, left=table([(1, Row("point", 31))])))
+    assert evidence.work(tmp_path / "root")[-1]["watermark_us"] == 31 * SECOND
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    generated, from_left = advance_time("drop", generation(1)), advance_time("drop", import_from="left")
+    unordered = join(event_time="t", on="k", within=("0 s", "1 s"))
+    described = JOBS["distance"]()
+    circle = {"left": advance_time("drop", generation(1), "right"), "right": from_left}
+    for wrong in (
+        lambda: unordered.advance_time(generated),
+        lambda: union(event_time="t", sides=SIDES).advance_time(generated),
+        lambda: described.advance_time({"left": generated}),
+        lambda: described.advance_time({"left": generated, "right": advance_time("drop", import_from="other")}),
+        lambda: described.advance_time(circle),
+    ):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        assert caught.value.code == "advance-time"
+    with pytest.raises(UsageError) as caught:
+        described.advance_time(generated, shape=("point", "point", "point"))
+    assert caught.value.code == "event-shape"
+    with pytest.raises(UsageError) as caught:
+        union(event_time="t", sides=SIDES, origin="k")
+    assert caught.value.code == "offset"
+
+
+def test_rows_without_a_place_in_the_order_are_in_the_ledger(tmp_path: Path) -> None:
+    described = JOBS["union"]().advance_time(advance_time("drop", generation(1)))
+    schema = described.schema(SCHEMA, SCHEMA)
+    tested = Harness(described, schema, folder=tmp_path / "root", partitions=1)
+    tested.feed(described.rows(schema, left=table([(-1, Row("point", 3)), (0, Row("point", 4))])))
+    assert tested.ledger()["reason"].to_pylist() == ["bad_offset"]
