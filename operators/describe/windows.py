@@ -44,14 +44,16 @@ class WindowKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fi
 
 
 class Sliding(WindowKind, frozen=True, tag="sliding"):
-    """Windows of ``size``, one starting every ``slide``; in microseconds. ``end_column``: an event is in every window
-    that its lifetime touches, which goes on until the time in this column.
-    """
+    """Windows of ``size``, one starting every ``slide``; in microseconds."""
 
     size: Length = msgspec.field(name="size_us")
     slide: Length = msgspec.field(name="slide_us")
     shift: int = msgspec.field(name="offset_us", default=0)
-    end_column: str | None = None
+
+    @property
+    def end_column(self) -> str | None:
+        """The column with the end of each event's lifetime, where events are in every window that it touches."""
+        return None
 
     @property
     def shares_events(self) -> bool:
@@ -135,6 +137,16 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         return self.first_end_at_or_after(time_us + 1) - self.size
 
 
+class SlidingLifetimes(Sliding, frozen=True, tag="sliding_by_lifetime"):
+    """The same, and an event is in every window that its lifetime touches, until the time in the column ``end``."""
+
+    end: str = ""
+
+    @property
+    def end_column(self) -> str:
+        return self.end
+
+
 class SlidingOffsets(Sliding, frozen=True, tag="offsets"):
     """Windows of ``size`` offsets, one starting every ``slide`` of them."""
 
@@ -175,7 +187,7 @@ class NamedWindow(WindowKind, frozen=True, tag="named"):
     """The window that each row of the input names, as panes do."""
 
 
-Windows = Sliding | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Counted | NamedWindow
+Windows = Sliding | SlidingLifetimes | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Counted | NamedWindow
 
 
 def session(
@@ -268,7 +280,8 @@ def _checked(size: Span, slide: Span, offset: Span, end: str | None, *, strict: 
             size=text_of(size_us),
             slide=text_of(slide_us),
         )
-    return Sliding(size_us, slide_us, offset_us % slide_us, end)
+    grid = (size_us, slide_us, offset_us % slide_us)
+    return Sliding(*grid) if end is None else SlidingLifetimes(*grid, end)
 
 
 def _positive(count: int) -> int:
