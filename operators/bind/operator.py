@@ -66,8 +66,10 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
     if description.offset is not None:
         check_offset(schema, description.offset)
-    types = pa.schema([pa.field(name, TIME if name in times else schema.field(name).type) for name in columns])
-    return AlteredPlan(
+    given = {name: schema.field(name).type for name in columns}
+    plain = {name: one.value_type if pa.types.is_dictionary(one) else one for name, one in given.items()}
+    types = pa.schema([pa.field(name, TIME if name in times else one) for name, one in plain.items()])
+    plan = AlteredPlan(
         name=description.name,
         kind=Global(),
         event_time=description.event_time,
@@ -85,6 +87,8 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         order=tuple(name for name in (description.origin, description.offset) if name),
         altered=description,
     )
+    _ = plan.exchanged  # a column that no table can hold is refused here
+    return plan
 
 
 def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
