@@ -40,6 +40,7 @@ from tidestate.operators.describe.merge_accumulation import merge_accumulate as 
 from tidestate.operators.describe.overlap_join import OverlapJoin as OverlapJoin
 from tidestate.operators.describe.overlap_join import overlap_join as overlap_join
 from tidestate.operators.describe.runs import DurableQuery as DurableQuery
+from tidestate.operators.describe.runs import SeekableInput as SeekableInput
 from tidestate.operators.describe.runs import SparkJob as SparkJob
 from tidestate.operators.describe.runs import Standalone as Standalone
 from tidestate.operators.describe.session_join import SessionJoin as SessionJoin

@@ -18,7 +18,7 @@ from tidestate.operators.aggregates.aggregate import (
     unsupported_type,
 )
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import is_comparable, type_text
 from tidestate.statestore.spec.tables import Column, Group
 
 
@@ -33,12 +33,16 @@ def sum_(column: str) -> Aggregate:
 
 
 def min_(column: str) -> Aggregate:
-    """The smallest value, in the column's type. NaN counts only when there is nothing else."""
+    """The smallest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
+    NaN counts only when there is nothing else.
+    """
     return Plain("min", column)
 
 
 def max_(column: str) -> Aggregate:
-    """The largest value, in the column's type. NaN counts only when there is nothing else."""
+    """The largest value, in the column's type: a number, time or date, text or binary by its bytes, a boolean.
+    NaN counts only when there is nothing else.
+    """
     return Plain("max", column)
 
 
@@ -64,12 +68,10 @@ class Plain(Aggregate, frozen=True, tag="plain"):
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         kind = pa.null() if self.column is None else schema.field(self.column).type
-        ordered = (
-            (is_number(kind) and kind != pa.float16()) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
-        )
-        fits = {"count": True, "sum": is_number(kind), "mean": is_number(kind)}.get(self.function, ordered)
-        if not fits:
-            raise unsupported_type(name, self, self.column, kind, "cast it to a number first")
+        adds = self.function in ("sum", "mean")
+        if not (self.function == "count" or (is_number(kind) if adds else is_comparable(kind))):
+            why = "cast it to a number first" if adds else "its values have no order, cast it first"
+            raise unsupported_type(name, self, self.column, kind, why)
         return BoundPlain(name, self, kind)
 
 

@@ -18,6 +18,7 @@ from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.spec.arrowtypes import is_ordered
 
 
 def input_columns(description: Runnable, available: Sequence[str], *, signed: bool = False) -> list[str]:
@@ -77,18 +78,6 @@ def require_columns(columns: list[str], schema: pa.Schema) -> list[str]:
     return columns
 
 
-def check_event_time(column: str, schema: pa.Schema) -> None:
-    """That a column can be an event time. Raises `UsageError`."""
-    event_type = schema.field(column).type
-    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
-        raise UsageError(
-            "the event time is a timestamp with a time zone: cast it first",
-            code="event-time-type",
-            column=column,
-            type=str(event_type),
-        )
-
-
 def check_offset(schema: pa.Schema, column: str) -> None:
     """That a column can hold offsets. Raises `UsageError`."""
     kind = schema.field(column).type
@@ -109,9 +98,20 @@ def key_field(field: pa.Field) -> pa.Field:
         )
     if pa.types.is_decimal(kind) and kind.scale < 0:
         raise UsageError("a decimal key has no negative scale", code="key-type", column=field.name, type=str(kind))
-    text = pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_decimal128(kind)
-    plain = pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_date32(kind)
-    time = pa.types.is_timestamp(kind) and kind.unit != "ns"
-    if not (text or plain or time):
-        raise UsageError("a key cannot have this type", code="key-type", column=field.name, type=str(kind))
+    if not is_ordered(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
+        raise UsageError(
+            f"a key cannot have this type: {_instead(field)}", code="key-type", column=field.name, type=str(kind)
+        )
     return pa.field(field.name, kind)
+
+
+def _instead(field: pa.Field) -> str:
+    """What a column of a type that is no key can be replaced by."""
+    kind = field.type
+    if pa.types.is_struct(kind):
+        return "name fields of the struct, as " + ", ".join(f'"{field.name}.{part.name}"' for part in kind)
+    if pa.types.is_decimal256(kind):
+        return "cast it to a decimal of at most 38 digits, or to text"
+    if pa.types.is_duration(kind):
+        return "cast it to whole numbers"
+    return "cast it to text, a number, a date or a time"

@@ -20,6 +20,7 @@ from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema,
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
 
 def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schema]) -> Graph:
@@ -28,9 +29,8 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     Raises `UsageError`; nothing has happened then.
     """
     if not isinstance(description, Chain):
-        if not isinstance(schemas, pa.Schema):
-            schemas = next(iter(schemas.values()))
-        return single_operator(bind_plan(description, schemas))
+        schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
+        return single_operator(bind_plan(description, _readable(description, schema, "")))
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
@@ -39,6 +39,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             streams=description.streams,
             found=list(given),
         )
+    given = {name: _readable(description, schema, name) for name, schema in given.items()}
     nodes: dict[str, Node] = {}
     read: dict[str, dict[str, None]] = {name: {} for name in given}
     for one, origins in zip(description.operators, description.inputs, strict=True):
@@ -83,6 +84,13 @@ def stream_columns(description: Runnable, name: str, available: list[str]) -> li
         if name in origins:
             found += available if isinstance(one, Sided) else input_columns(one, available)
     return list(dict.fromkeys(found))
+
+
+def _readable(description: Runnable, schema: pa.Schema, name: str) -> pa.Schema:
+    """The schema of a stream in plain types, with the fields of structs that the description names. Raises
+    `UsageError`.
+    """
+    return schema_with_fields(plain_schema(schema), stream_columns(description, name, []))
 
 
 def _node(one: Runnable, plan: Plan, origins: tuple[str, ...], nodes: Mapping[str, Node]) -> Node:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_event_time, check_offset, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import check_offset, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.sides import AT, SIDE, SIDES
+from tidestate.operators.describe.sides import AT, SIDE, SIDES, check_event_time
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global

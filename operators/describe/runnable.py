@@ -25,6 +25,7 @@ from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 
 if TYPE_CHECKING:
@@ -159,12 +160,20 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         sink: ArrowSink | None = None,
         partitions: int | None = None,
         policy: Policy | None = None,
+        time_zone: str | None = None,
     ) -> Standalone:
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
-        default with one partition of state. ``sink`` is as on Spark, called with tables.
+        default with one partition of state. ``sink`` is as on Spark, called with tables. Times without a zone are in
+        ``time_zone``, such as ``"Europe/Berlin"``; without it they are no event times.
         """
         made: Standalone = _runner("local.standalone", "StandaloneRunner")(
-            self, str(checkpoint), store or Parquet(), sink, partitions, policy=policy or Policy()
+            self,
+            str(checkpoint),
+            store or Parquet(),
+            sink,
+            partitions,
+            policy=policy or Policy(),
+            time_zone=time_zone,
         )
         return made
 
@@ -218,21 +227,25 @@ class Sided(Runnable, frozen=True):
             generator, by=by, sources=sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts
         )
 
-    def schema(self, *schemas: pa.Schema) -> pa.Schema:
-        """Columns of the one stream in which rows of all sides travel, of those of each side in order.
+    def schema(self, *schemas: pa.Schema, time_zone: str | None = None) -> pa.Schema:
+        """Columns of the one stream in which rows of all sides travel, of those of each side in order. Times without
+        a zone are in ``time_zone``.
 
         Raises `UsageError` where they do not go together.
         """
         if len(schemas) != len(self.sides.names):
             raise UsageError("give a schema for each side", code="sides", sides=self.sides.names, found=len(schemas))
-        return self.sides.schema(dict(zip(self.sides.names, schemas, strict=True)))
+        plain = [plain_schema(one, time_zone) for one in schemas]
+        return self.sides.schema(dict(zip(self.sides.names, plain, strict=True)))
 
-    def rows(self, schema: pa.Schema, **sides: pa.Table | None) -> pa.Table:
-        """Rows of some sides as that stream has them, in the order of the sides."""
+    def rows(self, schema: pa.Schema, time_zone: str | None = None, /, **sides: ArrowRows | None) -> pa.Table:
+        """Rows of some sides as that stream has them, in the order of the sides. Times without a zone are in
+        ``time_zone``.
+        """
         if strange := sorted(set(sides) - set(self.sides.names)):
             raise UsageError("there is no such side", code="sides", sides=self.sides.names, found=strange)
-        there = [(name, table) for name in self.sides.names if (table := sides.get(name)) is not None]
-        parts = [self.sides.rows(schema, name, table) for name, table in there]
+        there = [(name, rows) for name in self.sides.names if (rows := sides.get(name)) is not None]
+        parts = [self.sides.rows(schema, name, as_table(rows, time_zone)) for name, rows in there]
         return pa.concat_tables([schema.empty_table(), *parts])
 
     def on_spark(  # type: ignore[override]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast, runtime_checkable
 
 import pyarrow as pa
 
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Batch: TypeAlias = pa.Table | pa.RecordBatch | Mapping[str, pa.Table]
+Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+"""The schema of the one stream, or of each of several by name."""
+Batch: TypeAlias = ArrowRows | Mapping[str, ArrowRows]
 """Rows of the one stream, or of some of several by name."""
 JobHook = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
@@ -25,22 +28,54 @@ Handover: TypeAlias = OfStream | Mapping[str, OfStream]
 """Where sources go on: one offset; a list where a stream has several sources; by stream where there are several."""
 
 
+@runtime_checkable
+class SeekableInput(Protocol):
+    """Input that a run can continue where the run before ended, without reading it from the beginning."""
+
+    @property
+    def schema(self) -> Schemas:
+        """The columns, of each stream by name if there are several."""
+
+    def seek(self, position: Any) -> Iterable[tuple[Any, Batch]]:
+        """The batches after ``position``, each with the position after it: a number, a text, or lists and mappings of
+        these. ``position`` is one that it gave, or None for the beginning.
+        """
+
+
+Input: TypeAlias = Batch | Iterable[Batch] | SeekableInput
+"""What a standalone run reads."""
+
+
+def several(batches: Batch | Iterable[Batch]) -> Iterable[Batch]:
+    """Batches, of which one alone may be given."""
+    single = isinstance(batches, Mapping) or is_rows(batches)
+    return cast(Iterable[Batch], [batches] if single else batches)
+
+
 class Standalone(ABC):
     """A description on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
-    contains are skipped, so after a crash the same call continues where it stopped.
+    contains are skipped, so after a crash the same call continues where it stopped. A batch is anything that exports
+    Arrow data (``__arrow_c_stream__``), and one table may stand for a list of one. Of a `SeekableInput` only what
+    comes after `position` is read.
     """
 
     @abstractmethod
-    def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
+    def run(self, batches: Input, *, drain: bool = False) -> pa.Table:
         """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order.
         Raises `IncompatibleError` if the input is not the one that the checkpoint contains.
         """
 
     @abstractmethod
-    def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    def stream(self, batches: Input) -> Iterator[pa.Table]:
         """As `run`, but yields the panes of each checkpoint once it is committed and delivered."""
+
+    @abstractmethod
+    def position(self) -> Any:
+        """Where the input of the newest checkpoint ended: the position that a `SeekableInput` gave with its last
+        batch, of other input the number of batches; None before the first one.
+        """
 
     @property
     @abstractmethod
@@ -63,7 +98,7 @@ class Standalone(ABC):
         """
 
     @abstractmethod
-    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` in a
         chain. Returns the panes.
 

@@ -85,6 +85,19 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more
                 )
+            check_event_time(self.time_of(side), schema)
             if differ := [name for name in shared if schema.field(name).type != first.field(name).type]:
                 raise UsageError("a column has different types: cast one", code="side-types", columns=differ)
         return shared
+
+
+def check_event_time(column: str, schema: pa.Schema) -> None:
+    """That a column can be an event time. Raises `UsageError`."""
+    event_type = schema.field(column).type
+    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
+        raise UsageError(
+            "the event time is a timestamp with a time zone: give time_zone= where the rows enter, or cast it first",
+            code="event-time-type",
+            column=column,
+            type=str(event_type),
+        )

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
+from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, Windows
@@ -22,6 +23,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, Use, choose_layout, parse_layout
 from tidestate.statestore.messages.tables import MessageTables, Retention
 from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.plain import schema_with_fields
 from tidestate.statestore.spec.tables import Column
 
 
@@ -40,6 +42,7 @@ def bind_operator(
     described = structs.replace(description, ledger_columns=kept)
     if description.windows is not None and description.windows.by_offset:
         described = structs.replace(described, offset=offset, origin=origin)
+    schema = schema_with_fields(schema, input_columns(described, ()))
     plan = bind_plan(described, schema)
     _check(plan)
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -375,15 +375,6 @@ class EmbeddedOperator(ABC, Generic[_P]):
         """As the newest checkpoint has it."""
         head, name = self._job.head, self._plan.name
         return EmbeddedState(self._job.progress[name], head.processing_us, head.operators[name].due_us)
-
-
-def as_table(batch: Any) -> pa.Table:
-    """Record batches as tables. Raises `UsageError` for what is neither."""
-    if isinstance(batch, pa.RecordBatch):
-        return pa.Table.from_batches([batch])
-    if not isinstance(batch, pa.Table):
-        raise UsageError("messages come as an Arrow table or record batch", code="batch-type", found=str(type(batch)))
-    return batch
 
 
 def _check_whole(head: Manifest | None) -> None:

@@ -16,6 +16,7 @@ from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.store import DUPLICATE, OUT_OF_RETENTION, STORED, add
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
+from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.overlay import OverlayView
 
@@ -25,6 +26,7 @@ def admit_messages(plan: OperatorPlan, state: OverlayView, batch: pa.Table, inta
 
     Accepted messages are in the order of (origin, offset).
     """
+    batch = with_fields(batch, plan.input_schema.names)
     missing = [name for name in plan.input_schema.names if name not in batch.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)

@@ -16,7 +16,7 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import START, Sliding
-from tidestate.operators.embedded.embedded import EmbeddedOperator, as_table
+from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_over
 from tidestate.operators.embedded.step_result import StepResult
 from tidestate.operators.engine.job import no_job_hook
@@ -32,6 +32,7 @@ from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.plain import ArrowRows, plain_schema
 from tidestate.statestore.spec.store import StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
@@ -44,7 +45,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     A message is identified by (origin, offset) of its side, which the description names (``join(offset=…,
     origin=…)``), and takes effect once. One operator, one process, one state partition. Close it, or use it in a
     ``with`` block. ``policy`` decides what the start does if another process has the folder open, or the newest
-    checkpoint is damaged.
+    checkpoint is damaged. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
     """
 
     def __init__(
@@ -57,15 +58,17 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         store: StoreConfig | None = None,
         policy: Policy | None = None,
         hook: JobHook = no_job_hook,
+        time_zone: str | None = None,
     ) -> None:
-        self._joined = description
-        super().__init__(bind_join_operator(description, left, right), checkpoint, store, policy, hook)
+        self._joined, self._time_zone = description, time_zone
+        plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
+        super().__init__(plan, checkpoint, store, policy, hook)
 
     def add_messages(
         self,
         *,
-        left: pa.Table | pa.RecordBatch | None = None,
-        right: pa.Table | pa.RecordBatch | None = None,
+        left: ArrowRows | None = None,
+        right: ArrowRows | None = None,
         now_us: int | None = None,
     ) -> dict[str, int]:
         """Process messages of one side, or of both at once. Returns counters: accepted, duplicates, late, pairs and
@@ -75,8 +78,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         raises, nothing was processed. It flushes by itself when it emits pairs, or opens or expires a window.
         Messages that are not flushed are lost with the process: add them again, the operator recognizes those it has.
         """
-        given = {side: as_table(rows) for side, rows in zip(SIDES, (left, right), strict=True) if rows is not None}
-        return self._take(self._joined.rows(self._plan.input_schema, **given), now_us)
+        rows = self._joined.rows(self._plan.input_schema, self._time_zone, left=left, right=right)
+        return self._take(rows, now_us)
 
     @property
     def layouts(self) -> dict[str, Layout]:

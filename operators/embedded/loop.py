@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
+from tidestate.operators.describe.runs import Batch, several
 from tidestate.operators.describe.sinks import ArrowSink
 from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.recovery.log.checkpoint import now_us
@@ -15,7 +14,7 @@ from tidestate.recovery.log.checkpoint import now_us
 
 def run_operator(
     operator: EmbeddedOperator[Any],
-    batches: Iterable[pa.Table | pa.RecordBatch] | Iterable[Mapping[str, pa.Table | pa.RecordBatch]],
+    batches: Batch | Iterable[Batch],
     sink: ArrowSink,
     *,
     clock: Callable[[], int] = now_us,
@@ -30,7 +29,7 @@ def run_operator(
     Nothing is lost: the next run begins with the pending panes.
     """
     _deliver(operator, sink, wait)
-    for batch in batches:
+    for batch in several(batches):
         operator.timeout(clock())
         _deliver(operator, sink, wait)
         _take(operator, batch)

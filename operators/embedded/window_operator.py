@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.bind import bind_operator
-from tidestate.operators.embedded.embedded import EmbeddedOperator, as_table
+from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.embedded.intake import admit_messages
 from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.embedded.queries import Moment, messages_in, windows_in
@@ -34,6 +34,7 @@ from tidestate.operators.windows.panes import results_of
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention
+from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.table.overlay import OverlayView
@@ -47,7 +48,7 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
     for more, run several, each with origins and a folder of its own. Close it, or use it in a ``with`` block.
     ``equal`` names columns, next to the key, by which messages can be read (the design's keyed message store).
     ``policy`` decides what the start does if another process has the folder open, or the newest checkpoint is
-    damaged.
+    damaged. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
     """
 
     def __init__(
@@ -64,10 +65,12 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         equal: str | Sequence[str] = (),
         policy: Policy | None = None,
         hook: JobHook = no_job_hook,
+        time_zone: str | None = None,
     ) -> None:
+        self._time_zone = time_zone
         plan = bind_operator(
             description,
-            schema,
+            plain_schema(schema, time_zone),
             origin=origin,
             offset=offset,
             retention=retention,
@@ -76,16 +79,16 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         )
         super().__init__(plan, checkpoint, store, policy, hook)
 
-    def add_messages(self, batch: pa.Table | pa.RecordBatch) -> dict[str, int]:
+    def add_messages(self, batch: ArrowRows) -> dict[str, int]:
         """Process messages. Returns counters: accepted, duplicates, late and so on. If it raises, nothing was
         processed.
 
         It flushes by itself when it emits panes, or opens or expires a window. Messages that are not flushed are lost
         with the process: add them again, the operator recognizes those it has.
         """
-        return self._take(as_table(batch))
+        return self._take(as_table(batch, self._time_zone))
 
-    def reprocess_late(self, rows: pa.Table | None = None) -> dict[str, int]:
+    def reprocess_late(self, rows: ArrowRows | None = None) -> dict[str, int]:
         """Reprocess the late ledger, each message once; or ``rows``, each time they are given. Returns the number of
         messages.
 
@@ -94,7 +97,8 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         """
         self._not_drained()
         self.flush()
-        back = late_rows(self._job, rows).get(self._plan.name)
+        given = None if rows is None else as_table(rows, self._time_zone)
+        back = late_rows(self._job, given).get(self._plan.name)
         if back is None:
             return {}
         return self._reprocess(back, whole=rows is None)
@@ -141,7 +145,7 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         """Per origin the start offset of the earliest retained window, and the last processed offset."""
         return windows_replay_from(self._plan.metadata, self._current())
 
-    def rebuild(self, batches: Iterable[pa.Table | pa.RecordBatch]) -> None:
+    def rebuild(self, batches: Iterable[ArrowRows]) -> None:
         """Restore messages whose files were lost, by a replay from `replay_from`.
 
         Windows and identities stay as they are; only messages that had been accepted are restored. Raises
@@ -157,7 +161,7 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         with opening as store, self._all_or_nothing():
             self._state = OverlayView(store, tables)
             for batch in batches:
-                self._state.apply(put_back(self._plan, self._state, as_table(batch), rejected))
+                self._state.apply(put_back(self._plan, self._state, as_table(batch, self._time_zone), rejected))
             self._flush(base=left)
 
     def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:

@@ -28,11 +28,17 @@ FILES_READ = '{"logOffset":0}'
 
 def has_begun(root: str | os.PathLike[str]) -> bool:
     """Whether a job has taken input at this root: then it can be started, but not bootstrapped."""
+    head = newest_at(root)
+    return head is not None and _took_input(head)
+
+
+def newest_at(root: str | os.PathLike[str]) -> Manifest | None:
+    """The newest checkpoint at a root; None where there is none. Nothing is written."""
     try:
         head = Checkpoint.open(root).head()
     except NotFoundError:
-        return False
-    return head is not None and _took_input(head.manifest)
+        return None
+    return head.manifest if head is not None else None
 
 
 def check_new(objects: Objects) -> Callable[[Manifest | None], None]:

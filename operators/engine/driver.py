@@ -157,11 +157,13 @@ class Driver(Generic[B, _P]):
         return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
-        """Advance the clock without input. Publishes a checkpoint if that moves a watermark or something is due."""
+        """Advance the clock without input. Publishes a checkpoint if something is due, or a watermark moves that the
+        clock alone would not restore after a restart; see `GraphRound.keeps`.
+        """
         head, round_ = self.head, self._round(clock_us)
         after = round_.after({})
         due = head.due_us is not None and head.due_us <= round_.now_us
-        if due or any(end.watermark_us != round_.progress[name].watermark_us for name, end in after.items()):
+        if due or round_.keeps(after, head.processing_us):
             self.tick(lambda _round: after, clock_us)
         else:
             self.job.set_progress(after)

@@ -14,12 +14,15 @@ from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, spans, with_times
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.rounds import Claims, Progress
 from tidestate.statestore.files.refs import PartitionState
 
 FEEDS = 1 << 40
 """The distance between the piece numbers of two feeds of an operator: pieces are numbered within a feed."""
 
+QUIET_KEPT_US = 60_000_000
+"""How far the clock may be ahead of the newest checkpoint while a quiet source moves the watermark."""
 Outgoing = tuple[int, int, Piece]
 """The number of an operator, a task, and a piece for it."""
 TaskStates = dict[str, dict[int, PartitionState]]
@@ -58,6 +61,25 @@ class GraphRound:
     def idle(self, after: Mapping[str, Progress]) -> bool:
         """Whether a round without input that ends with this progress has nothing to do."""
         return not any(one.due(number, after[name]) for name, one in self.rounds.items() for number in one.base)
+
+    def keeps(self, after: Mapping[str, Progress], kept_us: int | None) -> bool:
+        """Whether a round without input that ends with this progress is worth a checkpoint, if the last one was made
+        at processing time ``kept_us``.
+
+        A watermark that goes on with the clock needs none before something is due; one that does so only while its
+        source is quiet needs one every `QUIET_KEPT_US`, if a window waits, as a restart would set it back.
+        """
+        moved = [name for name, ends in after.items() if ends.watermark_us != self.progress[name].watermark_us]
+        if not moved:
+            return False
+        if not self.idle(after):
+            return True
+        settings = {name: self.rounds[name].plan.watermarks for name in moved if self.graph.reads_streams(name)}
+        if any(not one.by_clock and one.quiet_us is None for one in settings.values()):
+            return True
+        waits = any(one.base[number].due_mark != END_US for one in self.rounds.values() for number in one.base)
+        lost = kept_us is None or self.now_us - kept_us >= QUIET_KEPT_US
+        return waits and lost and not all(one.by_clock for one in settings.values())
 
     @property
     def first(self) -> Round:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.sinks import ArrowSink
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
@@ -21,7 +22,6 @@ from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
-from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.windows.panes import results_of
@@ -29,19 +29,20 @@ from tidestate.operators.windows.parts.hand_over import all_groups
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
 from tidestate.statestore.stores.opening import open_store
 
-EventRows: TypeAlias = pa.Table | Sequence[Mapping[str, Any]]
-Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
+EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
 
 
 class Harness:
     """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
     its checkpoint root, by default a new one; ``sink`` gets its panes.
 
-    The watermark follows the events as described, and `advance_watermark` moves it further; with ``generate=False``
-    only that moves it. Processing time begins at 0, and `advance_processing_time` moves it.
+    Times without a zone are in ``time_zone``. The watermark follows the events as described, and `advance_watermark`
+    moves it further; with ``generate=False`` only that moves it. Processing time begins at 0, and
+    `advance_processing_time` moves it.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Harness:
         partitions: int | None = None,
         generate: bool = True,
         sink: ArrowSink | None = None,
+        time_zone: str | None = None,
     ) -> None:
-        self._description, self._schema, self._partitions = description, schema, partitions
+        self._description, self._partitions, self._time_zone = description, partitions, time_zone
+        self._schema = plain_schemas(schema, time_zone)
         self._store, self._generate, self._sink = store or Memory(), generate, sink
         self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
         self._now = 0
@@ -67,14 +70,17 @@ class Harness:
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
         schemas = self._schemas()
-        streams = dict(rows) if isinstance(rows, Mapping) else one_batch(self._job.graph, _table(rows, schemas))
-        tables = {name: _table(own, {name: schemas[name]}) for name, own in streams.items()}
+        tables: pa.Table | Mapping[str, pa.Table] = (
+            {name: self._table(own, {name: schemas[name]}) for name, own in rows.items()}
+            if isinstance(rows, Mapping)
+            else self._table(rows, schemas)
+        )
         manifest = self._driver.batch([tables], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
-        given = rows if rows is None or isinstance(rows, pa.Table) else _table(rows, self._schemas())
+        given = None if rows is None else self._table(rows, self._schemas())
         back = late_rows(self._job, given, operator)
         fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
         return self._driver.rows(fed)
@@ -172,14 +178,13 @@ class Harness:
         self._now = max(self._now, job.head.processing_us or 0)
         return job
 
+    def _table(self, rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
+        """``rows`` as a table; those of the only stream of ``schemas`` may be dictionaries."""
+        if is_rows(rows):
+            return as_table(rows, self._time_zone)
+        if len(schemas) != 1:
+            raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
+        return pa.Table.from_pylist(list(cast(Sequence[Mapping[str, Any]], rows)), next(iter(schemas.values())))
+
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._driver.tick(after, self._now, drained=drained))
-
-
-def _table(rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
-    """``rows`` as a table; those of the only stream of ``schemas`` may be dictionaries."""
-    if isinstance(rows, pa.Table):
-        return rows
-    if len(schemas) != 1:
-        raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
-    return pa.Table.from_pylist(list(rows), next(iter(schemas.values())))

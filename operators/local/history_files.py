@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 
 from tidestate.recovery.spark.file_names import file_url
 from tidestate.statestore.errors import ConflictError, UsageError
+from tidestate.statestore.spec.plain import plain_type
 from tidestate.statestore.spec.tables import TIME
 
 FORMATS = {
@@ -157,12 +158,9 @@ def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
 
 def _plain(kind: pa.DataType) -> pa.DataType:
     """The type that Spark reads a type as."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
     if pa.types.is_timestamp(kind):
         return TIME if kind.tz else pa.timestamp("us")
-    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.large_binary(): pa.binary()}
-    return wider.get(kind, pa.string() if pa.types.is_large_string(kind) else kind)
+    return {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}.get(kind, plain_type(kind))
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:

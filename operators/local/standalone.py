@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import cast
+from typing import Any
 
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
-from tidestate.operators.describe.runs import Batch, JobHook, Standalone
+from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
 from tidestate.operators.describe.sinks import ArrowSink
-from tidestate.operators.engine.bootstrap import check_new, has_begun
+from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
@@ -22,6 +23,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schemas
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
@@ -39,6 +41,7 @@ class StandaloneRunner(Standalone):
         partitions: int | None,
         hook: JobHook = no_job_hook,
         policy: Policy | None = None,
+        time_zone: str | None = None,
     ) -> None:
         self._description = description
         self._root = checkpoint
@@ -47,30 +50,31 @@ class StandaloneRunner(Standalone):
         self._partitions = partitions
         self._hook = hook
         self._policy = policy or Policy()
+        self._time_zone = time_zone
         self._driver: Driver[Batches, pa.Table] | None = None
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
         return f"Standalone({self._description.name!r}, checkpoint={root_text(self._root)!r}{newest})"
 
-    def run(self, batches: Iterable[Batch], *, drain: bool = False) -> pa.Table:
+    def run(self, batches: Input, *, drain: bool = False) -> pa.Table:
         panes = list(self.stream(batches))
         if drain:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
         return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
-    def stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    def stream(self, batches: Input) -> Iterator[pa.Table]:
         try:
-            yield from self._stream(batches)
+            yield from self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
         finally:
             self._end()
 
     def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         number = -1
         for number, batch in enumerate(batches):
-            table = _rows(batch)
-            driver = self._begin(table, _check_runner)
+            table = self._rows(batch)
+            driver = self._begin(schemas_of(table), _check_runner)
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
                 continue
@@ -94,14 +98,27 @@ class StandaloneRunner(Standalone):
                 found=number + 1,
             )
 
+    def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
+        """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
+        given = source.schema
+        schemas = given if isinstance(given, pa.Schema) else dict(given)
+        driver = self._begin(plain_schemas(schemas, self._time_zone), _check_runner)
+        for position, batch in source.seek(_position(driver.head)):
+            streams = one_batch(driver.job.graph, self._rows(batch))
+            number = driver.head.input.batches if driver.head.input is not None else 0
+            mark = _mark(driver.job.graph, streams)
+            yield _take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
+
+    def position(self) -> Any:
+        newest = self._driver.head if self._driver is not None else newest_at(self._root)
+        return None if newest is None else _position(newest)
+
     @property
     def begun(self) -> bool:
         return has_begun(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
-        single = isinstance(history, pa.Table | pa.RecordBatch | Mapping)
-        given = cast(Iterable[Batch], [history] if single else history)
-        batches = (_rows(one) for one in given)
+        batches = (self._rows(one) for one in several(history))
         first = next(batches, None)
         if first is None:
             raise UsageError("there is no history: give a table, or tables", code="no-input")
@@ -109,7 +126,7 @@ class StandaloneRunner(Standalone):
         if self._driver is not None:
             check(self._driver.head)
         try:
-            driver = self._begin(first, check)
+            driver = self._begin(schemas_of(first), check)
             position = Position(input=InputPosition(0, ""))
             return driver.rows(driver.bootstrap(chain([first], batches), lambda _id: position, deliver=deliver))
         finally:
@@ -120,11 +137,12 @@ class StandaloneRunner(Standalone):
         with driver.running():
             return driver.rows(driver.head if driver.drain() else None)
 
-    def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> pa.Table:
+    def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
+        given = None if rows is None else as_table(rows, self._time_zone)
         with driver.running():
             driver.deliver()
-            back = late_rows(driver.job, rows, operator)
+            back = late_rows(driver.job, given, operator)
             return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
 
     @property
@@ -136,12 +154,10 @@ class StandaloneRunner(Standalone):
             raise UsageError(otherwise, code="no-input")
         return self._driver
 
-    def _begin(
-        self, batch: pa.Table | Mapping[str, pa.Table], check: Callable[[Manifest | None], None]
-    ) -> Driver[Batches, pa.Table]:
+    def _begin(self, schemas: Schemas, check: Callable[[Manifest | None], None]) -> Driver[Batches, pa.Table]:
         if self._driver is None:
             job = Job.begin(
-                bind_graph(self._description, schemas_of(batch)),
+                bind_graph(self._description, schemas),
                 Checkpoint.open_or_create(self._root),
                 self._store,
                 partitions=self._partitions,
@@ -155,13 +171,35 @@ class StandaloneRunner(Standalone):
         self._driver.deliver()
         return self._driver
 
+    def _rows(self, batch: Batch) -> pa.Table | Mapping[str, pa.Table]:
+        if isinstance(batch, Mapping):
+            return {name: as_table(rows, self._time_zone) for name, rows in batch.items()}
+        return as_table(batch, self._time_zone)
+
     def _end(self) -> None:
         if self._driver is not None:
             self._driver.end()
 
 
-def _rows(batch: Batch) -> pa.Table | Mapping[str, pa.Table]:
-    return pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+def _position(head: Manifest) -> Any:
+    """Where the input of a checkpoint ended."""
+    taken = head.input
+    if taken is None or not taken.batches:
+        return None
+    return taken.batches if taken.position is None else taken.position
+
+
+def _plain(position: Any) -> Any:
+    """A position as a manifest holds it. Raises `UsageError`."""
+    try:
+        plain = json.loads(json.dumps(position, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        plain = None
+    if plain is None or plain != position:
+        raise UsageError(
+            "a position is a number, a text, or lists and mappings of these, by text", code="position", found=position
+        )
+    return plain
 
 
 def _take(driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Position) -> pa.Table:

@@ -37,6 +37,7 @@ from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
 
 TOUCHED_LIMIT = 100_000
@@ -185,6 +186,7 @@ def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
 
 
 def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
+    events = with_fields(events, plan.read_names)
     missing = [name for name in plan.read_names if name not in events.column_names]
     if missing:
         raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
@@ -201,7 +203,7 @@ def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if rows.schema.equals(schema):
         return rows
     try:
-        return rows.cast(schema)
+        return plain_table(rows).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
             f"a batch has other types than the input was bound with ({error})", code="batch-type"

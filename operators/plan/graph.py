@@ -18,10 +18,13 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds, advanced_to
 from tidestate.operators.progress.watermarks import INPUT, SourceReport
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
 
 STREAM = "__stream"
 """The column with a row's stream, if several are sent as one."""
+POINT = "\u2024"
+"""What stands for a point in the names of columns on their way through Spark, which would look for a struct."""
 OF_PANES = ("pane", "timing", "last")
 """Columns of panes that operators downstream do not get."""
 
@@ -115,8 +118,14 @@ class Graph:
             if feed.origin == origin
         ]
 
+    def reads_streams(self, name: str) -> bool:
+        """Whether an operator reads streams of the input, so that it has a watermark of its own."""
+        return any(origin in self.streams for node in self.nodes if node.plan.name == name for origin in node.origins)
+
     def split(self, rows: pa.Table) -> dict[str, pa.Table]:
-        """Rows of the combined stream, by stream."""
+        """Rows of the combined stream, by stream; their columns may be named as in `sent_name`."""
+        if any(POINT in name for name in rows.column_names):
+            rows = rows.rename_columns([name.replace(POINT, ".") for name in rows.column_names])
         if len(self.streams) == 1:
             return dict.fromkeys(self.streams, rows)
         streams = {}
@@ -191,6 +200,11 @@ class Graph:
         ]
 
 
+def sent_name(column: str) -> str:
+    """What a column is called on its way through Spark."""
+    return column.replace(".", POINT)
+
+
 def single_operator(plan: Plan) -> Graph:
     """The graph of a job with one operator."""
     return Graph((Node(plan, (Feed(INPUT, None, plan.event_time),)),), {INPUT: tuple(plan.read_names)})
@@ -231,7 +245,7 @@ def one_batch(graph: Graph, batch: pa.Table | Mapping[str, pa.Table]) -> dict[st
             raise UsageError(
                 "no operator reads these streams", code="streams", found=strange, streams=list(graph.streams)
             )
-        return dict(batch)
+        return {name: with_fields(rows, graph.streams[name]) for name, rows in batch.items()}
     if len(graph.streams) > 1:
         raise UsageError("give a table for each stream, by name", code="streams", streams=list(graph.streams))
-    return dict.fromkeys(graph.streams, batch)
+    return {name: with_fields(batch, columns) for name, columns in graph.streams.items()}

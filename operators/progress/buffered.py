@@ -15,6 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.buffers import Buffers, buffers
+from tidestate.operators.progress.cut_buffers import (
+    ArrivedBuffers,
+    CutRow,
+    arrived_buffers,
+    buffers_of,
+    distinct_buffers,
+)
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
@@ -27,9 +34,12 @@ from tidestate.operators.progress.origins import (
     restore,
     save,
     wait,
+    with_new_origins,
 )
+from tidestate.operators.progress.sources import source_column
 from tidestate.operators.progress.watermarks import BufferProgress, SourceReport
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags
+from tidestate.statestore.errors import UsageError
 
 GIVEN_UP = "gap_given_up"
 """Reason of a row whose buffer arrived after the gap that it belongs to was given up."""
@@ -40,11 +50,13 @@ DUPLICATE = "duplicate_buffer"
 class BufferState(msgspec.Struct, frozen=True):
     """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
     kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
+    ``cut``: buffers of which rows are still to come.
     """
 
     origins: OriginsState
     waiting: list[tuple[int, int]] = []
     given_up: list[tuple[int, int, int]] = []
+    cut: list[CutRow] = []
 
     def restored(self) -> Origins:
         """The columns of `tidestate.operators.progress.origins`."""
@@ -59,7 +71,8 @@ class BufferState(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class BufferReading:
-    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``.
+    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``; ``announced`` rows announce
+    empty buffers.
 
     ``arrived`` are the distinct buffers, packed; ``rows`` the row counts of origins; ``ends`` the last sequence
     number of origins that declare it.
@@ -71,6 +84,7 @@ class BufferReading:
     arrived: bytes
     rows: dict[str, SourceReport]
     ends: dict[str, int]
+    announced: int = 0
 
 
 def begin_buffers(names: Iterable[str]) -> BufferState:
@@ -87,17 +101,20 @@ def read_buffers(settings: BufferProgress, events: pa.Table, state: BufferState)
         True if settings.last is None else events[settings.last],
         events[settings.watermark],
     )
+    empty = _flagged(events, settings.empty)
     distinct, owner = distinct_buffers(all_rows)
     late = _within(distinct, state.given_up)
     seen = (advance_origins(state.restored(), distinct).reasons == SEEN) & ~late
-    duplicate, refused = seen[owner], seen[owner] | late[owner]
+    duplicate, refused = seen[owner], (seen[owner] | late[owner]) & ~empty
+    whole = source_column(events, settings.whole) if isinstance(settings.whole, str) else None
     return BufferReading(
-        events.filter(pa.array(~refused)),
+        events.filter(pa.array(~refused & ~empty)),
         events.filter(pa.array(refused)),
         pa.array(np.where(duplicate, DUPLICATE, GIVEN_UP)[refused], pa.string()),
-        pack(distinct),
+        arrived_buffers(distinct, owner, whole, empty).packed(),
         _rows_by_origin(all_rows),
         {} if settings.end is None else _ends(all_rows, events[settings.end]),
+        int(np.count_nonzero(empty)),
     )
 
 
@@ -111,14 +128,20 @@ def buffers_after(
     """The state after the buffers and declared ends of all pieces of a batch, at processing time ``now_us``; and the
     report of each origin, also of those that ended in this batch.
     """
-    known = advance_origins(state.restored(), distinct_buffers(unpack(arrived))[0]).origins
+    came = ArrivedBuffers.unpacked(arrived).then(state.cut).merged()
+    known = with_new_origins(state.restored(), came.buffers)
+    waits = ~came.whole & ~came.buffers.unusable
+    waits &= advance_origins(known, came.buffers).reasons != SEEN if waits.any() else False
+    known = advance_origins(known, buffers_of(came.buffers, ~waits)).origins
     known = _ended(known, ends)
     known, gaps = wait(known, now_us, settings.patience_us)
     given_up = [*state.given_up, *((gap.origin, gap.first, gap.last) for gap in gaps if gap.given_up)]
     pairs = zip(known.ids.tolist(), known.waiting_since_us.tolist(), strict=True)
     waiting = [(origin, since) for origin, since in pairs if since != BEGINNING_US]
     present = set(known.ids.tolist())
-    after = BufferState(save(known), waiting, [gap for gap in given_up if gap[0] in present])
+    prefixes = dict(zip(known.ids.tolist(), known.prefixes.tolist(), strict=True))
+    cut = [one for one in came.cut(waits) if one[0] in present and one[1] > prefixes[one[0]]]
+    after = BufferState(save(known), waiting, [gap for gap in given_up if gap[0] in present], cut)
     return after, _reports(after, known.left)
 
 
@@ -147,46 +170,14 @@ def _reports(state: BufferState, left: Mapping[int, int]) -> dict[str, SourceRep
     }
 
 
-def distinct_buffers(given: Buffers) -> tuple[Buffers, Numbers]:
-    """Each buffer once, with the largest watermark of its rows; and for each row the index of its buffer."""
-    if not len(given):
-        return given, np.zeros(0, np.int64)
-    keys = (given.chunks, given.sequences, given.origins, given.unusable)
-    order = np.lexsort(keys)
-    new = np.zeros(len(order), bool)
-    new[0] = True
-    for key in keys:
-        new[1:] |= key[order][1:] != key[order][:-1]
-    heads, owner = np.flatnonzero(new), np.empty(len(order), np.int64)
-    owner[order] = np.cumsum(new) - 1
-    first = order[heads]
-    return Buffers(
-        given.origins[first],
-        given.sequences[first],
-        given.chunks[first],
-        np.logical_or.reduceat(given.last[order], heads),
-        np.maximum.reduceat(given.watermarks_us[order], heads),
-        given.behind[first],
-        np.logical_and.reduceat(given.watermark_refused[order], heads),
-        given.unusable[first],
-    ), owner
-
-
-_COLUMNS = ("origins", "sequences", "chunks", "last", "watermarks_us", "behind", "watermark_refused", "unusable")
-_FLAGS = ("last", "watermark_refused", "unusable")
-
-
-def pack(given: Buffers) -> bytes:
-    """As bytes, for claims: int64, column by column."""
-    return np.stack([getattr(given, name).astype(np.int64) for name in _COLUMNS]).tobytes()
-
-
-def unpack(packed: Iterable[bytes]) -> Buffers:
-    """The buffers of all pieces, from their bytes."""
-    tables = [np.frombuffer(piece, np.int64).reshape(len(_COLUMNS), -1) for piece in packed]
-    whole = np.concatenate([np.zeros((len(_COLUMNS), 0), np.int64), *tables], axis=1)
-    columns = dict(zip(_COLUMNS, whole, strict=True))
-    return Buffers(**{name: column.astype(bool) if name in _FLAGS else column for name, column in columns.items()})
+def _flagged(events: pa.Table, name: str | msgspec.UnsetType) -> Flags:
+    """The rows in which this column is true; none without a column."""
+    if not isinstance(name, str):
+        return np.zeros(events.num_rows, bool)
+    flags = source_column(events, name)
+    if not pa.types.is_boolean(flags.type):
+        raise UsageError("empty= is a flag", code="progress-column", column=name, found=flags.type)
+    return np.asarray(pc.fill_null(flags, False)).astype(bool)
 
 
 def _within(given: Buffers, ranges: list[tuple[int, int, int]]) -> Flags:

@@ -24,7 +24,8 @@ from tidestate.statestore.spec.tables import TIME
 
 
 class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"):
-    """The largest event time minus ``delay_us``; without a delay NebulaStream's event time.
+    """The largest event time minus ``delay_us``; without a delay NebulaStream's event time. The watermark of a source
+    that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.tracker`).
 
     Counters: ``held`` events were more than ``hold_future_us`` ahead of processing time and did not move the
     watermark; ``watermark_refused`` events have a time outside of the years 1 to 9999.
@@ -33,6 +34,12 @@ class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     column: str
     delay_us: int = 0
     hold_future_us: int | None = None
+    quiet_us: int | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone may move the watermark."""
+        return self.quiet_us is not msgspec.UNSET
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
@@ -125,11 +132,18 @@ class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
         )
 
 
-def max_event_time(column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None) -> MaxEventTime:
+def max_event_time(
+    column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None, quiet: Span | None = None
+) -> MaxEventTime:
     """The watermark is the largest event time minus ``delay``. With ``hold_future``, events further ahead of
     processing time than that are ignored. Raises `UsageError` for a negative span.
+
+    With ``quiet``, the watermark of a source that was polled without result for that long goes on with the clock,
+    microsecond by microsecond, until the source has rows again: the last window fires. An event is late if it is
+    delayed by more than ``quiet`` and ``delay`` together beyond the events before it.
     """
-    return MaxEventTime(column, _not_negative(delay), None if hold_future is None else _not_negative(hold_future))
+    made = MaxEventTime(column, _not_negative(delay), None if hold_future is None else _not_negative(hold_future))
+    return made if quiet is None else msgspec.structs.replace(made, quiet_us=_not_negative(quiet))
 
 
 def fixed(delay: Span) -> Fixed:

@@ -175,7 +175,7 @@ def advance_origins(known: Origins, arrived: Buffers) -> OriginsStep:
 
     Costs a sort of the batch and of the pending buffers.
     """
-    known = _with_new(known, arrived)
+    known = with_new_origins(known, arrived)
     owners = _places(known.ids, arrived.origins)
     reasons = _reasons(known, arrived, owners)
     fresh = np.flatnonzero(reasons == 0)
@@ -261,7 +261,7 @@ def _gaps(known: Origins, now_us: int, patience_us: int | None) -> list[Gap]:
     return [Gap(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _with_new(known: Origins, arrived: Buffers) -> Origins:
+def with_new_origins(known: Origins, arrived: Buffers) -> Origins:
     """``known`` with each new origin of these buffers that has not ended: it joins at W."""
     places = _places(known.ids, arrived.origins)
     new = _valid_sequence(arrived) & (arrived.chunks >= 0) & ~known.have_ended(arrived.origins)

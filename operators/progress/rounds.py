@@ -215,7 +215,7 @@ class Rounds:
         reports = merged([generated, *given])
         rejected = merged(one.rejected for one in claims)
         reports = merged([reports, {name: one for name, one in rejected.items() if name in reports}])
-        grown = observe(self.settings.sources, tracker, reports, now_us)
+        grown = observe(self.settings.sources, tracker, reports, now_us, self.settings.quiet_us)
         moved = grown.watermark_us > tracker.watermark_us
         peak = self._peak(claims, grown.watermark_us) if moved else grown.peak
         return Progress(msgspec.structs.replace(grown, peak=peak), advances, buffers)
@@ -241,7 +241,8 @@ class Rounds:
 def _buffers(generator: BufferProgress, events: pa.Table, began: Progress) -> Observed:
     reading = read_buffers(generator, events, began.buffers or begin_buffers(()))
     claims = Claims(reading.rows, buffers=reading.arrived, ends=reading.ends)
-    return Observed(reading.events, claims, refused=(reading.refused, reading.reasons))
+    counters = {"control_rows": reading.announced} if reading.announced else {}
+    return Observed(reading.events, claims, counters, (reading.refused, reading.reasons))
 
 
 def advanced_to(progress: Progress, watermark_us: int) -> Progress:

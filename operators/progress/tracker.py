@@ -4,6 +4,9 @@
 round. It returns the next tracker, which the manifest stores. The overall watermark W never goes back, and moves only
 when the slowest source does. A source that was polled without result for longer than its timeout is idle: it leaves
 the minimum, and counts again once it has caught up with W. While all are idle W stays.
+
+With a quiet time, the watermark of a source that was polled without result for longer goes on with the clock: by as
+much as its quiet time grows beyond that. Its rows stop it, and it stays where it is.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US, usable
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, moved_one, usable
 from tidestate.operators.progress.peaks import Peak
 from tidestate.operators.progress.watermarks import SourceReport, Sources
 
@@ -82,8 +85,15 @@ def reset_sources(saved: Tracker) -> Tracker:
     return msgspec.structs.replace(saved, processing_us=None)
 
 
-def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceReport], now_us: int) -> Tracker:
-    """The tracker after a round at processing time ``now_us``; sources without a report were not polled.
+def observe(
+    settings: Sources,
+    tracker: Tracker,
+    reports: Mapping[str, SourceReport],
+    now_us: int,
+    quiet_us: int | None = None,
+) -> Tracker:
+    """The tracker after a round at processing time ``now_us``; sources without a report were not polled. The
+    watermark of one that is quiet for longer than ``quiet_us`` goes on with the clock (None: never).
 
     An invalid watermark (after the year 9999) and one that goes back are ignored and counted. A clock that jumps back
     is counted too; no time has passed then.
@@ -95,7 +105,8 @@ def observe(settings: Sources, tracker: Tracker, reports: Mapping[str, SourceRep
     for name in sorted(observed.keys() | reports.keys()):
         source = observed.get(name) or TrackedSource(watermark_us=before)
         report = reports.get(name) or SourceReport(asked=False)
-        observed[name] = _settle(_observe(source, report, elapsed, settings.timeout_us(name)), before)
+        polled = _observe(source, report, elapsed, settings.timeout_us(name))
+        observed[name] = _settle(_by_clock(polled, source.quiet_us, quiet_us), before)
         if report.ended:
             ended_now.append(observed.pop(name))
     ended_us = max([tracker.ended_us, *(source.watermark_us for source in ended_now)])
@@ -145,6 +156,14 @@ def _observe(source: TrackedSource, report: SourceReport, elapsed_us: int, timeo
         backward=source.backward + back,
         refused=source.refused + (not valid),
     )
+
+
+def _by_clock(source: TrackedSource, before_us: int, quiet_us: int | None) -> TrackedSource:
+    """The source with a watermark that has gone on since it was quiet for ``before_us``."""
+    if quiet_us is None or source.quiet_us <= quiet_us:
+        return source
+    gone_us = source.quiet_us - max(before_us, quiet_us)
+    return msgspec.structs.replace(source, watermark_us=moved_one(source.watermark_us, gone_us))
 
 
 def _settle(source: TrackedSource, watermark_us: int) -> TrackedSource:

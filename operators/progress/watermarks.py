@@ -98,8 +98,10 @@ class Generator(Protocol):
 class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="buffers"):
     """Progress by buffers: the columns that name the buffer, and the chunk of it, in which each row arrived.
 
-    Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. All rows of a buffer arrive
-    in one batch; rows of a repeated buffer are rejected. ``end`` is true on the rows of an origin's last buffer: once
+    Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. All rows of a chunk arrive
+    in one batch, unless ``whole`` names a column with the number of its rows, or a flag on its last row: then it is
+    waited for until they are there. Rows of a repeated buffer are rejected. A row in which ``empty`` is true is no
+    event: it announces a chunk without rows. ``end`` is true on the rows of an origin's last buffer: once
     everything up to it has arrived, the origin no longer holds W.
 
     Each origin is a source. A gap holds its watermark for ``patience`` (default: for ever); rows that arrive for the
@@ -113,6 +115,8 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     last: str | None = None
     patience: Patience | None = None
     end: str | None = None
+    whole: str | msgspec.UnsetType = msgspec.UNSET
+    empty: str | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         if self.patience is None:
@@ -132,9 +136,8 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     @property
     def columns(self) -> list[str]:
         """The input columns it reads."""
-        return [
-            name for name in (self.origin, self.sequence, self.watermark, self.chunk, self.last, self.end) if name
-        ]
+        of_buffer = (self.origin, self.sequence, self.watermark, self.chunk, self.last)
+        return [name for name in (*of_buffer, self.end, self.whole, self.empty) if isinstance(name, str)]
 
     @property
     def patience_us(self) -> int | None:
@@ -154,6 +157,7 @@ class Claimant(Protocol):
     """What claims watermarks: a `Generator`, `Ctis` or `BufferProgress`, with these optional attributes:
 
     ``columns`` that it reads; ``by_clock``: it goes on without input; ``waits``: time alone may move its watermark;
+    ``quiet_us``: how long a source has no rows before its watermark goes on with the clock;
     ``filters_rows``: it removes rows that are no events, before the others are classified; ``order``: the columns
     that order the rows of a source.
     """
@@ -194,6 +198,12 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether time alone may move it: it follows the clock, or sources fall idle, or wait for each other."""
         timed = self.sources.idle_timeout_us is not None or bool(self.sources.own_timeouts_us)
         return self.by_clock or timed or bool(getattr(self.generator, "waits", False))
+
+    @property
+    def quiet_us(self) -> int | None:
+        """How long a source has no rows before its watermark goes on with the clock; None: it never does."""
+        quiet = getattr(self.generator, "quiet_us", None)
+        return quiet if isinstance(quiet, int) else None
 
     @property
     def filters_rows(self) -> bool:

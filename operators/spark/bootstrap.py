@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as sf
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
@@ -26,7 +25,7 @@ from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.types import arrow_schema
+from tidestate.operators.spark.types import arrow_schema, column_at
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.recovery.spark.spark_log import NOTHING_READ
@@ -65,7 +64,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
         return Position(spark=spark_position(checkpoint.objects, source_ends.ends, source_ends.files, number))
 
     with driver.running():
-        chosen = rows.select(*(sf.col(f"`{name}`") for name in begun.graph.columns))
+        chosen = rows.select(*(column_at(rows, name) for name in begun.graph.columns))
         manifest = driver.bootstrap(SparkBatch(chosen), position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, job.hook)
     return manifest

@@ -13,7 +13,7 @@ from pyspark.sql.types import TimestampType
 
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
-from tidestate.operators.plan.graph import STREAM, Graph
+from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
@@ -155,8 +155,10 @@ def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
         return batch
     several = len(graph.streams) > 1
     named = {name: f"{name}__" if several else "" for name in graph.streams}
-    order = [sf.col(f"`{named[name]}{column}`") for name, own in graph.orders.items() for column in own.columns]
-    by = [sf.col(f"`{named[name]}{own.by}`") for name, own in graph.orders.items() if own.by]
+    order = [
+        sf.col(f"`{named[name]}{sent_name(column)}`") for name, own in graph.orders.items() for column in own.columns
+    ]
+    by = [sf.col(f"`{named[name]}{sent_name(own.by)}`") for name, own in graph.orders.items() if own.by]
     if several:
         # Rows of a stream without an order stay as spread as they are.
         ordered = sf.col(f"`{STREAM}`").isin(*graph.orders)

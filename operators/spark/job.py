@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
@@ -22,6 +21,7 @@ from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.types import column_at
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
 from tidestate.recovery.spark.agreement import compare
@@ -62,7 +62,7 @@ class JobOnSpark(StreamJob, SparkJob):
         job = self.begin(graph, checkpoint, partial(_check_input, mending))
         read = mending.repair(job.head)
         # Only what the job reads: nothing projected later reaches the source.
-        stream = self.stream.select(*(sf.col(f"`{name}`") for name in graph.columns))
+        stream = self.stream.select(*(column_at(self.stream, name) for name in graph.columns))
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
         tick_s = self.tick / 1e6 if graph.clocked else None

@@ -3,17 +3,42 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
 
+from tidestate.operators.plan.graph import sent_name
 from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
 def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
-    """The Arrow schema of ``columns``, as far as the stream has them; times in UTC microseconds."""
-    fields = [field for field in schema.fields if field.name in columns]
-    return pa.schema([pa.field(field.name, _arrow_type(field.dataType)) for field in fields])
+    """The Arrow schema of ``columns``, as far as the stream has them; times in UTC microseconds. ``a.b`` is a field
+    of a struct. Raises `UsageError` for two columns of one name, and for a type that cannot be read.
+    """
+    names = [field.name for field in schema.fields]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError("two columns have one name: rename or drop one", code="column-twice", columns=twice)
+    fields = [pa.field(field.name, _arrow_type(field.dataType)) for field in schema.fields if field.name in columns]
+    inside = ((name, _field_of(schema, name)) for name in dict.fromkeys(columns) if name not in names)
+    return pa.schema([*fields, *(pa.field(name, _arrow_type(kind)) for name, kind in inside if kind is not None)])
+
+
+def _field_of(schema: StructType, path: str) -> DataType | None:
+    """The type of a field of a struct, or of one in that; None where there is none."""
+    kind: DataType = schema
+    for name in path.split("."):
+        if not isinstance(kind, StructType) or name not in kind.names:
+            return None
+        kind = kind[name].dataType
+    return kind
+
+
+def column_at(stream: DataFrame, name: str) -> Column:
+    """The column of this name, or the field of a struct that has this path, named as in `sent_name`."""
+    path = f"`{name}`" if name in stream.columns else ".".join(f"`{part}`" for part in name.split("."))
+    return sf.col(path).alias(sent_name(name)) if "." in name else sf.col(path)
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:

@@ -72,10 +72,13 @@ class Scan(msgspec.Struct, frozen=True):
 
 
 class InputPosition(msgspec.Struct, frozen=True):
-    """The standalone runner's input: batches so far and a checksum of the last one."""
+    """The standalone runner's input: batches so far, a checksum of the last one, and the position that its source
+    gave with it, as plain values (None: it gave none).
+    """
 
     batches: Natural
     last: str
+    position: Any = None
 
 
 class OperatorState(msgspec.Struct, frozen=True, dict=True):

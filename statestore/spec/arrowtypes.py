@@ -96,7 +96,8 @@ def is_ordered(kind: pa.DataType) -> bool:
     text = pa.types.is_string(kind) or pa.types.is_binary(kind)
     number = pa.types.is_integer(kind) or pa.types.is_boolean(kind)
     decimal = pa.types.is_decimal128(kind) and kind.scale >= 0
-    return bool(text or number or decimal or pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+    time = pa.types.is_timestamp(kind) or kind == pa.time64("us")
+    return bool(text or number or decimal or time or pa.types.is_date32(kind))
 
 
 def is_comparable(kind: pa.DataType) -> bool:

@@ -1,8 +1,8 @@
 """Which state partition a key belongs to: a contiguous range of crc32 over the key's canonical text.
 
-The text of a column is ``<bytes>:<value>``; integers in decimal, timestamps as microseconds, dates as days,
-booleans ``true``/``false``, binary in hexadecimal. Columns follow one another without a separator. Spark SQL can
-compute the same with ``crc32(concat(octet_length(k), ':', k, …))``, so anybody can find the partition of a key.
+The text of a column is ``<bytes>:<value>``; integers in decimal, timestamps and times of day as microseconds, dates
+as days, booleans ``true``/``false``, binary in hexadecimal. Columns follow one another without a separator. Spark SQL
+can compute the same with ``crc32(concat(octet_length(k), ':', k, …))``, so anybody can find the partition of a key.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         return _text(values.dictionary_decode())
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return values.cast(pa.timestamp("us", tz=kind.tz)).view(pa.int64()).cast(pa.string())
+    if kind == pa.time64("us"):
+        return values.view(pa.int64()).cast(pa.string())
     if pa.types.is_date32(kind):
         return values.view(pa.int32()).cast(pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ DISTINCT_VALUES: dict[str, list[Any]] = {
     "string": ["", "\x00", "\x00\x00", "\x00\x01", "a", "a\x00", "a\x00b", "a\x01", "é", "\uffff", "\U0001f600"],
     "binary": [b"", b"\x00", b"\x00\x00", b"\x00\xff", b"\x01", b"a", b"ab", b"\xff", b"\xff\x00", b"\xff" * 9],
     "date32[day]": [date(1, 1, 1), date(1969, 12, 31), date(1970, 1, 1), date(2024, 2, 29), date(9999, 12, 31)],
+    "time64[us]": [time(0), time(0, 0, 0, 1), time(0, 0, 0, 256), time(12), time(23, 59, 59, 999_999)],
     "timestamp[s]": TIME_VALUES,
     "timestamp[ms]": TIME_VALUES,
     "timestamp[us]": TIME_VALUES,

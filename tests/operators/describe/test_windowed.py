@@ -116,7 +116,7 @@ BINDING: dict[str, tuple[Callable[[], Windowed], str]] = {
     "sum of text": (lambda: whole().aggregate(m=sum_("s")), "aggregate-type"),
     "mean of a flag": (lambda: whole().aggregate(m=mean("b")), "aggregate-type"),
     "sum of times": (lambda: whole().aggregate(m=sum_("naive")), "aggregate-type"),
-    "smallest text": (lambda: whole().aggregate(m=min_("s")), "aggregate-type"),
+    "smallest list": (lambda: whole().aggregate(m=min_("l")), "aggregate-type"),
     "largest list": (lambda: whole().aggregate(m=max_("l")), "aggregate-type"),
     "aggregate named like the key": (lambda: whole().aggregate(k=sum_("v")), "name-taken"),
     "aggregate named like a mean's part": (lambda: whole().aggregate(m=mean("v"), m_sum=sum_("v")), "name-taken"),

@@ -16,8 +16,8 @@ from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.buffered import distinct_buffers, pack, unpack
 from tidestate.operators.progress.buffers import buffers
+from tidestate.operators.progress.cut_buffers import ArrivedBuffers, arrived_buffers, distinct_buffers
 from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000
@@ -183,12 +183,15 @@ def test_buffers_travel_as_they_are() -> None:
     )
     distinct, owner = distinct_buffers(given_)
     assert owner.tolist() == [1, 0, 2, 1]
-    again = unpack([pack(distinct), pack(given_), b""])
-    assert again.origins[:2].tolist() == [1, 2]
-    assert again.watermarks_us[1] == 9
-    assert (len(again), len(distinct_buffers(again)[0])) == (7, 3)
-    assert again.last[1]
-    assert [len(distinct_buffers(unpack([]))[0]), len(unpack([pack(unpack([]))]))] == [0, 0]
+    made = arrived_buffers(distinct, owner, None, np.zeros(4, bool))
+    again = ArrivedBuffers.unpacked([made.packed(), made.packed(), b""])
+    assert again.buffers.origins[:2].tolist() == [1, 2]
+    assert again.buffers.watermarks_us[1] == 9
+    assert (len(again.buffers), len(again.merged().buffers)) == (6, 3)
+    assert again.buffers.last[1]
+    assert again.merged().rows.tolist() == [2, 4, 2]
+    nothing = ArrivedBuffers.unpacked([])
+    assert [len(nothing.merged().buffers), len(ArrivedBuffers.unpacked([nothing.packed()]).buffers)] == [0, 0]
 
 
 @given(data=st.data())

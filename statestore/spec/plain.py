@@ -1,0 +1,248 @@
+"""Arrow data as people have it, in the few types that everything behind the door knows. Pure and vectorised.
+
+| given | plain |
+|---|---|
+| large and view layouts of text, binary and lists | ``string``, ``binary``, ``list`` |
+| dictionaries, run-end encoded values | their values |
+| extension types, such as uuid | what they are stored as |
+| binary of a fixed size | ``binary`` |
+| timestamps and times of day of any unit | in microseconds, rounded down |
+| ``date64`` | ``date32`` |
+| decimals of up to 38 digits | ``decimal128`` |
+
+So the same data has the same keys, panes and identities, whichever library made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import item_type
+from tidestate.statestore.spec.lists import lengths_of, list_values, struct_fields
+from tidestate.statestore.spec.tables import TIME
+
+MOST_DIGITS = 38
+"""The digits that a ``decimal128`` has room for."""
+_DAY_MS = 86_400_000
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """What exports a stream of Arrow batches: a Polars or pandas DataFrame, a DuckDB relation and so on."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """A PyCapsule of the stream."""
+
+
+@runtime_checkable
+class ArrowArray(Protocol):
+    """What exports one Arrow batch."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """PyCapsules of schema and batch."""
+
+
+ArrowRows: TypeAlias = pa.Table | pa.RecordBatch | ArrowStream | ArrowArray
+"""Rows in any library that speaks Arrow."""
+
+
+def is_rows(value: object) -> bool:
+    """Whether ``value`` is one table or batch, not an iterator of several."""
+    return isinstance(value, ArrowStream | ArrowArray) and not hasattr(value, "__next__")
+
+
+def as_table(rows: Any, time_zone: str | None = None) -> pa.Table:
+    """Rows as a table of plain types; times without a zone are in ``time_zone``. Raises `UsageError` for what is not
+    Arrow data, for two columns of one name, and for values that the plain type cannot hold.
+    """
+    return plain_table(_imported(rows), time_zone)
+
+
+def _imported(rows: Any) -> pa.Table:
+    if isinstance(rows, pa.Table):
+        return rows
+    try:
+        if isinstance(rows, ArrowStream):
+            table = pa.table(cast(Any, rows))
+            # The index of a pandas DataFrame is no column of the data.
+            return table.select([name for name in table.column_names if not name.startswith("__index_level_")])
+        if isinstance(rows, ArrowArray):
+            return pa.Table.from_batches([pa.record_batch(cast(Any, rows))])
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise UsageError(f"rows are an Arrow table ({error})", code="batch-type", found=str(type(rows))) from None
+    raise UsageError(
+        "rows come as Arrow data: a table or record batch, or anything with __arrow_c_stream__, such as a DataFrame",
+        code="batch-type",
+        found=str(type(rows)),
+    )
+
+
+def plain_schema(schema: pa.Schema, time_zone: str | None = None) -> pa.Schema:
+    """The columns in plain types, without metadata. Raises `UsageError` for two columns of one name."""
+    if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
+        raise UsageError("two columns have one name: rename or drop one", code="column-twice", columns=twice)
+    return pa.schema([pa.field(one.name, _zoned(plain_type(one.type), time_zone)) for one in schema])
+
+
+def plain_schemas(
+    schemas: pa.Schema | Mapping[str, pa.Schema], time_zone: str | None = None
+) -> pa.Schema | dict[str, pa.Schema]:
+    """`plain_schema` of one stream, or of each of several by name."""
+    if isinstance(schemas, pa.Schema):
+        return plain_schema(schemas, time_zone)
+    return {name: plain_schema(one, time_zone) for name, one in schemas.items()}
+
+
+def _zoned(kind: pa.DataType, time_zone: str | None) -> pa.DataType:
+    return TIME if time_zone is not None and pt.is_timestamp(kind) and kind.tz is None else kind
+
+
+@lru_cache(maxsize=1024)
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The plain type of values of this type; the type itself where there is no plainer one."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    for plain, tests in _PLAIN.items():
+        if any(is_one(kind) for is_one in tests):
+            return plain
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pt.is_decimal(kind):
+        return (pa.decimal128 if kind.precision <= MOST_DIGITS else pa.decimal256)(kind.precision, kind.scale)
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(one.name, plain_type(one.type)) for one in kind])
+    if pt.is_map(kind):
+        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
+    if pt.is_fixed_size_list(kind):
+        return pa.list_(plain_type(item_type(kind)), kind.list_size)
+    return pa.list_(plain_type(item_type(kind))) if any(is_one(kind) for is_one in _LISTS) else kind
+
+
+_PLAIN = {
+    pa.string(): (pt.is_large_string, pt.is_string_view),
+    pa.binary(): (pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary),
+    pa.time64("us"): (pt.is_time,),
+    pa.date32(): (pt.is_date64,),
+}
+_LISTS = (pt.is_list, pt.is_large_list, pt.is_list_view, pt.is_large_list_view)
+
+
+def plain_table(table: pa.Table, time_zone: str | None = None) -> pa.Table:
+    """The same rows in plain types; times without a zone are in ``time_zone``, the first of two that an hour which
+    occurs twice may mean. Raises `UsageError` as `as_table`.
+    """
+    wanted = plain_schema(table.schema, time_zone)
+    if wanted.equals(table.schema):
+        return table
+    columns = [_column(table.column(n), field, time_zone) for n, field in enumerate(wanted)]
+    return pa.table(columns, schema=wanted)
+
+
+def _column(column: pa.ChunkedArray, wanted: pa.Field, time_zone: str | None) -> pa.ChunkedArray:
+    if column.type.equals(wanted.type):
+        return column
+    plain = plain_type(column.type)
+    try:
+        chunks = [part for chunk in column.chunks for part in _pieces(chunk, plain)]
+        if plain != wanted.type:
+            chunks = [_instants(chunk, time_zone or "UTC") for chunk in chunks]
+    except (pa.ArrowException, ValueError) as error:
+        raise UsageError(
+            f"a column has values that {wanted.type} cannot hold ({error}): cast it",
+            code="batch-type",
+            column=wanted.name,
+            type=str(column.type),
+        ) from None
+    return pa.chunked_array(chunks, wanted.type)
+
+
+def _pieces(values: pa.Array, kind: pa.DataType) -> Iterator[pa.Array]:
+    """The values as ``kind``, in several arrays where one is too small for all their bytes."""
+    try:
+        found = [_converted(values, kind)]
+    except pa.ArrowException:
+        if len(values) < 2:
+            raise
+        middle = len(values) // 2
+        found = [*_pieces(values[:middle], kind), *_pieces(values[middle:], kind)]
+    yield from found
+
+
+def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    found = values.type
+    if found.equals(kind):
+        return values
+    if isinstance(values, pa.ExtensionArray):
+        return _converted(values.storage, kind)
+    if isinstance(values, pa.DictionaryArray):
+        distinct = _converted(values.dictionary, kind)
+        return pa.DictionaryArray.from_arrays(values.indices, distinct).dictionary_decode()
+    if pt.is_run_end_encoded(found):
+        return _converted(pc.run_end_decode(values), kind)
+    if found == pa.time64("ns") or (pt.is_timestamp(found) and found.unit == "ns"):
+        return _floored(values.view(pa.int64()), 1000).view(kind)
+    if pt.is_date64(found):
+        return _floored(values.view(pa.int64()), _DAY_MS).cast(pa.int32()).view(kind)
+    if pt.is_struct(found):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        parts = [_converted(part, one.type) for part, one in zip(struct_fields(values), fields, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
+    if pt.is_list_view(found) or pt.is_large_list_view(found):
+        return pa.array(values.to_pylist(), kind)  # Arrow 26 casts them wrongly where there are nulls
+    if pt.is_list(kind):
+        ends = np.append(0, np.cumsum(lengths_of(values)))
+        items = _converted(list_values(values), item_type(kind))
+        return pa.ListArray.from_arrays(pa.array(ends).cast(pa.int32()), items, type=kind, mask=values.is_null())
+    return values.cast(kind)
+
+
+def _floored(whole: pa.Array, by: int) -> pa.Array:
+    """Whole numbers divided by a positive one, rounded down: Arrow rounds towards zero."""
+    found = pc.divide(whole, by)
+    return pc.subtract(found, pc.greater(pc.multiply(found, by), whole).cast(pa.int64()))
+
+
+def _instants(times: pa.Array, time_zone: str) -> pa.Array:
+    return pc.assume_timezone(times, time_zone, ambiguous="earliest", nonexistent="earliest").cast(TIME)
+
+
+def schema_with_fields(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """``schema`` and, for each of ``names`` that it lacks, the field of a struct that has this path: ``a.b``."""
+    for name in names:
+        if name not in schema.names and (found := _inside(schema, name)) is not None:
+            schema = schema.append(pa.field(name, found[2]))
+    return schema
+
+
+def with_fields(rows: pa.Table, names: Iterable[str]) -> pa.Table:
+    """``rows`` with the columns of `schema_with_fields`. A field of a null is null."""
+    for name in names:
+        if name not in rows.column_names and (found := _inside(rows.schema, name)) is not None:
+            rows = rows.append_column(name, pc.struct_field(rows[found[0]], found[1]))
+    return rows
+
+
+def _inside(schema: pa.Schema, name: str) -> tuple[str, list[int], pa.DataType] | None:
+    """The column of structs, the places of the fields below it whose names are between the points, and the last
+    one's type; None where there is no such path.
+    """
+    column, *fields = name.split(".")
+    if not fields or column not in schema.names:
+        return None
+    kind, places = schema.field(column).type, list[int]()
+    for one in fields:
+        if not isinstance(kind, pa.StructType) or kind.get_field_index(one) < 0:
+            return None
+        places.append(kind.get_field_index(one))
+        kind = kind.field(places[-1]).type
+    return column, places, kind

@@ -1,0 +1,231 @@
+"""A quiet source goes on with the clock: exactly so far, again after a restart, and never back."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.helpers import evidence
+from tests.helpers.process import SCRATCH
+from tidestate.operators import Windowed, WindowOperator, count, fixed, max_event_time, session, tumbling, windowed
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.generators import Fixed, MaxEventTime
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.tracker import Tracker, begin, observe
+from tidestate.operators.progress.watermarks import SourceReport, sources
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string())])
+
+
+def rows(*seconds: int, key: str = "a") -> pa.Table:
+    return pa.table({"t": pa.array([s * SECOND for s in seconds], pa.int64()).cast(TIME), "k": [key] * len(seconds)})
+
+
+def job(generator: MaxEventTime | Fixed, **by: object) -> Windowed:
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    return described.late("0 seconds").watermark(generator, **by)  # type: ignore[arg-type]
+
+
+def twin(steps: list[tuple[int, int | None]], quiet: int) -> list[int]:
+    """The watermark after each step of (clock, event), second by second."""
+    mark, still, before, found = BEGINNING_US, 0, steps[0][0] if steps else 0, []
+    for clock, event in steps:
+        for _ in range(clock - before):
+            if event is None:
+                still += 1
+                mark += (still > quiet) if mark != BEGINNING_US else 0
+        before = clock
+        if event is not None:
+            mark, still = max(mark, event), 0
+        found.append(mark)
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 50)), max_size=12), st.integers(0, 12))
+def test_a_twin_counts_it_second_by_second(moves: list[tuple[int, int | None]], quiet: int) -> None:
+    clock, steps, found, settings = 0, [], list[int](), sources("a")
+    tracker: Tracker = begin(settings)
+    for further, event in moves:
+        clock += further
+        steps.append((clock, event))
+        report = SourceReport() if event is None else SourceReport(event, rows=1, generated=True)
+        tracker = observe(settings, tracker, {"a": report}, clock, quiet)
+        found.append(tracker.watermark_us)
+    assert found == twin(steps, quiet)
+
+
+def test_the_last_window_fires_and_late_is_what_comes_behind_it(tmp_path: Path) -> None:
+    tested = Harness(job(max_event_time("t", "1 second", quiet="5 seconds")), SCHEMA, folder=tmp_path)
+    tested.feed(rows(1, 8))
+    assert tested.advance_processing_time(5 * SECOND).num_rows == 0
+    assert tested.advance_processing_time(8 * SECOND - 1).num_rows == 0
+    assert tested.advance_processing_time(8 * SECOND)["n"].to_pylist() == [2]
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 10 * SECOND
+    tested.feed(rows(9, 12))
+    assert tested.ledger()["reason"].to_pylist() == ["very_late"]
+    # It stays where it is until the source has passed it, and begins to wait again.
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 11 * SECOND
+    tested.advance_processing_time(13 * SECOND)
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 11 * SECOND
+    assert tested.advance_processing_time(22 * SECOND)["n"].to_pylist() == [1]
+
+
+def test_nothing_moves_before_the_first_event_or_without_the_setting(tmp_path: Path) -> None:
+    tested = Harness(job(max_event_time("t", quiet="5 seconds")), SCHEMA, folder=tmp_path / "first")
+    tested.advance_processing_time(3600 * SECOND)
+    assert evidence.work(tmp_path / "first")[-1].get("watermark_us") is None
+    other = Harness(job(max_event_time("t")), SCHEMA, folder=tmp_path / "other")
+    other.feed(rows(1))
+    other.advance_processing_time(3600 * SECOND)
+    assert evidence.work(tmp_path / "other")[-1]["watermark_us"] == SECOND
+    with pytest.raises(UsageError, match="watermark-delay"):
+        max_event_time("t", quiet="-1 second")
+
+
+def test_each_source_is_quiet_by_itself(tmp_path: Path) -> None:
+    tested = Harness(job(max_event_time("t", quiet="5 seconds"), by="k", sources=["a", "b"]), SCHEMA, folder=tmp_path)
+    tested.feed(pa.concat_tables([rows(1), rows(3, key="b")]))
+    for second in range(1, 9):
+        tested.advance_processing_time(second * SECOND)
+        tested.feed(rows(3 + second, key="b"))
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 4 * SECOND
+    tested.feed(rows(30))
+    assert evidence.work(tmp_path)[-1]["watermark_us"] == 11 * SECOND
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.booleans(), st.none() | st.integers(0, 60)), max_size=10))
+def test_a_restart_changes_nothing(steps: list[tuple[int, bool, int | None]]) -> None:
+    """The clock stands still between a death and the next round; how long the source was quiet is in the manifest."""
+    described = job(max_event_time("t", "1 second", quiet="3 seconds"))
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as one, tempfile.TemporaryDirectory(dir=SCRATCH) as two:
+        through, dies = Harness(described, SCHEMA, folder=one), Harness(described, SCHEMA, folder=two)
+        clock = 0
+        for further, restart, event in steps:
+            if restart:
+                dies.restart()
+                # The first round after a restart has no time before it.
+                dies.advance_processing_time(clock)
+            clock += further * SECOND
+            for tested in (through, dies):
+                tested.advance_processing_time(clock)
+                if event is not None:
+                    tested.feed(rows(event))
+        assert _all(one) == _all(two)
+        last = [evidence.manifests(Path(root))[-1].get("watermark_us") for root in (one, two)]
+        assert last[0] == last[1]
+
+
+def _all(root: str) -> list[tuple[object, ...]]:
+    """All panes, without the checkpoints that they are in."""
+    return [row for found in evidence.panes(Path(root)) for row in sorted(found.elements(), key=repr)]
+
+
+def test_by_hand_the_clock_moves_with_timeout(tmp_path: Path) -> None:
+    numbered = rows(1, 8).append_column("offset", pa.array([1, 2])).append_column("origin", pa.array(["o", "o"]))
+    described = job(max_event_time("t", quiet="5 seconds"))
+    with WindowOperator(described, numbered.schema, checkpoint=tmp_path) as operator:
+        operator.timeout(0)
+        operator.add_messages(numbered)
+        operator.timeout(6 * SECOND)
+        assert operator.get_result() == []
+        operator.timeout(7 * SECOND)
+        (result,) = operator.get_result()
+        assert result.panes["n"].to_pylist() == [2]
+
+
+class Clocked:
+    """A driver as Spark's ticker uses it, with a clock set by hand; checkpoints are counted."""
+
+    def __init__(self, described: Windowed, root: Path) -> None:
+        graph = bind_graph(described, SCHEMA)
+        self.job = Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2, may_change=True)
+        self.driver: Driver[list[pa.Table], pa.Table] = Driver(self.job, InProcess())  # type: ignore[assignment]
+        self.root, self.now = root, 0
+
+    def feed(self, table: pa.Table) -> None:
+        self.driver.batch([table], self.now * SECOND, lambda _id: Position())
+
+    def tick_until(self, second: int) -> list[int]:
+        """A tick each second; the seconds at which a checkpoint was made."""
+        made = []
+        while self.now < second:
+            self.now, before = self.now + 1, self.job.head.id
+            self.driver.advance(self.now * SECOND)
+            made += [self.now] if self.job.head.id > before else []
+        return made
+
+
+def panes_by_checkpoint(root: Path) -> list[tuple[int, int]]:
+    found = [(m["id"], evidence.rows(root, m["panes"])) for m in evidence.manifests(root)]
+    return [(number, len(some)) for number, some in found if some]
+
+
+def test_a_fixed_watermark_makes_a_checkpoint_when_a_window_is_due(tmp_path: Path) -> None:
+    tested = Clocked(job(fixed("2 seconds")), tmp_path)
+    assert tested.tick_until(100) == [1], "once, to learn that no window waits"
+    tested.feed(rows(101, 115))
+    assert tested.tick_until(1000) == [112, 122]
+    assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1, 1]
+    # The watermark went on meanwhile: what is behind it is late, and says behind what.
+    tested.feed(rows(990, 1001))
+    late = evidence.work(tmp_path)[-1]["late"]
+    assert [row[-1] // SECOND for row in evidence.rows(tmp_path, late)] == [998] or len(late) == 1
+
+
+def test_processing_time_windows_too(tmp_path: Path) -> None:
+    described = windowed(processing_time=True, key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    tested = Clocked(described, tmp_path)
+    tested.now = 3
+    tested.feed(rows(0))
+    assert tested.tick_until(60) == [10]
+
+
+def test_windows_that_do_not_say_when_they_are_due_still_fire(tmp_path: Path) -> None:
+    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("0 seconds")
+    tested = Clocked(described.watermark(fixed("0 seconds")), tmp_path)
+    tested.feed(rows(1))
+    tested.tick_until(10)
+    assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1]
+
+
+def test_a_quiet_source_keeps_its_time_once_a_minute_while_a_window_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "tidestate")
+    described = job(max_event_time("t", quiet="30 seconds")).window(tumbling("5 minutes"))
+    tested = Clocked(described, tmp_path)
+    tested.feed(rows(1))
+    # A minute after the checkpoint of the batch, and so on; then the window, 30 seconds after it would have ended.
+    assert tested.tick_until(1000) == [60, 120, 180, 240, 300, 329]
+    other = Clocked(described, tmp_path / "dies")
+    other.feed(rows(1))
+    other.tick_until(100)
+    again = Clocked(described, tmp_path / "dies")
+    again.now = 5000
+    # 60 of the 100 seconds are in a manifest; the first tick has no time before it.
+    made = again.tick_until(6000)
+    assert made[-1] == 5001 + 329 - 60
+
+
+def test_an_idle_source_that_leaves_is_kept_at_once(tmp_path: Path) -> None:
+    described = job(max_event_time("t"), by="k", sources=["a", "b"], idle_timeout="20 seconds")
+    tested = Clocked(described.window(tumbling("5 minutes")), tmp_path)
+    tested.feed(pa.concat_tables([rows(1), rows(40, key="b")]))
+    tested.tick_until(10)
+    tested.feed(rows(50, key="b"))
+    assert tested.tick_until(100)[:1] == [21]

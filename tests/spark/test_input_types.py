@@ -1,0 +1,97 @@
+"""Input on Spark: fields of structs, columns of one name, and a source that has become quiet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers import evidence
+from tests.helpers.spark_inputs import batch, write
+from tests.helpers.spark_runs import stream
+from tidestate.operators import (
+    DurableQuery,
+    Windowed,
+    chain,
+    count,
+    deduplicated,
+    max_,
+    max_event_time,
+    min_,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.statestore.errors import UsageError
+
+pytestmark = pytest.mark.spark
+
+
+def nested(spark: SparkSession, folder: Path) -> DataFrame:
+    columns = ("t", "named_struct('name', k, 'deep', named_struct('v', v)) as who", "k > 'a' as later")
+    return stream(spark, folder).selectExpr(*columns)
+
+
+def per_name() -> Windowed:
+    described = windowed(event_time="t", key="who.name", name="names").window(tumbling("10 seconds"))
+    return described.aggregate(total=sum_("who.deep.v"), low=min_("who.name"), any=max_("later")).late("0 seconds")
+
+
+EVENTS = [(1, "a", 1), (2, "b", 2), (3, "a", 5), (4, None, 7)]
+
+
+@pytest.mark.parametrize("chained", [False, True])
+def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -> None:
+    write(tmp_path / "in", 0, batch(EVENTS))  # type: ignore[arg-type]
+    once = deduplicated(event_time="t", on=["who.deep.v", "t"], name="once")
+    described = chain(once, per_name()) if chained else per_name()
+    query = described.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
+    query.process_all_available()
+    query.stop(drain=True)
+    rows = [row for found in evidence.panes(tmp_path / "root") for row in found.elements()]
+    assert sorted(row[2:6] for row in rows) == [("a", 6, "a", False), ("b", 2, "b", True)]
+
+
+def test_two_columns_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "in", 0, batch([(1, "a", 1)]))
+    twice = stream(spark, tmp_path / "in").selectExpr("t", "k", "k as k")
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    with pytest.raises(UsageError, match="column-twice"):
+        described.on_spark(twice, checkpoint=tmp_path / "root").start()
+    whole = windowed(event_time="t", key="who").window(tumbling("10 seconds")).aggregate(n=count())
+    with pytest.raises(UsageError, match=r'"who.name", "who.deep"'):
+        whole.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()
+    assert not (tmp_path / "root").exists()
+
+
+def until(found: Callable[[], object], seconds: float = 60) -> None:
+    ends = time.monotonic() + seconds
+    while not found():
+        assert time.monotonic() < ends, "it never came"
+        time.sleep(0.1)
+
+
+def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "in", 0, batch([(1, "a", 1), (8, "a", 1)]))
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    described = described.late("0 seconds").watermark(max_event_time("t", quiet="2 seconds"))
+
+    def start() -> DurableQuery:
+        return described.on_spark(
+            stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2, tick="200 ms"
+        ).start()
+
+    query = start()
+    query.process_all_available()
+    query.stop()
+    made = len(evidence.work(tmp_path / "root"))
+    assert made == 1
+    query = start()  # no batch ever comes to this run
+    until(lambda: sum(map(len, evidence.panes(tmp_path / "root"))))
+    query.stop()
+    work = evidence.work(tmp_path / "root")
+    assert [one["kind"] for one in work] == ["batch", "tick"]
+    assert len(work) == made + 1, "one checkpoint: the one that fired the window"
