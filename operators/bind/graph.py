@@ -44,7 +44,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     read: dict[str, dict[str, None]] = {name: {} for name in given}
     for one, origins in zip(description.operators, description.inputs, strict=True):
         own = {name: given[name] for name in origins if name in given}
-        bound = {name: own[name] if name in own else downstream_schema(nodes[name].plan) for name in origins}
+        bound = {name: own[name] if name in own else _of_panes(one, nodes[name].plan) for name in origins}
         one, schema = _fitted(one, origins, bound, nodes)
         signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
@@ -84,6 +84,12 @@ def stream_columns(description: Runnable, name: str, available: list[str]) -> li
         if name in origins:
             found += available if isinstance(one, Sided) else input_columns(one, available)
     return list(dict.fromkeys(found))
+
+
+def _of_panes(one: Runnable, upstream: Plan) -> pa.Schema:
+    """What an operator reads of another one's panes."""
+    schema = downstream_schema(upstream)
+    return schema if isinstance(one, Sided) else schema_with_fields(schema, input_columns(one, ()))
 
 
 def _readable(description: Runnable, schema: pa.Schema, name: str) -> pa.Schema:

@@ -17,9 +17,11 @@ from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
 from tidestate.operators import chain, count, tumbling, windowed
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
 
 
 class Log:
@@ -126,3 +128,25 @@ def test_streams_by_name(tmp_path: Path) -> None:
     for _ in range(2):
         described.standalone(checkpoint=tmp_path).run(Both())
     assert described.standalone(checkpoint=tmp_path).position() == 3
+
+
+@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
+@pytest.mark.parametrize("checkpoint", [2, 4, 7])
+def test_whichever_side_of_a_commit_it_dies_on(tmp_path: Path, moment: str, checkpoint: int) -> None:
+    class DiedError(Exception):
+        pass
+
+    def hook(now: str, number: int) -> None:
+        if (now, number) == (moment, checkpoint):
+            raise DiedError
+
+    dying = StandaloneRunner(example(), str(tmp_path), Parquet(), None, 1, hook=hook)
+    with pytest.raises(DiedError):
+        dying.run(Log(STREAM))
+    again = Log(STREAM)
+    example().standalone(checkpoint=tmp_path).run(again, drain=True)
+    taken = checkpoint - 1 - (moment == "before-manifest")
+    assert again.read == list(range(taken, len(STREAM)))
+    assert [line.split(" ", 1)[1] for line in panes(tmp_path)] == [
+        line.split(" ", 1)[1] for line in lines(EXPECTED["accumulating"])
+    ]
