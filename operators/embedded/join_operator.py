@@ -25,9 +25,10 @@ from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Classified, Intake, classify
 from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import UsageError, expect, of_type
+from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
@@ -140,8 +141,16 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
-    bound = bind_plan(description, description.schema(left, right))
-    plan = bound if isinstance(bound, JoinPlan) else of_type(bound, SessionJoinPlan)
+    plan = bind_plan(description, description.schema(left, right))
+    if not isinstance(plan, JoinPlan | SessionJoinPlan):
+        raise UsageError(
+            "an embedded join is a join(...) or a session_join(...)",
+            code="operator-window",
+            found=type(plan).__name__,
+        )
+    if isinstance(plan.watermarks.generator, Ctis):
+        # A message that a CTI has refused is not known, and would count again if it was added again.
+        raise UsageError("an embedded operator takes no CTIs and no buffers", code="operator-window")
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
             "an embedded join knows messages by their offsets: name them, join(offset=...)",

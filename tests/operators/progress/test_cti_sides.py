@@ -19,12 +19,14 @@ from tests.helpers.process import SCRATCH
 from tests.twins.cti import CtiTwin
 from tidestate.operators import (
     DISCARDING,
+    JoinOperator,
     Memory,
     advance_time,
     generation,
     join,
     list_,
     merge,
+    overlap_join,
     session_join,
     sliding,
     tumbling,
@@ -204,6 +206,15 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         union(event_time="t", sides=SIDES, origin="k")
     assert caught.value.code == "offset"
+
+
+def test_an_embedded_join_takes_no_ctis(tmp_path: Path) -> None:
+    settings = advance_time("drop", generation(1))
+    lifetimes = overlap_join(event_time="t", on="k", offset="off").advance_time(settings)
+    for made in (*(JOBS[kind]().advance_time(settings) for kind in ("distance", "sessions")), lifetimes):
+        with pytest.raises(UsageError) as caught:
+            JoinOperator(made, SCHEMA, SCHEMA, checkpoint=tmp_path)  # type: ignore[arg-type]
+        assert caught.value.code == "operator-window"
 
 
 def test_rows_without_a_place_in_the_order_are_in_the_ledger(tmp_path: Path) -> None:
