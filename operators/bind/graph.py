@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     """
     if not isinstance(description, Chain):
         schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
+        _check_followed(description, ())
         return single_operator(bind_plan(description, _readable(description, schema, "")))
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
@@ -112,7 +113,10 @@ def _fitted(
 ) -> tuple[Runnable, pa.Schema]:
     """The description as it reads these inputs, and the columns of its input."""
     fed = [name for name in origins if name in nodes]
-    if fed and one.watermarks is not None:
+    if isinstance(one, Sided) and one.watermarks is not None and one.watermarks.followed:
+        sides = zip(origins, one.sides.names, strict=True)
+        _check_followed(one, [side for origin, side in sides if origin in nodes])
+    elif fed and one.watermarks is not None:
         raise UsageError(
             "its watermark comes with the panes it reads", code="chain-watermark", operator=one.name, inputs=fed
         )
@@ -128,6 +132,19 @@ def _fitted(
     if timeless and PANE_TIME in schema.names:
         return replace(one, event_time="timestamp" if "timestamp" in schema.names else PANE_TIME), schema
     return one, schema
+
+
+def _check_followed(one: Runnable, fed: Sequence[str]) -> None:
+    """That the sides without CTIs are those that read operators."""
+    followed = one.watermarks.followed if one.watermarks is not None else ()
+    if set(followed) != set(fed):
+        raise UsageError(
+            "a side that reads a stream has settings and an offset=, one that reads an operator has neither",
+            code="advance-time",
+            operator=one.name,
+            without=sorted(followed),
+            reading=sorted(fed),
+        )
 
 
 def _check_signed(one: Runnable) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, settings_by_source
+from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, StoredSettings, settings_by_source
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -71,9 +71,12 @@ def given_ctis(
     shapes: Sequence[Any],
 ) -> Ctis:
     """CTIs of the sides, whose ``orders`` are columns of the one stream. ``shapes``: shape, column of ends and column
-    of shapes, of all sides or of each. Raises `UsageError` for a side without an order.
+    of shapes, of all sides or of each. A side without an order and settings reads an operator. Raises `UsageError`
+    for a side without an order that has settings.
     """
-    if lacking := [side for side, order in orders.items() if not order]:
+    stored = settings_by_source(settings), settings_by_source(at_source)
+    followed = followed_sides(orders, stored)
+    if lacking := [side for side, order in orders.items() if not order and side not in followed]:
         raise UsageError(
             "CTIs follow event times in the order of offsets: give each side its offset=",
             code="advance-time",
@@ -85,7 +88,16 @@ def given_ctis(
         end, shape_column = (name and sides.prefixed(side, name) for name in columns)
         own[side] = EventColumns(orders[side], end, shape, shape_column)
     order = tuple(dict.fromkeys(name for columns in orders.values() for name in columns))
-    return Ctis(settings_by_source(settings), settings_by_source(at_source), AT, order, sides=own)
+    return Ctis(*stored, AT, order, sides=own, followed=followed)
+
+
+def followed_sides(
+    orders: Mapping[str, tuple[str, ...]], settings: tuple[StoredSettings, StoredSettings]
+) -> tuple[str, ...]:
+    """The sides without an order and without settings, while another one has both: they read operators."""
+    named = {name for one in settings for name in one or ()}
+    none = tuple(side for side, order in orders.items() if not order and not {side, ""} & named)
+    return none if len(none) < len(orders) else ()
 
 
 def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:

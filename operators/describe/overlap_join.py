@@ -7,12 +7,18 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from tidestate.operators.describe.given_sides import check_places, columns_of, each_side, given_sides
+from tidestate.operators.describe.given_sides import (
+    check_places,
+    columns_of,
+    each_side,
+    given_ctis,
+    given_sides,
+)
 from tidestate.operators.describe.runnable import Sided, checked_name
-from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, Sides
+from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE, Sides
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, settings_by_source
-from tidestate.operators.progress.watermarks import Watermarks, sources
+from tidestate.operators.progress.cti_settings import EventColumns, Settings
+from tidestate.operators.progress.watermarks import Watermarks, side_sources
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 
@@ -39,10 +45,10 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
         own_timeouts: Mapping[str, Span] | None = None,
     ) -> Self:
         """As `Sided.advance_time`, with the shapes that the join names."""
-        known = sources(*self.sides.names, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
-        order = tuple(dict.fromkeys(name for one in self.events.values() for name in one.order))
-        stored = settings_by_source(settings), settings_by_source(at_source)
-        ctis = Ctis(*stored, AT, order, sides=self.events, keeps_ends=True)
+        orders = {side: one.order for side, one in self.events.items()}
+        ctis = replace(given_ctis(self.sides, orders, settings, at_source, ("point", None, None)), sides=self.events)
+        ctis = replace(ctis, keeps_ends=True)
+        known = side_sources(self.sides.names, ctis.followed, idle_timeout, own_timeouts)
         ctis.check(known.names)
         return replace(self, watermarks=Watermarks(ctis, known, SIDE))
 
@@ -60,7 +66,7 @@ def overlap_join(
     shape: str | tuple[str, str] = "point",
     end: str | tuple[str | None, str | None] | None = None,
     shape_column: str | tuple[str | None, str | None] | None = None,
-    offset: str | tuple[str, str],
+    offset: str | tuple[str | None, str | None],
     origin: str | tuple[str | None, str | None] | None = None,
     name: str = "overlapped",
 ) -> OverlapJoin:

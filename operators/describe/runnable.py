@@ -20,7 +20,13 @@ from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.sinks import ArrowSink, SparkSink
 from tidestate.operators.progress.cti_settings import Settings
-from tidestate.operators.progress.watermarks import BufferProgress, Generator, Watermarks, given_watermarks
+from tidestate.operators.progress.watermarks import (
+    BufferProgress,
+    Generator,
+    Watermarks,
+    given_watermarks,
+    side_sources,
+)
 from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.durations import Span, span_us
@@ -203,11 +209,12 @@ class Sided(Runnable, frozen=True):
     ) -> Self:
         """Use CTIs, as `Windowed.advance_time`: each side is a source, with settings by the name of the side, and may
         import the CTIs of another one. ``shape``, ``end`` and ``shape_column`` are of all sides, or one for each;
-        ``end`` and ``shape_column`` are columns of the side itself. Every side names its ``offset``.
+        ``end`` and ``shape_column`` are columns of the side itself. Every side names its ``offset``, but for one that
+        reads an operator of a chain: that has no settings, and its CTIs are the watermarks of the operator.
         """
-        known = declared(*self.sides.names, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
         orders = {side: self.order_of(side) for side in self.sides.names}
         ctis = given_ctis(self.sides, orders, settings, at_source, (shape, end, shape_column))
+        known = side_sources(self.sides.names, ctis.followed, idle_timeout, own_timeouts)
         ctis.check(known.names)
         return replace(self, watermarks=Watermarks(ctis, known, SIDE))
 

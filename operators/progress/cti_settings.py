@@ -104,7 +104,8 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
 
     ``start``, ``end`` and ``shape_column`` are columns of the input, ``order`` those that order its rows; a side of
     several has its own in ``sides``. Settings are for all sources, or by source; those at the query replace those at
-    the source. ``keeps_ends``: ends of edges go on too, as rows with the time at which they end.
+    the source. ``keeps_ends``: ends of edges go on too, as rows with the time at which they end. The sides in
+    ``followed`` read operators, whose watermarks are their CTIs.
     """
 
     at_query: StoredSettings
@@ -116,6 +117,7 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
     shape_column: str | None = None
     sides: dict[str, EventColumns] = {}
     keeps_ends: bool = False
+    followed: tuple[str, ...] = ()
     filters_rows: ClassVar[bool] = True
 
     def settings_of(self, source: str) -> AdvanceTime:
@@ -144,7 +146,8 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         a circle.
         """
         declared = set(names)
-        still = [name for name in declared or {""} if self.settings_of(name) is ENQUEUED]
+        own = (declared or {""}) - set(self.followed)
+        still = [name for name in own if self.settings_of(name) is ENQUEUED]
         still = sorted(name for name in still if self.columns_of(name).shape_column is None)
         if still:
             raise UsageError(

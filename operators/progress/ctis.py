@@ -63,6 +63,9 @@ class CtiRounds:
         kept, adjusted = np.zeros(events.num_rows, bool), np.zeros(events.num_rows, bool)
         starts = lives.starts.copy()
         for name, rows in _each(parts):
+            if name in self.settings.followed:
+                kept[rows] = True
+                continue
             advanced = self._advance(name, lives, rows, states, began)
             after[name] = advanced.state
             kept[rows], adjusted[rows], reasons[rows] = advanced.kept, advanced.adjusted, advanced.reasons
@@ -79,7 +82,7 @@ class CtiRounds:
         }
         counters = {name: many for name, mask in counted.items() if (many := int(np.count_nonzero(mask)))}
         going = kept if self.settings.keeps_ends else kept & ~ends
-        return CtiReading(self._going(events, going, starts), refused, why, after, counters)
+        return CtiReading(self._going(events, going, starts, lives.no_start), refused, why, after, counters)
 
     def _lifetimes(self, events: pa.Table, parts: SourceRows) -> Lifetimes:
         """The lifetimes of all rows, by the columns of their source."""
@@ -102,17 +105,26 @@ class CtiRounds:
         of_source = Lifetimes(*(getattr(lives, column)[rows] for column in _COLUMNS))
         return advance(settings, states.get(name, Advance()), of_source, _imported(settings, name, began))
 
-    def _going(self, events: pa.Table, kept: Flags, starts: Times) -> pa.Table:
+    def _going(self, events: pa.Table, kept: Flags, starts: Times, no_start: Flags) -> pa.Table:
         """The kept events with their adjusted starts."""
         place = events.schema.get_field_index(self.settings.start)
         going = events.filter(pa.array(kept))
-        return going.set_column(place, events.schema.field(place), pa.array(starts[kept]).cast(TIME))
+        return going.set_column(
+            place, events.schema.field(place), pa.array(starts[kept], mask=no_start[kept]).cast(TIME)
+        )
 
-    def after(self, began: States, claimed: Iterable[States], names: Iterable[str]) -> dict[str, Advance]:
-        """All states after a batch or tick: ``claimed`` by its pieces, in order, then imported from each other."""
+    def after(
+        self, began: States, claimed: Iterable[States], names: Iterable[str], upstream: Mapping[str, int]
+    ) -> dict[str, Advance]:
+        """All states after a batch or tick: ``claimed`` by its pieces, in order, or the watermarks ``upstream`` of
+        operators; then imported from each other.
+        """
         after = dict.fromkeys(names, Advance()) | dict(began)
         for states in claimed:
             after |= states
+        for name in self.settings.followed:
+            newest = max(after[name].cti_us, upstream.get(name, BEGINNING_US))
+            after[name] = msgspec.structs.replace(after[name], cti_us=newest)
         for name in self.settings.in_import_order(after):
             if name in after:
                 after[name] = self._import(name, after[name], after)

@@ -202,8 +202,14 @@ class Rounds:
             claim = self._generator.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
             generated = dict.fromkeys(generated or {INPUT: claim}, claim)
         if isinstance(self.settings.generator, Ctis):
+            upstream = {
+                name: END_US if report.ended else report.watermark_us
+                for one in given
+                for name, report in one.items()
+                if name in self.settings.followed and report.generated | report.ended
+            }
             advances = CtiRounds(self.settings.generator).after(
-                before.advances, [one.advances for one in claims], tracker.sources
+                before.advances, [one.advances for one in claims], tracker.sources, upstream
             )
             generated |= {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
         if isinstance(self.settings.generator, BufferProgress) and buffers is not None:

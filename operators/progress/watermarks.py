@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -48,6 +48,19 @@ def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping
         raise UsageError("each source needs a name of its own", code="progress-source", found=list(names))
     by_name = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
     return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), by_name)
+
+
+def side_sources(
+    names: Sequence[str],
+    followed: Sequence[str],
+    idle_timeout: Span | None = None,
+    own_timeouts: Mapping[str, Span] | None = None,
+) -> Sources:
+    """Declare the sides. Those ``followed`` read operators, and are never idle."""
+    if not followed or idle_timeout is None:
+        return sources(*names, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
+    own = {side: idle_timeout for side in names if side not in followed}
+    return sources(*names, own_timeouts={**own, **(own_timeouts or {})})
 
 
 def _timeout(span: Span) -> int:
@@ -218,7 +231,13 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def orders(self) -> dict[str, tuple[str, ...]]:
         """The columns that order the rows of each side, where each has its own."""
-        return {side: columns.order for side, columns in getattr(self.generator, "sides", {}).items()}
+        sides = getattr(self.generator, "sides", {}).items()
+        return {side: columns.order for side, columns in sides if columns.order}
+
+    @property
+    def followed(self) -> tuple[str, ...]:
+        """The sides that read operators, among others that read streams with CTIs."""
+        return tuple(getattr(self.generator, "followed", ()))
 
 
 class PlacedWatermarks(Watermarks, frozen=True):

@@ -174,3 +174,103 @@ def test_what_makes_no_sense_is_refused() -> None:
         with pytest.raises(UsageError) as caught:
             wrong()
         assert caught.value.code == code
+
+
+CLICKS = pa.schema([("k", "string"), ("t", TIME), ("off", "int64")])
+
+
+def of_panes() -> Any:
+    """Counts of clicks, looked up among limits that import the watermark of the counts."""
+    per_ten = windowed(event_time="t", key="k", offset="off", name="per_ten").window(tumbling("10 microseconds"))
+    per_ten = per_ten.aggregate(n=count()).late("0 seconds")
+    per_ten = per_ten.advance_time(advance_time("drop", generation(2, "1 microsecond")))
+    limited = overlap_join(
+        event_time=("pane_time", "t"),
+        on="k",
+        end=(None, "end"),
+        shape_column=(None, "shape"),
+        offset=(None, "off"),
+        name="limited",
+    )
+    limited = limited.advance_time({"right": advance_time("adjust", import_from="left")})
+    return chain(per_ten, limited, inputs={"per_ten": "clicks", "limited": ("per_ten", "limits")})
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=6),
+            st.lists(st.tuples(st.sampled_from("ab"), rows), max_size=4),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_panes_look_up_a_stream_that_imports_their_watermark(given_: list[tuple[Any, Any]]) -> None:
+    clicks = CtiTwin(advance_time("drop", generation(2, "1 microsecond")))
+    limits, twin = CtiTwin(advance_time("adjust", import_from="left")), OverlapTwin()
+    windows, numbers, found = Counter[tuple[str, int]](), [0, 0], Counter[tuple[str, int, int, int]]()
+    fired: dict[int, tuple[str, int, int]] = {}
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = Harness(of_panes(), {"clicks": CLICKS, "limits": SCHEMA}, folder=folder, partitions=2)
+        for clicked, limited in given_:
+            at = [time for _, time in clicked]
+            times = pa.array(at, pa.int64()).cast(TIME)
+            offsets = pa.array(range(numbers[0], numbers[0] + len(at)), pa.int64())
+            keys = pa.array([key for key, _ in clicked], "string")
+            numbered = [(numbers[1] + place, key, row) for place, (key, row) in enumerate(limited)]
+            numbers = [numbers[0] + len(at), numbers[1] + len(limited)]
+            for offset, key, row in numbered:
+                taken = limits.take(0, row)
+                if taken and taken[0]:
+                    twin.begin("right", offset, str(row.shape), key, row.start or 0, taken[1], row.end)
+            for key, time in clicked:
+                taken = clicks.take(0, Row("point", time))
+                if taken and taken[0]:
+                    windows[(key, time // 10 * 10)] += 1
+            panes = tested.feed(
+                {"clicks": pa.table([keys, times, offsets], schema=CLICKS), "limits": table(numbered)}
+            )
+            limits.advance(0, clicks.cti)
+            found += limited_in(panes)
+            fire(windows, clicks.cti, fired, twin)
+            assert found == limited_by(twin, fired, min(clicks.cti, limits.cti))
+            tested.restart()
+        found += limited_in(tested.finish())
+        fire(windows, END_US, fired, twin)
+    assert found == limited_by(twin, fired, END_US)
+
+
+def fire(windows: Counter[Any], watermark: int, fired: dict[int, tuple[str, int, int]], twin: OverlapTwin) -> None:
+    """Windows that the watermark has passed are points of the left side, at their last moment."""
+    for (key, start), many in list(windows.items()):
+        if start + 10 <= watermark:
+            number = len(fired)
+            fired[number] = (key, start + 9, many)
+            twin.begin("left", number, "point", key, start + 9, start + 9, None)
+            del windows[(key, start)]
+
+
+def limited_by(twin: OverlapTwin, fired: dict[int, tuple[str, int, int]], watermark: int) -> Counter[Any]:
+    return Counter({(*fired[left], right): many for (left, right, _), many in twin.pairs(watermark).items()})
+
+
+def limited_in(panes: pa.Table) -> Counter[Any]:
+    columns = [panes["k"], panes["time"].cast(pa.int64()), panes["left_n"], panes["right_off"]]
+    return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
+
+
+def test_sides_that_read_operators_have_no_settings() -> None:
+    job = of_panes()
+    limited = job.operators[1]
+    for wrong in (
+        lambda: Harness(limited, limited.schema(pa.schema([*CLICKS, ("pane_time", TIME)]), SCHEMA)),
+        lambda: Harness(
+            chain(job.operators[0], limited, inputs={"per_ten": "clicks", "limited": ("limits", "per_ten")}),
+            {"clicks": CLICKS, "limits": pa.schema([*SCHEMA, ("pane_time", TIME)])},
+        ),
+        lambda: limited.advance_time({"left": advance_time("drop", generation(1))}),
+    ):
+        with pytest.raises(UsageError) as caught:
+            wrong()
+        assert caught.value.code == "advance-time"
