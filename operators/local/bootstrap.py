@@ -151,7 +151,10 @@ class Archive:
     def _columns(self, graph: Graph, name: str) -> list[str]:
         """The columns of a stream that are read."""
         names = self.streams[name].schema.names
-        return names if isinstance(self.description, Sided) else [n for n in names if n in graph.streams[name]]
+        if isinstance(self.description, Sided):
+            return names
+        wanted = {part for read in graph.streams[name] for part in (read, read.partition(".")[0])}
+        return [column for column in names if column in wanted]
 
     def _time_of(self, graph: Graph, name: str) -> str | None:
         """The column of a stream's event times, if it has one."""

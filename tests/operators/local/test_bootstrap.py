@@ -28,7 +28,7 @@ from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tests.twins import streams
 from tests.twins.naive import Twin
-from tidestate.operators import join
+from tidestate.operators import join, sum_, tumbling, windowed
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.local.bootstrap import Archive, streams_of
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
@@ -226,6 +226,22 @@ def test_files_of_any_format_lead_to_the_same_state(tmp_path: Path) -> None:
     assert found[0][0]
     # CSV cannot tell an empty text from none, and null keys are rejected; there are no empty keys here.
     assert found.count(found[0]) == 4
+
+
+def test_history_of_other_types_and_fields_of_structs(tmp_path: Path) -> None:
+    """A file of Polars, say: text of other layouts, nanoseconds, and a key inside of a struct."""
+    (table, more) = sample(2, 60)
+    who = pa.StructArray.from_arrays([table["k"].combine_chunks().cast(pa.large_string())], ["name"])
+    times = table["t"].cast(pa.timestamp("ns", tz="UTC"))
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"t": times, "who": who, "v": table["v"]}), tmp_path / "in" / "0.parquet")
+    described = windowed(event_time="t", key="who.name").window(tumbling("10 seconds")).aggregate(total=sum_("v"))
+    archive = Archive.of(described, {"input": HistoryFiles.find([str(tmp_path / "in")])})
+    archive.bootstrap(tmp_path / "root", standalone=True)
+    later = more.append_column("who", pa.StructArray.from_arrays([more["k"].combine_chunks()], ["name"]))
+    panes = described.standalone(checkpoint=tmp_path / "root").run([later], drain=True)
+    assert panes.num_rows > 0
+    assert panes.schema.field("who.name").type == pa.string()
 
 
 def test_files_that_change_or_are_none(tmp_path: Path) -> None:

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
-from tidestate.operators import Windowed, WindowOperator, count, fixed, max_event_time, session, tumbling, windowed
+from tidestate.operators import (
+    Windowed,
+    WindowOperator,
+    chain,
+    count,
+    fixed,
+    join,
+    max_event_time,
+    session,
+    tumbling,
+    windowed,
+)
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
@@ -229,3 +240,41 @@ def test_an_idle_source_that_leaves_is_kept_at_once(tmp_path: Path) -> None:
     tested.tick_until(10)
     tested.feed(rows(50, key="b"))
     assert tested.tick_until(100)[:1] == [21]
+
+
+def test_both_sides_of_a_join_and_what_reads_it(tmp_path: Path) -> None:
+    """A side without rows holds its partner's windows no longer than it is quiet."""
+    met = join(event_time="t", on="k", window=tumbling("10 seconds"), how="left", name="met")
+    met = met.watermark(max_event_time("time", quiet="5 seconds"))
+    counted = windowed(event_time="time", key="k", name="counted").window(tumbling("10 seconds"))
+    described = chain(met, counted.aggregate(n=count()).late("0 seconds"), inputs={"met": ("one", "two")})
+    tested = Harness(described, {"one": SCHEMA, "two": SCHEMA}, folder=tmp_path)
+    tested.feed({"one": rows(1, 4), "two": rows(2)})
+    shown = [tested.advance_processing_time(second * SECOND)["n"].to_pylist() for second in (6, 10, 14)]
+    assert [n for found in shown for n in found] == [2]
+
+
+@pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
+def test_it_dies_on_either_side_of_the_commit_that_fires_the_window(tmp_path: Path, moment: str) -> None:
+    described = job(max_event_time("t", quiet="5 seconds"))
+    tested = Clocked(described, tmp_path)
+    tested.feed(rows(1, 8))
+
+    class DiedError(Exception):
+        pass
+
+    def hook(now: str, _number: int) -> None:
+        if now == moment:
+            raise DiedError
+
+    tested.job._hook = hook
+    with pytest.raises(DiedError):
+        tested.tick_until(20)
+    assert tested.now == 7
+    again = Clocked(described, tmp_path)
+    again.now = 100
+    made = again.tick_until(120)
+    # The time of the dead run that was in no manifest counts no more; what it published stays published.
+    assert made[-1:] == ([108] if moment == "before-manifest" else made[-1:])
+    fired = [row for found in evidence.panes(tmp_path) for row in found.elements()]
+    assert len(fired) == 1
