@@ -147,7 +147,7 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         """
         declared = set(names)
         own = (declared or {""}) - set(self.followed)
-        still = [name for name in own if self.settings_of(name) is ENQUEUED]
+        still = [name for name in own if self._still(name)]
         still = sorted(name for name in still if self.columns_of(name).shape_column is None)
         if still:
             raise UsageError(
@@ -163,6 +163,11 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
                 not_declared=strange,
             )
         self.in_import_order(sorted(declared))
+
+    def _still(self, name: str) -> bool:
+        """Whether the settings of a source alone never advance its time: a source imports nothing from itself."""
+        settings = self.settings_of(name)
+        return settings.generation is None and settings.import_from in (None, name)
 
     def in_import_order(self, names: Iterable[str]) -> list[str]:
         """``names`` of sources, each after the one that it imports from. Raises `UsageError` for a circle."""

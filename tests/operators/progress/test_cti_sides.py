@@ -196,6 +196,7 @@ def test_what_makes_no_sense_is_refused() -> None:
         lambda: described.advance_time({"left": generated}),
         lambda: described.advance_time({"left": generated, "right": advance_time("drop", import_from="other")}),
         lambda: described.advance_time(circle),
+        lambda: described.advance_time(from_left),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()
