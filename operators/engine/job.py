@@ -24,7 +24,7 @@ from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.rounds import Progress, Rounds, restarted
+from tidestate.operators.progress.rounds import Progress, Rounds, at_watermark, restarted
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -87,6 +87,7 @@ class Job:
         """The id of the last checkpoint that a sink has accepted."""
         self._recorded = True
         self._progress = {name: restarted(stored.get(name) or begun, begun) for name, begun in graph.begin().items()}
+        self._kept = self._progress
 
     @classmethod
     def begin(
@@ -188,7 +189,7 @@ class Job:
                 base=dict(enumerate(self.head.operators[name].partitions)),
                 expired=self.head.operators[name].expired,
                 sequence=self.head.id + 1,
-                progress=self._progress[name],
+                progress=at_watermark(self._progress[name], self._kept[name].watermark_us),
                 was_us=now if was is None else was,
                 now_us=now,
                 origins=self.head.operators[name].origins,
@@ -203,11 +204,13 @@ class Job:
 
     @property
     def progress(self) -> dict[str, Progress]:
-        """The progress of each operator."""
+        """The progress of each operator, with what the clock has moved since the newest checkpoint."""
         return self._progress
 
     def set_progress(self, progress: dict[str, Progress]) -> None:
-        """Replace the progress, without a checkpoint: only the idle time of sources may differ."""
+        """Replace the progress, without a checkpoint: only what follows from the clock may differ. The next round
+        begins at the watermark of the newest checkpoint, as it would after a restart.
+        """
         self._progress = progress
 
     def commit(
@@ -259,7 +262,7 @@ class Job:
             restored=restored,
         )
         self._publish(manifest)
-        self._progress = progress
+        self._progress = self._kept = progress
         if not self._begun and restored is not None:
             self._begun = True
             log.info(restore_text(restored))

@@ -260,6 +260,15 @@ def advanced_to(progress: Progress, watermark_us: int) -> Progress:
     return msgspec.structs.replace(progress, tracker=moved)
 
 
+def at_watermark(progress: Progress, watermark_us: int) -> Progress:
+    """``progress`` with this watermark, which may be an earlier one."""
+    if progress.watermark_us == watermark_us:
+        return progress
+    return msgspec.structs.replace(
+        progress, tracker=msgspec.structs.replace(progress.tracker, watermark_us=watermark_us)
+    )
+
+
 def restarted(progress: Progress, begun: Progress) -> Progress:
     """``progress`` after a restart; sources that were declared meanwhile are those of ``begun``. No source was idle,
     and no origin waited for a gap, while the job was stopped.
