@@ -1,4 +1,4 @@
-"""Input on Spark: fields of structs, columns of one name, and a source that has become quiet."""
+"""Input on Spark: fields of structs, columns of one name, a source that has become quiet, buffers that are cut."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import evidence
-from tests.helpers.spark_inputs import batch, write
+from tests.helpers.spark_inputs import at, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import (
+    BufferProgress,
     DurableQuery,
     Windowed,
     chain,
@@ -95,3 +97,37 @@ def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: Spa
     work = evidence.work(tmp_path / "root")
     assert [one["kind"] for one in work] == ["batch", "tick"]
     assert len(work) == made + 1, "one checkpoint: the one that fired the window"
+
+
+def test_a_buffer_that_a_micro_batch_cuts_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    """A file a batch: the first buffer in two, an empty one announced, then all of the first one again."""
+    seconds = [[1, 2], [3, 4], [None, 12], [1, 2, 3, 4]]
+    sequences = [[1, 1], [1, 1], [2, 3], [1, 1, 1, 1]]
+    marks = {1: 5, 2: 5, 3: 30}
+    tables = [
+        batch([(second, "a", number) for second, number in zip(times, numbers, strict=True)])
+        .append_column("origin", pa.array([1] * len(times), pa.int64()))
+        .append_column("mark", pa.array([at(marks[number]) for number in numbers], pa.timestamp("us", tz="UTC")))
+        .append_column("rows", pa.array([{1: 4, 2: 0, 3: 1}[number] for number in numbers], pa.int64()))
+        .append_column("empty", pa.array([second is None for second in times]))
+        for times, numbers in zip(seconds, sequences, strict=True)
+    ]
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    buffers = BufferProgress("origin", "v", "mark", whole="rows", empty="empty")
+    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    described = described.late("0 seconds").watermark(buffers, sources=["1"])
+    schema = "t timestamp, k string, v long, id long, origin long, mark timestamp, rows long, empty boolean"
+    source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    query = described.on_spark(source, checkpoint=tmp_path / "root", partitions=2).start()
+    query.process_all_available()
+    query.stop()
+    alone = described.standalone(checkpoint=tmp_path / "alone")
+    alone.run(tables)
+    for root in (tmp_path / "root", tmp_path / "alone"):
+        work = evidence.work(root)
+        found = [one.get("watermark_us") for one in work]
+        assert found == [None, at(5).timestamp() * 1e6, at(30).timestamp() * 1e6, at(30).timestamp() * 1e6]
+        assert [sorted(rows.elements())[0][3] for rows in evidence.panes(root) if rows] == [4]
+        assert work[-1]["totals"]["duplicate_buffer"] == 4
+        assert work[-1]["totals"]["control_rows"] == 1
