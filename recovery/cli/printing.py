@@ -248,7 +248,7 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
 def _cell(value: Any) -> str | None:
     if value is None:
         return None
-    if hasattr(value, "tzinfo"):
+    if hasattr(value, "tzinfo") and hasattr(value, "year"):  # a time of day has no day
         return str(value.isoformat(sep=" ")).removesuffix("+00:00")
     if isinstance(value, (list, dict, bytes)):
         return _nested(value)

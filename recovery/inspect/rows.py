@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from functools import reduce
 
 import numpy as np
@@ -202,6 +202,10 @@ def _value(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
     try:
         if pa.types.is_timestamp(kind):
             return _instant(text, kind)
+        if pa.types.is_time(kind):
+            return pa.scalar(time.fromisoformat(text), kind)
+        if pa.types.is_binary(kind) and text.startswith("0x"):
+            return pa.scalar(bytes.fromhex(text[2:]), kind)
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(

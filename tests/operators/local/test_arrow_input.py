@@ -17,6 +17,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
+from tests.helpers.command import tidestate
 from tidestate.operators import (
     WindowOperator,
     chain,
@@ -358,3 +359,22 @@ def test_plain_types_are_their_own() -> None:
         pa.map_(pa.large_string(), pa.date64()),
     ):
         assert plain_type(plain_type(kind)) == plain_type(kind)
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_finds_such_keys(tmp_path: Path) -> None:
+    ids = uuids(pa.array([b"0123456789abcdef"] * 3))
+    hours = pa.array([time(1), time(2), time(1)], pa.time64("ns"))
+    rows = CLICKS.append_column("id", ids).append_column("at", hours)
+    described = windowed(event_time="t", key=["id", "at"]).window(tumbling("10 seconds")).aggregate(n=count())
+    described.standalone(checkpoint=tmp_path).run(rows, drain=True)
+    one = f"id=0x{b'0123456789abcdef'.hex()}"
+    for form in ("table", "json", "csv"):
+        shown = tidestate(
+            "panes", tmp_path, "--key", one, "--key", "at=02:00:00", "--format", form, columns=200
+        ).stdout
+        assert ("02:00:00" in shown, "01:00:00" in shown) == (True, False)
+    about = tidestate("history", tmp_path, "--window", "1970-01-01T00:00:00", "--key", one, "--key", "at=02:00:00")
+    assert "n=1" in about.stdout
+    wrong = tidestate("panes", tmp_path, "--key", "at=25:00")
+    assert "[read-value]" in wrong.stderr
