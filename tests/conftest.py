@@ -74,6 +74,7 @@ FIRST = (
     "spark/test_bootstrap",
     "spark/test_progress",
     "recovery/moves/test_fork",
+    "spark/test_cti_sides",
     "spark/test_chains",
     "spark/test_general",
     "spark/test_job",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tidestate.operators import (
     RETRACTING,
+    advance_time,
     after_count,
     after_processing_time,
     chain,
@@ -18,11 +19,13 @@ from tidestate.operators import (
     count_window,
     deduplicated,
     every,
+    generation,
     join,
     list_,
     max_,
     mean,
     merge,
+    overlap_join,
     session,
     session_join,
     sliding,
@@ -197,5 +200,18 @@ KINDS: dict[str, Kind] = {
         )
     ),
     "union": Kind(lambda: union(event_time="t", sides=["left", "right"])),
+    "join with CTIs": Kind(
+        lambda: join(
+            event_time="t", on="k", within=("-5 s", "10 s"), how="left", late="10 s", offset="o"
+        ).advance_time(advance_time("drop", generation(3, "20 seconds")))
+    ),
+    "join of lifetimes": Kind(
+        lambda: overlap_join(event_time="t", on="k", offset="o", shape=("point", "edge_start")).advance_time(
+            {
+                "left": advance_time("drop", generation(3, "20 seconds")),
+                "right": advance_time("adjust", import_from="left"),
+            }
+        )
+    ),
     "chain": Kind(_chain),
 }
