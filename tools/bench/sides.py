@@ -60,12 +60,15 @@ class Task(msgspec.Struct, frozen=True):
     partitions: int = 2
     provider: Literal["rocksdb", "default"] = "rocksdb"
     rated: tuple[int, int] | None = None
+    fired_us: int | None = None
 
     @property
     def until_us(self) -> int | None:
-        """With generated rows, which do not end: the end of windows that both sides have fired."""
+        """The end of windows that both sides have fired, where they differ in that: ``fired_us``, or with generated
+        rows, which do not end, well before the last batch.
+        """
         if self.rated is None:
-            return None
+            return self.fired_us
         return START_US + (self.cold + self.batches - 2) * self.batch * 1_000_000 // self.rated[1] - 60_000_000
 
 
