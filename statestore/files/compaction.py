@@ -179,19 +179,25 @@ def _overlap(levels: Sequence[Level], spec: TableSpec, *, in_bytes: bool = False
     """
     changes = []
     for level in levels:
-        if not spec.expires_in_order or _bytes(level) < SMALL_BYTES:
-            spans = [(-math.inf, math.inf, _bytes(level))]
-        else:
-            spans = [(*_span(ref), ref.bytes) for ref in level]
-        for low, high, size in spans:
+        for low, high, size in _spans(level, spec):
             weight = size if in_bytes else 1
             changes += [(low, 0, weight), (high, 1, -weight)]
     return max(accumulate(weight for *_, weight in sorted(changes)), default=0)
 
 
-def _span(ref: FileRef) -> tuple[float, float]:
-    low, high = ref.expiry_min, ref.expiry_max
-    return -math.inf if low is None else low, math.inf if high is None else high
+def _spans(level: Level, spec: TableSpec) -> list[tuple[float, float, int]]:
+    """Ranges of the leading key column that a level has rows in, with their bytes; files that touch are one."""
+    if not spec.expires_in_order or _bytes(level) < SMALL_BYTES:
+        return [(-math.inf, math.inf, _bytes(level))]
+    spans: list[tuple[float, float, int]] = []
+    for ref in level:
+        low = -math.inf if ref.expiry_min is None else ref.expiry_min
+        high, size = math.inf if ref.expiry_max is None else ref.expiry_max, ref.bytes
+        if spans and low <= spans[-1][1]:
+            before = spans.pop()
+            low, high, size = before[0], max(high, before[1]), size + before[2]
+        spans.append((low, high, size))
+    return spans
 
 
 def _bytes(level: Level) -> int:

@@ -178,9 +178,9 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
     assert printed(of(tmp_path, 0, "a", "first")) == [
-        "2 | became | is now | n=1 | None | 30",
+        "2 | became | is now | n=None | None | 30",
         "2 | pane | pane 0 to the next operators | n=1 | None | 30",
-        "3 | became | is now | n=3 | None | 30",
+        "3 | became | is now | n=None | None | 30",
         "3 | pane | pane 1 to the next operators | n=2 | None | 30",
     ]
     assert [line.split(" | ")[:2] for line in printed(of(tmp_path, 0, None))] == [["2", "added"], ["3", "rejected"]]

@@ -240,6 +240,7 @@ def test_the_block_of_the_page_runs() -> None:
         "<eq>_<offset> <eq>_<offset>",
         "{'id': 3, 'left_value': 5, 'right_cost': 0}",
         "{'id': 1, 'left_value': 0, 'right_cost': 2}",
+        *("5 0 100", "10 1 100", "20 2 80", "40 3 80", "40 3 90"),
     ]
 
 
