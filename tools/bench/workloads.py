@@ -114,7 +114,8 @@ WORKLOADS = {
 def check_panes(panes: DataFrame, until_us: int | None) -> Check:
     """The number of panes less retracted ones, and sums over them; only of windows that end by ``until_us``."""
     if until_us is not None:
-        end = sf.col("window.end") if "window" in panes.columns else sf.col("window_end")
+        named = next((name for name in ("window", "session_window") if name in panes.columns), None)
+        end = sf.col(f"{named}.end" if named else "window_end")
         panes = panes.where(sf.unix_micros(end.cast("timestamp")) <= until_us)
     sign = sf.expr("CASE WHEN kind = 'retract' THEN -1 ELSE 1 END") if "kind" in panes.columns else sf.lit(1)
     found = panes.agg(sf.sum(sign), *(sf.sum(sign * sf.col(name)) for name in ("bids", "best", "middle"))).collect()[
