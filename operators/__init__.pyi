@@ -72,6 +72,8 @@ from tidestate.operators.describe.windows import tumbling as tumbling
 from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
 from tidestate.operators.embedded.loop import run_operator as run_operator
 from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
+from tidestate.operators.inspect.on_spark import messages_on_spark as messages_on_spark
+from tidestate.operators.inspect.on_spark import windows_on_spark as windows_on_spark
 from tidestate.operators.inspect.query import Query as Query
 from tidestate.operators.inspect.query import query as query
 from tidestate.operators.local.harness import Harness as Harness

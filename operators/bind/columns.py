@@ -45,6 +45,7 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
         *([PANE_KIND] if signed or (kind is None and PANE_KIND in available) else []),
         *claimed(description),
         *description.ledger_columns,
+        *((*description.known.identity, *description.known.equal) if description.known else ()),
     ]
     return [name for name in dict.fromkeys(wanted) if name not in lacking]
 

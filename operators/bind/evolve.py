@@ -156,7 +156,7 @@ def after_step(graph: Graph) -> Graph:
 def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, int | None]:
     """What is forgotten for good, and what had been closed: by the settings before, where these have changed."""
     mark = stored.watermark_us
-    if mark is None or not changed & {"allowed_lateness", "retained"}:
+    if mark is None or not changed & {"allowed_lateness", "retained", "messages"}:
         return {}
     former = _formerly(plan, stored)
     gone, closed = former.expired_at(mark), former.closed_at(mark)

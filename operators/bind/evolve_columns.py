@@ -27,6 +27,11 @@ BY_TEXT = "count_distinct_approx"
 _UNSEEN = "rows that are taken back would be taken from it too, and it has not seen them"
 _HELD = "events that are held came without what it needs: drain first, or begin a new checkpoint"
 _ANOTHER = "another function under the same name: give it another one, or remove this one in a start of its own"
+_UNREAD = {
+    "": "nobody would read this part of the state",
+    "messages": "no aggregate would read the stored messages any more, and their table cannot go: keep one that "
+    "reads them, as list_ or median do, or begin a new folder",
+}
 _NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
 
 
@@ -104,7 +109,7 @@ def tables(
         refused += [SettingChange(f"table {spec.name}", "", one, "", _why(one)) for one in differences(old, new)]
     for name in before:
         if any(ref.table == name for part in stored.partitions for ref in part.files):
-            refused.append(SettingChange(f"table {name}", name, None, "", "nobody would read this part of the state"))
+            refused.append(SettingChange(f"table {name}", name, None, "", _UNREAD.get(name, _UNREAD[""])))
     return tuple(made), refused
 
 

@@ -66,6 +66,29 @@ def _accumulation(was: Any, now: Any, _plan: Plan) -> str:
     return ""
 
 
+def _lateness(was: Any, now: Any, _plan: Plan) -> str:
+    if (was is None) != (now is None):
+        return "the retention of messages says how late they may be, or the lateness does: what is gone went by that"
+    return ""
+
+
+def _late_rule(_was: Any, _now: Any, plan: Plan) -> str:
+    by_identity = plan.configuration.get("messages") is not None
+    return "identities of messages were forgotten by it" if by_identity else ""
+
+
+def _messages(was: Any, now: Any, _plan: Plan) -> str:
+    """More or less of each limit of a retention; the same limits, as what they need is stored."""
+    if was is None or now is None:
+        return "identities of earlier messages were not kept, or would be kept for nothing"
+    if {**was, "retention": None} != {**now, "retention": None}:
+        return _REASONS["messages"]
+    kept = [one["retention"] or {} for one in (was, now)]
+    if any((kept[0].get(name) is None) != (kept[1].get(name) is None) for name in ("time", "count", "bytes")):
+        return "a retention goes on with the limits it has: give each of them, more or less of it"
+    return "" if kept[0]["slot"] == kept[1]["slot"] else "sizes of messages are counted by slot"
+
+
 _WATERMARK: dict[str, tuple[SettingRule, str]] = {
     "watermark_delay": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "delays": (_always, "the watermark never goes back: it waits until the input has caught up"),
@@ -73,8 +96,9 @@ _WATERMARK: dict[str, tuple[SettingRule, str]] = {
 }
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "allowed_lateness": (_always, "windows that were forgotten stay forgotten"),
-    "late_rule": (_always, "for events from now on"),
+    "allowed_lateness": (_lateness, "windows that were forgotten stay forgotten"),
+    "late_rule": (_late_rule, "for events from now on"),
+    "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
     "future_tolerance": (_always, "for events from now on"),
     "ledger_columns": (_always, "for events from now on"),
     "retained": (_always, "windows that were forgotten stay forgotten"),
@@ -94,6 +118,7 @@ _REASONS = {
     "key": "state is kept by key",
     "event_time": "state is kept by event time",
     "on": "state is kept by these columns",
+    "messages": "messages were known and stored by it",
     "signed": "whether rows take others back changes what an aggregate keeps",
     "operator": "what is fed by hand keeps its settings",
 }

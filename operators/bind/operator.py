@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.columns import check_offset, input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
+from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
 from tidestate.operators.bind.windowed import bind_windowed
@@ -27,6 +28,7 @@ from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
+from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.tables import TIME
 
@@ -55,7 +57,13 @@ def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
         return bind_sessions(description, schema)
     if isinstance(description, OverlapJoin):
         return bind_overlaps(description, schema)
-    return bind_windowed(of_type(description, Windowed), schema, signed=signed)
+    windowed = of_type(description, Windowed)
+    plan = bind_windowed(windowed, schema, signed=signed)
+    if windowed.known is None:
+        return plan
+    by_identity = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
+    _ = by_identity.tables, by_identity.exchanged  # a column that no table can hold is refused here
+    return by_identity
 
 
 def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:

@@ -24,7 +24,7 @@ from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import NamedWindow, Sliding
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED, Plan
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -34,12 +34,14 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
-def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> Plan:
+def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> WindowPlan:
     """The plan of the window operator. Raises `UsageError`."""
+    description = _ordered(description)
     types = _types(description, schema, signed)
     keys = tuple(key_field(schema.field(name)) for name in description.key)
     kind, retained = description.windows or NamedWindow(), description.retained
-    description = replace(description, signed=signed, allowed_lateness_us=description.lateness_us)
+    lateness_us = None if description.horizon is not None else description.lateness_us
+    description = replace(description, signed=signed, allowed_lateness_us=lateness_us)
     # Where offsets stand for times, they say how late is too late.
     late = kind.late
     lacking = added(description)
@@ -68,6 +70,15 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
+
+
+def _ordered(description: Windowed) -> Windowed:
+    """With the offset and origin of its messages for windows of offsets, where it names none."""
+    by_offset = description.windows is not None and description.windows.by_offset
+    if description.known is None or not by_offset or description.offset is not None:
+        return description
+    *origins, offset = description.known.identity
+    return replace(description, offset=offset, origin=origins[0] if len(origins) == 1 else None)
 
 
 def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
@@ -128,12 +139,15 @@ def _input_type(
         return TIME
     if signed and name == PANE_KIND:
         return pa.string()
-    return pa.int64() if name == description.offset else schema.field(name).type
+    offsets = (description.offset, description.known.identity[-1] if description.known else None)
+    return pa.int64() if name in offsets else schema.field(name).type
 
 
 def _check_order(description: Windowed, schema: pa.Schema) -> None:
     if description.offset is not None:
         check_offset(schema, description.offset)
+    if description.known is not None:
+        check_offset(schema, description.known.identity[-1])
     if description.origin is not None:
         key_field(schema.field(description.origin))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
+from tidestate.operators.describe.sinks import Sinks, SparkSink
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.statestore.errors import UsageError
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tidestate.operators.describe.runs import SparkJob
-    from tidestate.operators.describe.sinks import SparkSink
     from tidestate.recovery.start.policy import Policy
     from tidestate.statestore.durations import Span
     from tidestate.statestore.spec.store import StoreConfig
@@ -57,10 +57,12 @@ class Chain(Runnable, frozen=True):
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: SparkSink | None = None,
+        late_sink: SparkSink | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
         direct_scan: bool = True,
+        in_driver: bool = True,
     ) -> SparkJob:
         """Run over streaming DataFrames, by stream name (a single one needs no name), in one Spark query that has the
         offsets of all. An operator with another key adds a shuffle to the batch. Otherwise as `Runnable.on_spark`.
@@ -69,11 +71,12 @@ class Chain(Runnable, frozen=True):
             streams,
             checkpoint=checkpoint,
             store=store,
-            sink=sink,
+            sinks=Sinks(sink, late_sink),
             partitions=partitions,
             tick=tick,
             policy=policy,
             direct_scan=direct_scan,
+            in_driver=in_driver,
         )
 
 

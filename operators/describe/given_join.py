@@ -45,13 +45,12 @@ def join(
     update period. All choices: docs/JOINS.md. Raises `UsageError` for a combination that makes no sense.
     """
     left_time, right_time = _times(event_time)
-    own = _windows(window)
+    own = _windows(window, bounded=within is not None)
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     delays = _both(watermark_delay, span_us)
-    own = own if own or within is not None or window is not None else (None, None)
     bounded = isinstance(window, Sliding) or (low is not None and high is not None)
     updates, late_updates = _both(update, _update), _both(late_update, _update)
-    by_clock = any((*updates, *late_updates))
+    at_once = not any((*updates, *late_updates))
     made = Join(
         left_time=left_time,
         right_time=right_time,
@@ -73,11 +72,10 @@ def join(
         updates=updates,
         late_updates=late_updates,
         retained=_both(retain, _kept),
-        in_order=own is not None and not by_clock if in_order is None else in_order,
+        in_order=own is not None and at_once if in_order is None else in_order,
         name=checked_name(name),
     )
-    _check(made, alone=within is None and window is None)
-    return made
+    return _checked(made, alone=within is None and window is None)
 
 
 def _times(event_time: str | tuple[str, str]) -> tuple[str, str]:
@@ -97,8 +95,10 @@ def _both(given: Any, read: Callable[[Any], _T]) -> tuple[_T | None, _T | None]:
     return left, right
 
 
-def _windows(given: Any) -> tuple[Sliding | None, Sliding | None] | None:
-    """The windows of a side each, where they are given so."""
+def _windows(given: Any, *, bounded: bool) -> tuple[Sliding | None, Sliding | None] | None:
+    """The windows of each side; with neither window nor bounds, none for both."""
+    if given is None and not bounded:
+        return None, None
     pair = given if isinstance(given, tuple) else (None, None)
     for one in (*pair, given if not isinstance(given, tuple) else None):
         if one is not None and (not isinstance(one, Sliding) or one.end_column is not None):
@@ -121,7 +121,7 @@ def _kept(given: Retain) -> JoinRetention:
     return keep(messages=given) if isinstance(given, int) else keep(given)
 
 
-def _check(join: Join, *, alone: bool) -> None:
+def _checked(join: Join, *, alone: bool) -> Join:
     """Raises `UsageError` for what makes no sense; ``alone``: neither bounds nor windows are given."""
     _check_columns(join)
     _check_words(join)
@@ -147,6 +147,7 @@ def _check(join: Join, *, alone: bool) -> None:
         raise UsageError("update periods emit pairs as rows arrive: leave in_order= out", code="in-order")
     for side in SIDES:
         _check_retained(join, side)
+    return join
 
 
 def _check_columns(join: Join) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from msgspec.structs import replace
+
 from tidestate.operators.aggregates.collection import list_
 from tidestate.operators.describe.given_sides import columns_of, given_delays, given_sides
 from tidestate.operators.describe.runnable import Sided, checked_name
-from tidestate.operators.describe.sides import AT, LEFT, RIGHT, Sides
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, Sides
+from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.progress.cti_settings import Settings
 from tidestate.statestore.durations import Span
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.messages.tables import Retention
 
 
 class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: ignore[misc]  # a stream for each side
@@ -52,6 +55,26 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
         if by is None:
             return Sided.advance_time(self, settings, **about)
         return super().advance_time(settings, by=by, sources=sources, **about)
+
+    def messages(
+        self,
+        identity: str | Sequence[str] | None = None,
+        *,
+        retention: Retention | None = None,
+        layout: str | None = None,
+        equal: str | Sequence[str] = (),
+    ) -> Self:
+        """As of `Windowed`. The identity is of shared columns, and each side has offsets of its own."""
+        found = super().messages(identity, retention=retention, layout=layout, equal=equal)
+        known = of_type(found.known, KnownMessages)
+        if lacking := [name for name in known.identity if name not in (*self.sides.shared, SIDE)]:
+            raise UsageError(
+                "the identity of messages of several streams is of columns that all have: name them in shared=",
+                code="message-identity",
+                columns=lacking,
+            )
+        own = tuple(name for name in known.identity if name != SIDE)
+        return replace(found, known=replace(known, identity=(SIDE, *own)))
 
     def cogroup(self, **columns: str) -> Self:
         """Per key and window the list of a column of each side, in the order of arrival, nulls left out.

@@ -18,7 +18,7 @@ from tidestate.operators.describe.given_sides import given_ctis
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
 from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
-from tidestate.operators.describe.sinks import ArrowSink, SparkSink
+from tidestate.operators.describe.sinks import ArrowSink, Sinks, SparkSink
 from tidestate.operators.progress.cti_settings import Settings
 from tidestate.operators.progress.watermarks import (
     BufferProgress,
@@ -107,31 +107,37 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: SparkSink | None = None,
+        late_sink: SparkSink | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
         direct_scan: bool = True,
+        in_driver: bool = True,
     ) -> SparkJob:
         """Run over a streaming DataFrame; nothing happens until ``start()``.
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
         False or raising `Refused` (docs/SINKS.md). Without a sink, panes are in the checkpoint's pane files, exactly
-        once. ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism);
-        change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
+        once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by themselves.
+        ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism); change
+        it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
         that matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start
         does if another driver runs this checkpoint, or the newest one is damaged. Tasks read Parquet files
-        themselves where the rows are certain to be the same, unless ``direct_scan`` is False (docs/DIRECT_SCAN.md).
+        themselves where the rows are certain to be the same, unless ``direct_scan`` is False (docs/DIRECT_SCAN.md);
+        if they are few and state is small, the driver processes them without a Spark job, unless ``in_driver`` is
+        False.
         """
         return self._on_spark(
             stream,
             checkpoint=checkpoint,
             store=store,
-            sink=sink,
+            sinks=Sinks(sink, late_sink),
             partitions=partitions,
             tick=tick,
             policy=policy,
             direct_scan=direct_scan,
+            in_driver=in_driver,
         )
 
     def _on_spark(
@@ -139,22 +145,24 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *streams: DataFrame | Mapping[str, DataFrame],
         checkpoint: str | PathLike[str],
         store: StoreConfig | None,
-        sink: SparkSink | None,
+        sinks: Sinks[DataFrame],
         partitions: int | None,
         tick: Span | None,
         policy: Policy | None,
         direct_scan: bool,
+        in_driver: bool,
     ) -> SparkJob:
         made: SparkJob = _runner("spark.job", "job_on_spark")(
             self,
             streams,
             checkpoint=str(checkpoint),
             store=store or Parquet(),
-            sink=sink,
+            sinks=sinks,
             partitions=partitions,
             tick=tick_us(tick),
             policy=policy or Policy(),
             direct_scan=direct_scan,
+            in_driver=in_driver,
         )
         return made
 
@@ -164,19 +172,20 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: ArrowSink | None = None,
+        late_sink: ArrowSink | None = None,
         partitions: int | None = None,
         policy: Policy | None = None,
         time_zone: str | None = None,
     ) -> Standalone:
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
-        default with one partition of state. ``sink`` is as on Spark, called with tables. Times without a zone are in
-        ``time_zone``, such as ``"Europe/Berlin"``; without it they are no event times.
+        default with one partition of state. ``sink`` and ``late_sink`` are as on Spark, called with tables. Times
+        without a zone are in ``time_zone``, such as ``"Europe/Berlin"``; without it they are no event times.
         """
         made: Standalone = _runner("local.standalone", "StandaloneRunner")(
             self,
             str(checkpoint),
             store or Parquet(),
-            sink,
+            Sinks(sink, late_sink),
             partitions,
             policy=policy or Policy(),
             time_zone=time_zone,
@@ -261,21 +270,24 @@ class Sided(Runnable, frozen=True):
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
         sink: SparkSink | None = None,
+        late_sink: SparkSink | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
         direct_scan: bool = True,
+        in_driver: bool = True,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
         return self._on_spark(
             *streams,
             checkpoint=checkpoint,
             store=store,
-            sink=sink,
+            sinks=Sinks(sink, late_sink),
             partitions=partitions,
             tick=tick,
             policy=policy,
             direct_scan=direct_scan,
+            in_driver=in_driver,
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast, runtime_
 
 import pyarrow as pa
 
-from tidestate.operators.progress.figures import Gap, Metrics
+from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
@@ -92,10 +92,16 @@ class Standalone(ABC):
         """
 
     @abstractmethod
-    def drain(self) -> pa.Table:
+    def drain(self, *, timeout_s: float | None = 60.0) -> pa.Table:
         """Move the watermark to the end of time: every window fires, and no more input is accepted. Returns the last
-        panes.
+        panes. Raises `UnavailableError` (``sink-refuses``) if a sink has not accepted everything after ``timeout_s``
+        (None: wait for ever): the checkpoint is drained, and the next start, or call, delivers what is left.
         """
+
+    @property
+    @abstractmethod
+    def waits(self) -> SinkWaits:
+        """How this run has waited for its sinks, and what is not delivered; readable from another thread."""
 
     @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
@@ -104,6 +110,17 @@ class Standalone(ABC):
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.
+        """
+
+    @abstractmethod
+    def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:
+        """Put back stored messages whose files were lost, by a replay of the input: rows in any order, any number of
+        times; each batch is one checkpoint, and none of them is input. Returns the panes that correct others.
+
+        The start had ``Policy(messages="rebuild")``. Windows are served meanwhile, from the messages that are there;
+        one that has all its messages again emits a pane if its result differs from the last one; a join emits the
+        pairs that it has missed. The log says how many windows still lack some, or rows a join. Raises `UsageError`
+        (``no-messages``) if a replay cannot put back any.
         """
 
     @property
@@ -168,16 +185,19 @@ class DurableQuery(ABC):
     @property
     @abstractmethod
     def scan(self) -> Scan | None:
-        """Who read the files of this run's newest batch: the tasks themselves, or Spark, and why; see
+        """Who read the files of this run's newest batch: the driver or tasks themselves, or Spark, and why; see
         docs/DIRECT_SCAN.md. None before the first batch. The manifest of each batch has it too.
         """
 
     @property
     @abstractmethod
     def waiting_since_us(self) -> int | None:
-        """Since when the sink has refused the pending delivery, during which no input is processed; None if it does
-        not.
-        """
+        """Since when a sink has refused, during which no input is processed; None if none does."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> SinkWaits:
+        """How this run has waited for its sinks, and what is not delivered."""
 
     @property
     @abstractmethod
@@ -201,14 +221,17 @@ class DurableQuery(ABC):
         """
 
     @abstractmethod
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False, timeout_s: float | None = 60.0) -> None:
         """End the query between two batches. Unread input stays unread and is processed after the next start.
 
         With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the root
         accepts no more input. Call `process_all_available` first to read what is there. A refusing sink is not waited
         for: its panes are delivered at the next start. With ``drain`` the last panes are offered until the sink
-        accepts them or `stop` is called again. Raises the error that had stopped the query, if it had failed; nothing
-        is drained then.
+        accepts them or `stop` is called again.
+
+        Raises the error that had stopped the query, if it had failed; nothing is drained then. Raises
+        `UnavailableError` if after ``timeout_s`` (None: wait for ever) a sink has not returned (``sink-hangs``), or
+        has not accepted the last panes (``sink-refuses``): the next start delivers them.
         """
 
     @abstractmethod
@@ -219,6 +242,16 @@ class DurableQuery(ABC):
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. Panes are delivered as always. Returns the number of events; it is
         one checkpoint of its own, or none if there was nothing to do.
+        """
+
+    @abstractmethod
+    def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
+        """Put back stored messages whose files were lost, between two batches, by a replay: a batch DataFrame with
+        rows that the stream had, in any order, any number of times; by stream or side if there are several. It is one
+        checkpoint of its own. Returns the number of messages that were put back.
+
+        The start had ``Policy(messages="rebuild")``, see `Standalone.rebuild`. `Query.replay_from` has the offsets to
+        replay from. Raises `UsageError` (``no-messages``) if a replay cannot put back any.
         """
 
     @abstractmethod

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import schema_with_fields, with_fields
 from tidestate.statestore.spec.tables import TIME
 
 SIDE, AT = "side", "time"
@@ -33,7 +34,8 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def schema(self, schemas: dict[str, pa.Schema]) -> pa.Schema:
         """Columns of the one stream, of those of each side. Raises `UsageError` where they do not go together."""
-        first, columns = schemas[self.names[0]], self._shared(schemas)
+        whole = {side: schema_with_fields(one, self._named(side)) for side, one in schemas.items()}
+        first, columns = whole[self.names[0]], self._shared(schemas, whole)
         # Streams that are unions themselves have these marks already, and get new ones.
         known = {*columns, SIDE, AT} if self.same_columns else {*columns}
         marks = [pa.field(SIDE, pa.string()), pa.field(AT, TIME)]
@@ -49,7 +51,9 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """``rows`` of a side as the one stream has them. Raises `UsageError` where a column is missing."""
         time = self.time_of(side)
         own = {self.prefixed(side, name): name for name in rows.column_names} | {AT: time}
-        needed = [time, *self.shared]
+        needed = self._named(side)
+        rows = with_fields(rows, needed)
+        own |= {name: name for name in needed if name in self.shared}
         if missing := [name for name in needed if name not in rows.column_names]:
             raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)
         columns = [
@@ -74,14 +78,19 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The column of event times of a side."""
         return self.times[self.names.index(side)]
 
-    def _shared(self, schemas: dict[str, pa.Schema]) -> list[str]:
-        """Columns that all sides have, of the same type."""
-        first = schemas[self.names[0]]
-        shared = [name for name in first.names if name not in (SIDE, AT)] if self.same_columns else list(self.shared)
-        for side, schema in schemas.items():
+    def _named(self, side: str) -> list[str]:
+        """The columns of a side that the description names; ``a.b`` may be a field of a struct."""
+        return [self.time_of(side), *self.shared]
+
+    def _shared(self, schemas: dict[str, pa.Schema], whole: dict[str, pa.Schema]) -> list[str]:
+        """Columns that all sides have, of the same type. ``whole``: the schemas with the fields that are named."""
+        first = whole[self.names[0]]
+        all_of_first = [name for name in schemas[self.names[0]].names if name not in (SIDE, AT)]
+        shared = all_of_first if self.same_columns else list(self.shared)
+        for side, schema in whole.items():
             if missing := [name for name in (*shared, self.time_of(side)) if name not in schema.names]:
                 raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)
-            if self.same_columns and (more := sorted(set(schema.names) - {*shared, SIDE, AT})):
+            if self.same_columns and (more := sorted(set(schemas[side].names) - {*shared, SIDE, AT})):
                 raise UsageError(
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more
                 )

@@ -13,12 +13,14 @@ from tidestate.operators.aggregates.arithmetic import max_, min_
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.given_ctis import watermarks_of_ctis
+from tidestate.operators.describe.given_sides import columns_of
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
-from tidestate.operators.describe.windows import Windows
+from tidestate.operators.describe.windows import Sessions, Sliding, Windows
 from tidestate.operators.progress.cti_settings import Ctis, Settings
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention
 
 AccumulationMode = Literal["accumulating", "discarding", "retracting"]
 ACCUMULATING: AccumulationMode = "accumulating"
@@ -34,6 +36,8 @@ LateRule = Literal["event", "window"]
 
 USUAL_US = 60_000_000
 """The usual lateness, and tolerance of times in the future."""
+UNLIMITED_US = 1 << 60
+"""The lateness where only the number or size of messages limits it."""
 
 
 class Retained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +47,15 @@ class Retained(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     span_us: int | None = None
     windows: int | None = None
+
+
+class KnownMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How messages are known and kept, see `Windowed.messages`. ``identity``: the origin columns, then the offset."""
+
+    identity: tuple[str, ...]
+    retention: Retention | None = None
+    layout: str | None = None
+    equal: tuple[str, ...] = ()
 
 
 class Windowed(Runnable, frozen=True, tag="windowed"):
@@ -69,14 +82,27 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     retained: Retained | None = None
     in_order: bool = False
     signed: bool = False
+    known: KnownMessages | None = msgspec.field(default=None, name="messages")
 
     @property
     def lateness_us(self) -> int:
-        """Allowed lateness: 60 seconds by default, 0 if the watermark is processing time or comes from CTIs."""
+        """Allowed lateness: 60 seconds by default, 0 if the watermark is processing time or comes from CTIs; the span
+        of the `horizon`, where that is the limit.
+        """
         if self.allowed_lateness_us is not None:
             return self.allowed_lateness_us
+        if (kept := self.horizon) is not None:
+            return UNLIMITED_US if kept.time is None else kept.time
         advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
         return 0 if self.processing_time or advancing else USUAL_US
+
+    @property
+    def horizon(self) -> Retention | None:
+        """The retention of messages, if it says which events are too late, as nothing else does."""
+        timed = isinstance(self.windows, Sliding | Sessions) and not self.windows.by_offset
+        if self.known is None or self.allowed_lateness_us is not None or self.processing_time or not timed:
+            return None
+        return self.known.retention
 
     def window(self, windows: Windows) -> Self:
         """The windows: `tumbling`, `sliding`, `session`, `count_window` or `global_window`. Without any, each row
@@ -209,6 +235,32 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
         chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
+
+    def messages(
+        self,
+        identity: str | Sequence[str] | None = None,
+        *,
+        retention: Retention | None = None,
+        layout: str | None = None,
+        equal: str | Sequence[str] = (),
+    ) -> Self:
+        """Know each message by its ``identity``: one that comes again takes part once, see MESSAGES.md.
+
+        ``identity`` names the origin columns, if there are any, and last the offset, as ``("partition", "offset")``;
+        by default the origin and offset of `windowed`. Messages themselves are stored where an aggregate needs all of
+        them (lists, medians, functions of rows), or with ``retention`` (how many are kept), ``layout`` (the name of
+        their key) or ``equal`` (columns to query them by). Without `late` the retention is also the allowed lateness:
+        a message within it goes into its window, an older one to the late ledger.
+        """
+        own = tuple(name for name in (self.origin, self.offset) if name)
+        given = own if identity is None else columns_of(identity)
+        if not given or len(set(given)) != len(given):
+            raise UsageError(
+                'an identity is an offset, with the columns of its origin in front: ("partition", "offset")',
+                code="message-identity",
+                found=given,
+            )
+        return replace(self, known=KnownMessages(given, retention, layout, columns_of(equal)))
 
     def timestamps(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
         """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the

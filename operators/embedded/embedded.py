@@ -8,41 +8,44 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, Self, TypeVar
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.embedded.step_result import StepResult
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.embedded.unflushed import OpenPartitions, Unflushed, run_partitions, written
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.job_log import rejections_of
-from tidestate.operators.engine.outputs import write_outputs
-from tidestate.operators.engine.partition import OperatorResult, Round, step_times, write_state
+from tidestate.operators.engine.partition import Round, with_rebuild
+from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.plan.classify import Classified, Intake, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
+from tidestate.operators.plan.ledger import DUPLICATES
+from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition, total
-from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, watermark_of
+from tidestate.operators.plan.step_result import StepResult
+from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, skip_idle_time, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind, Manifest
+from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.files.refs import PartitionState
-from tidestate.statestore.spec.store import Parquet, StoreConfig
-from tidestate.statestore.stores.restore_monitor import RestoreMonitor
+from tidestate.statestore.arrays import Flags
+from tidestate.statestore.errors import CorruptionError, UsageError
+from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
 MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
 _P = TypeVar("_P", bound=Plan)
+_PLACE = "__place"
 
 
 @dataclass(frozen=True)
@@ -56,42 +59,17 @@ class EmbeddedResult:
 
 
 @dataclass(frozen=True)
-class Unflushed:
-    """What calls did since the last flush, without the state."""
-
-    panes: tuple[pa.Table, ...] = ()
-    rejected: tuple[pa.Table, ...] = ()
-    counters: dict[str, int] = field(default_factory=dict)
-    messages: int = 0
-    max_event_us: int | None = None
-    origins: tuple[str, ...] = ()
-
-    def with_step(self, admitted: Classified, moved: Transition, messages: int) -> Unflushed:
-        """These and a step that ``admitted`` some of so many ``messages``."""
-        times = [time for time in (self.max_event_us, admitted.max_event_us) if time is not None]
-        return Unflushed(
-            (*self.panes, *([moved.panes] if moved.panes.num_rows else [])),
-            (*self.rejected, *(rows for rows in (admitted.rejected, moved.rejected) if rows is not None)),
-            total([self.counters, admitted.counters, moved.counters]),
-            self.messages + messages,
-            max(times, default=None),
-            admitted.origins or self.origins,
-        )
-
-
-@dataclass(frozen=True)
 class EmbeddedState:
     """Everything that a call changes, without the state tables: how far time is, and what is not flushed."""
 
     progress: Progress
     now_us: int | None
-    due_us: int | None
     newest: int | None = None
     since: Unflushed = field(default_factory=Unflushed)
 
 
 class EmbeddedOperator(ABC, Generic[_P]):
-    """A plan on a checkpoint folder: one process, one state partition. Close it, or use a ``with`` block."""
+    """A plan on a checkpoint folder, in one process. Close it, or use a ``with`` block."""
 
     def __init__(
         self,
@@ -100,34 +78,31 @@ class EmbeddedOperator(ABC, Generic[_P]):
         store: StoreConfig | None,
         policy: Policy | None,
         hook: JobHook,
+        partitions: int | None,
     ) -> None:
         self._plan = plan
-        self._store = store or Parquet()
         job = Job.begin(
             single_operator(plan),
             Checkpoint.open_or_create(checkpoint),
-            self._store,
-            partitions=1,
-            check=_check_whole,
+            store or Parquet(),
+            partitions=partitions,
             hook=hook,
             policy=policy or Policy(),
         )
         self._job = job
         self._driver = Driver(job, InProcess())
-        self.offers = self._driver.offers
         self._driver.begin()
         self._standing = self._durable()
-        self._ready = [output for output in self._driver.outstanding() if output.panes]
-        self._open, self._watch = ExitStack(), RestoreMonitor()
-        self._state: OverlayView | None = None
+        self._ready = [output for output in self._driver.outstanding("panes") if output.panes]
+        self._open = OpenPartitions()
 
     @abstractmethod
-    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
-        """Drop duplicates, classify the other messages, and record in ``state`` that they are known."""
+    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
+        """Classify messages; without those that are known, where lateness is decided before the state is read."""
 
     @abstractmethod
-    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
-        """Take the step, and apply its changes to ``state``."""
+    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+        """The step of a state partition, which applies its changes to ``state``."""
 
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
         """Advance the clock to ``now_us`` and the watermark to ``watermark_us``, and fire what is due.
@@ -157,13 +132,33 @@ class EmbeddedOperator(ABC, Generic[_P]):
         if delivery_id in ids:
             self._job.mark_delivered(delivery_id.checkpoint)
             self._ready = self._ready[ids.index(delivery_id) + 1 :]
-        elif delivery_id.checkpoint > self._job.delivered:
+        elif delivery_id.checkpoint > self._job.delivered.panes:
             raise UsageError(
                 "no result has this id: acknowledge what get_result gave",
                 code="acknowledge",
                 id=str(delivery_id),
                 ready=[str(one) for one in ids],
             )
+
+    def hold(self, sinks: Sinks[pa.Table], wait: Callable[[float], None]) -> None:
+        """Wait until these sinks are ready to take more."""
+        self._driver.hold(sinks, wait)
+
+    def deliver_to(
+        self, sinks: Sinks[pa.Table], wait: Callable[[float], None], timeout_s: float | None = None
+    ) -> None:
+        """Offer these sinks all that is pending until they accept it, which acknowledges it. After ``timeout_s``
+        raises `UnavailableError` (``sink-refuses``).
+        """
+        try:
+            with self._driver.offers.within(timeout_s):
+                self._driver.deliver(sinks, wait)
+        finally:
+            self._ready = [output for output in self._ready if output.id > self._job.delivered.panes]
+
+    def skip_idle_time(self, now_us: int) -> None:
+        """No source was idle until ``now_us``: a sink was waited for, and none was polled."""
+        self._standing = replace(self._standing, progress=skip_idle_time(self._standing.progress, now_us))
 
     def flush(self) -> int:
         """Everything so far is durable, acknowledgements too. The id of the newest checkpoint."""
@@ -190,7 +185,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
     @property
     def due_us(self) -> int | None:
         """The processing time at which `timeout` would show something that is held until then; None for nothing."""
-        return self._standing.due_us
+        return self._standing.since.due_us(self._round().base)
 
     @property
     def drained(self) -> bool:
@@ -209,7 +204,6 @@ class EmbeddedOperator(ABC, Generic[_P]):
         self._standing = self._durable()
 
     def _let_go(self) -> None:
-        self._state = None
         self._open.close()
 
     def __enter__(self) -> Self:
@@ -232,10 +226,6 @@ class EmbeddedOperator(ABC, Generic[_P]):
         return EmbeddedResult(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
 
     @property
-    def _base(self) -> PartitionState:
-        return self._job.head.operators[self._plan.name].states[0]
-
-    @property
     def _moved(self) -> bool:
         head = self._job.head
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
@@ -250,7 +240,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
         now = max((time for time in (was, now_us) if time is not None), default=0)
         return now if was is None else was, now
 
-    def _round(self, was: int = 0, now: int = 0, *, reprocessing: bool = False) -> Round:
+    def _round(self, was: int = 0, now: int = 0, *, reprocessing: bool = False, rebuilding: bool = False) -> Round:
         """The next checkpoint, from what is in RAM."""
         round_, at = self._job.round().rounds[self._plan.name], self._standing
         return replace(
@@ -260,32 +250,35 @@ class EmbeddedOperator(ABC, Generic[_P]):
             was_us=was,
             now_us=now,
             reprocessing=reprocessing,
+            rebuilding=rebuilding,
         )
 
     def _not_drained(self) -> None:
         self._job.check_open()
 
-    def _current(self) -> OverlayView:
-        """The state as it is now, over an opened store."""
-        if self._state is None:
-            self._driver.begin()
-            self._watch, round_ = RestoreMonitor(), self._round()
-            opening = round_.open(self._job.checkpoint.objects, 0, self._watch)
-            self._state = OverlayView(self._open.enter_context(opening), round_.tables)
-        return self._state
+    def _view(self, number: int) -> OverlayView:
+        """A state partition as it is now."""
+        if number in self._standing.since.partitions:
+            return self._standing.since.partitions[number].view
+        self._driver.begin()
+        return self._open.view(self._job.checkpoint.objects, self._round(), number)
+
+    def _views(self, partitions: Iterable[int] | None = None) -> list[OverlayView]:
+        """State partitions as they are now, by default all."""
+        return [self._view(number) for number in partitions or range(self._job.head.partitions)]
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """What raises inside leaves state and standing as they were, unless it was durable by then."""
-        head, state, standing = self._job.head, self._state, self._standing
+        """What raises inside leaves everything as it was, unless it was durable by then."""
+        head, standing = self._job.head, self._standing
         try:
-            yield
-        except BaseException:
+            with self._open.unless_raised():
+                yield
+        except BaseException as error:
             if self._job.head is head:
                 self._standing = standing
-                if state is None:
-                    self._let_go()
-                self._state = state
+            if isinstance(error, CorruptionError):
+                raise with_rebuild(error, self._round()) from None
             raise
 
     def _take(self, batch: pa.Table, now_us: int | None = None) -> dict[str, int]:
@@ -294,93 +287,93 @@ class EmbeddedOperator(ABC, Generic[_P]):
         was, now = self._clock(now_us)
         at, round_ = self._standing, self._round(was, now)
         with self._all_or_nothing():
-            state = self._current().fork()
-            admitted = self._admit(state, batch, round_.intake)
+            admitted = self._admit(batch, round_.intake)
             after = self._rounds.after(at.progress, [admitted.claims], now)
             after = self._rounds.with_positions(after, [admitted.claims])
-            step = self._move(state, admitted, step_times(round_, after))
-            opened = step.newest is not None and (at.newest is None or step.newest > at.newest)
-            clock_us = at.now_us if now_us is None else now
-            newest = step.newest if opened else at.newest
-            after = self._rounds.between_rounds(after)
-            at = replace(at, now_us=clock_us, progress=after, newest=newest)
-            self._adopt(state, at, admitted, step.moved, batch.num_rows)
-            full = self._standing.since.messages >= MAX_UNFLUSHED
-            if opened or step.purged or step.moved.panes.num_rows or full:
+            steps = self._run(round_, admitted, after, batch.num_rows)
+            newest = max((one.newest for one in steps if one.newest is not None), default=None)
+            opened = newest is not None and (at.newest is None or newest > at.newest)
+            self._standing = replace(
+                self._standing,
+                now_us=at.now_us if now_us is None else now,
+                progress=self._rounds.between_rounds(after),
+                newest=newest if opened else at.newest,
+            )
+            if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:
                 self._flush()
-        return total([admitted.counters, step.moved.counters])
+        return total([admitted.counters, *(one.moved.counters for one in steps)])
 
-    def _reprocess(self, rows: pa.Table, *, whole: bool) -> dict[str, int]:
-        """Process late messages, durable at once; ``whole``: they are all that the late ledger has."""
+    def _classify_new(
+        self,
+        rows: pa.Table,
+        is_known: Callable[[StateView, pa.Table], Flags],
+        intake: Intake,
+        again: Flags | None = None,
+    ) -> Classified:
+        """Classify ``rows`` of the input, without those that come ``again`` in it or are known."""
+        known, count = np.zeros(rows.num_rows, bool) if again is None else again, self._job.head.partitions
+        numbered = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
+        for number, own in PartitionedRows.of(numbered, self._plan.key_names, count).parts():
+            known[own[_PLACE]] |= is_known(self._view(number), own)
+        admitted = classify(self._plan, rows.filter(pa.array(~known)) if known.any() else rows, intake, count)
+        duplicates = {DUPLICATES: int(np.count_nonzero(known))} if known.any() else {}
+        return replace(admitted, counters=total([admitted.counters, duplicates]))
+
+    def _reprocess(self, rows: pa.Table, *, whole: bool = False, rebuilding: bool = False) -> dict[str, int]:
+        """Process late messages, durable at once; ``whole``: they are all that the late ledger has; ``rebuilding``:
+        they are a replay for messages that were lost.
+        """
         at = self._standing
-        round_ = self._round(at.now_us or 0, at.now_us or 0, reprocessing=True)
+        round_ = self._round(at.now_us or 0, at.now_us or 0, reprocessing=True, rebuilding=rebuilding)
         with self._all_or_nothing():
-            state = self._current().fork()
-            admitted = classify(self._plan, rows, round_.intake, 1)
-            step = self._move(state, admitted, step_times(round_, at.progress))
-            self._adopt(state, at, admitted, step.moved)
-            self._flush(fed=whole)
-        return total([admitted.counters, step.moved.counters])
+            admitted = classify(self._plan, rows, round_.intake, round_.partitions)
+            admitted = admitted.of_replay() if rebuilding else admitted
+            steps = self._run(round_, admitted, at.progress)
+            self._flush(fed=whole, rebuilt=rebuilding)
+        return total([admitted.counters, *(one.moved.counters for one in steps)])
+
+    def _rebuild(self, replay: Iterable[pa.Table]) -> None:
+        """Put back lost messages of a replay; each table is durable at once."""
+        check_replayed(self._job.graph)
+        self._not_drained()
+        self.flush()
+        for rows in replay:
+            self._reprocess(rows, rebuilding=True)
 
     def _advance(self, was: int, now: int, after: Progress, clock_us: int | None) -> bool:
         """A step without messages; whether it must be durable."""
-        state = self._current().fork()
-        nothing = nothing_classified(self._plan)
-        step = self._move(state, nothing, step_times(self._round(was, now), after))
-        self._adopt(state, replace(self._standing, now_us=clock_us, progress=after), nothing, step.moved)
-        return step.purged or bool(step.moved.panes.num_rows)
+        steps = self._run(self._round(was, now), nothing_classified(self._plan), after)
+        self._standing = replace(self._standing, now_us=clock_us, progress=after)
+        return _ends(steps)
 
-    def _adopt(
-        self, state: OverlayView, at: EmbeddedState, admitted: Classified, moved: Transition, messages: int = 0
-    ) -> None:
-        self._state = state
-        self._standing = replace(at, due_us=moved.due_us, since=at.since.with_step(admitted, moved, messages))
+    def _run(self, round_: Round, admitted: Classified, after: Progress, messages: int = 0) -> list[StepResult]:
+        """A step of the state partitions, with what was ``admitted`` of so many ``messages``."""
+        since = self._standing.since
+        changed, steps = run_partitions(since, round_, admitted, after, self._view, self._step)
+        self._standing = replace(self._standing, since=since.with_step(admitted, messages, changed, steps))
+        return steps
 
-    def _flush(self, *, drained: bool = False, fed: bool | None = None, base: PartitionState | None = None) -> None:
+    def _flush(self, *, drained: bool = False, fed: bool | None = None, **how: bool) -> None:
         """One checkpoint of everything since the last."""
-        job, head, since = self._job, self._job.head, self._standing.since
-        result = self._written(since, base or self._base)
-        kind: CheckpointKind = "feed" if fed is not None else "batch" if since.messages else "tick"
-        position = Position(processing_us=self._standing.now_us)
+        job, head, at = self._job, self._job.head, self._standing
+        round_ = job.round(at.now_us).rounds[self._plan.name]
+        result = written(job.checkpoint.objects, round_, at.since, at.progress, self._open.restored)
+        kind: CheckpointKind = "feed" if fed is not None else "batch" if at.since.messages else "tick"
+        position = Position(processing_us=at.now_us)
         try:
             drained = drained or head.drained
-            self._driver.commit(head.id + 1, [result], kind, position, drained=drained, fed=bool(fed))
+            self._driver.commit(head.id + 1, [result], kind, position, drained=drained, fed=bool(fed), **how)
         finally:
             if job.head is not head:  # it is durable, whatever was raised after that
-                self._standing = replace(self._standing, since=Unflushed())
+                self._standing = replace(at, since=Unflushed())
                 self._ready += [output_of(job.head)] if result.panes else []
                 self._let_go()
 
-    def _written(self, since: Unflushed, base: PartitionState) -> OperatorResult:
-        objects, round_, name = self._job.checkpoint.objects, self._round(), self._plan.name
-        round_ = replace(round_, base={0: base}, expired={})
-        rejected = pa.concat_tables(since.rejected) if since.rejected else None
-        answer = write_state(objects, round_, 0, self._current().changes(), self._watch.restored)
-        state = msgspec.structs.replace(answer.state, due_us=self._standing.due_us)
-        return OperatorResult(
-            operator=name,
-            span=(0, 1),
-            answers=(msgspec.structs.replace(answer, state=state),),
-            progress=self._standing.progress,
-            max_event_us=since.max_event_us,
-            inputs=1 if since.messages else 0,
-            panes=write_outputs(objects, f"panes/{name}", round_.sequence, since.panes),
-            late=write_outputs(objects, f"late/{name}", round_.sequence, since.rejected),
-            counters=since.counters,
-            origins=since.origins,
-            rejected=rejections_of(self._plan, rejected),
-        )
-
     def _durable(self) -> EmbeddedState:
         """As the newest checkpoint has it."""
-        head, name = self._job.head, self._plan.name
-        return EmbeddedState(self._job.progress[name], head.processing_us, head.operators[name].due_us)
+        return EmbeddedState(self._job.progress[self._plan.name], self._job.head.processing_us)
 
 
-def _check_whole(head: Manifest | None) -> None:
-    if head is not None and head.partitions != 1:
-        raise IncompatibleError(
-            "an operator that is fed by hand has one state partition: run tidestate rescale with --partitions 1",
-            code="by-hand-partitions",
-            found=head.partitions,
-        )
+def _ends(steps: list[StepResult]) -> bool:
+    """Whether steps emitted panes, or a window is over."""
+    return any(one.purged or one.moved.panes.num_rows for one in steps)

@@ -17,19 +17,18 @@ from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import START, Sliding
 from tidestate.operators.embedded.embedded import EmbeddedOperator
-from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_over
-from tidestate.operators.embedded.step_result import StepResult
+from tidestate.operators.embedded.queries import known_offsets, message_partitions, messages_of, side_windows
 from tidestate.operators.engine.job import no_job_hook
-from tidestate.operators.joins.intake import DUPLICATES
 from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
-from tidestate.operators.plan.classify import Classified, Intake, classify
+from tidestate.operators.plan.classify import Classified, Intake
+from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.stored_windows import Moment
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError, expect
-from tidestate.statestore.messages.identities import is_known
+from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.changes import TableChanges
@@ -44,9 +43,10 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     """A join or session join on a checkpoint folder. ``left``, ``right``: schemas of the batches of each side.
 
     A message is identified by (origin, offset) of its side, which the description names (``join(offset=…,
-    origin=…)``), and takes effect once. One operator, one process, one state partition. Close it, or use it in a
-    ``with`` block. ``policy`` decides what the start does if another process has the folder open, or the newest
-    checkpoint is damaged. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
+    origin=…)``), and takes effect once. Close it, or use it in a ``with`` block. ``partitions`` is the number of
+    state partitions of a new folder, 1 by default. ``policy`` decides what the start does if another process has the
+    folder open, or the newest checkpoint is damaged. A batch is anything that exports Arrow data; times without a
+    zone are in ``time_zone``.
     """
 
     def __init__(
@@ -60,10 +60,11 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         policy: Policy | None = None,
         hook: JobHook = no_job_hook,
         time_zone: str | None = None,
+        partitions: int | None = None,
     ) -> None:
         self._joined, self._time_zone = description, time_zone
         plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
-        super().__init__(plan, checkpoint, store, policy, hook)
+        super().__init__(plan, checkpoint, store, policy, hook, partitions)
 
     def add_messages(
         self,
@@ -88,21 +89,16 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         return self._plan.layouts
 
     def get_windows(
-        self, side: str, start: Moment | None = None, end: Moment | None = None, session: Any = None
+        self, side: str, start: Moment | None = None, end: Moment | None = None, key: Any = None
     ) -> pa.Table:
         """The retained windows of a side that overlap ``start`` to ``end``, both inclusive, ordered by start.
 
-        With their bounds, count, and the first and last offset of each origin. A side without windows has one that
-        holds everything; its bounds are null. Windows of joins have no session key. A session join has the sessions
-        that hold messages of the side, and ``session`` is the key of those to return.
+        With their bounds, number of ``events``, and ``offsets``: the first and the last of each origin. A side
+        without windows has one that holds everything; its bounds are null. Windows of joins have no key. A session
+        join has the sessions that hold messages of the side, and ``key`` is the session key of those to return.
         """
-        if isinstance(self._plan, SessionJoinPlan):
-            return sessions_over(self._side(side), self._current(), start, end, session)
-        if session is not None:
-            raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        tables, kind = self._side(side), self._plan.joined.windows_of(side)
-        rows = messages_in(tables, self._current(), around(kind, tables, start, end))
-        return windows_over(kind, rows, start, end)
+        kind = None if isinstance(self._plan, SessionJoinPlan) else self._plan.joined.windows_of(side)
+        return side_windows(kind, self._side(side), self._views(), start, end, key)
 
     def get_messages(
         self,
@@ -121,22 +117,32 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         to which the sessions of a session join belong.
         """
         bounds = (start_time, start_offset, end_time, end_offset)
-        return messages_in(self._side(side), self._current(), bounds, session, equal)
+        tables = self._side(side)
+        numbers = message_partitions(tables, self._job.head.partitions, session, equal)
+        return messages_of(tables, self._views(numbers), bounds, session, equal)
+
+    def replay_from(self, side: str) -> pa.Table:
+        """Per origin of a side the first and the last offset that is known: a replay from there has every row that
+        may still meet others.
+        """
+        return known_offsets(self._plan, self._side(side), self._views())
+
+    def rebuild(self, *, left: ArrowRows | None = None, right: ArrowRows | None = None) -> None:
+        """Put back rows whose files were lost, by a replay from `replay_from`; durable at once. The operator was
+        opened with ``Policy(messages="rebuild")``; see `Standalone.rebuild`.
+        """
+        self._rebuild([self._joined.rows(self._plan.input_schema, self._time_zone, left=left, right=right)])
 
     def _side(self, side: str) -> MessageTables:
         if side not in SIDES:
             raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
         return self._plan.stores[side]
 
-    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
-        known = _known(self._plan, state, batch)
-        admitted = classify(self._plan, batch.filter(pa.array(~known)) if known.any() else batch, intake, 1)
-        if not known.any():
-            return admitted
-        return replace(admitted, counters=admitted.counters | {DUPLICATES: int(np.count_nonzero(known))})
+    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
+        return self._classify_new(batch, lambda view, rows: _known(self._plan, view, rows), intake)
 
-    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
-        return join_operator_step(self._plan, state, admitted, at)
+    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+        return join_operator_step(self._plan, state, arriving, at)
 
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
@@ -148,9 +154,6 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
             code="operator-window",
             found=type(plan).__name__,
         )
-    if isinstance(plan.watermarks.generator, Ctis):
-        # A message that a CTI has refused is not known, and would count again if it was added again.
-        raise UsageError("an embedded operator takes no CTIs and no buffers", code="operator-window")
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
             "an embedded join knows messages by their offsets: name them, join(offset=...)",
@@ -160,10 +163,10 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
 
 
-def join_operator_step(plan: SidedPlan, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
-    """Add the messages that were ``admitted``, advance time, emit what is due, drop what is over."""
+def join_operator_step(plan: SidedPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+    """Add the ``arriving`` messages, advance time, emit what is due, drop what is over."""
     before = {side: bound for side in SIDES if (bound := state[side].expired) is not None}
-    moved = plan.step(state, admitted.partials[0], at)
+    moved = plan.step(state, arriving, at)
     state.apply(moved.changes)
     if isinstance(plan, SessionJoinPlan):
         gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
@@ -171,7 +174,8 @@ def join_operator_step(plan: SidedPlan, state: OverlayView, admitted: Classified
     bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
     expired = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
     # With only a distance, rows expire all the time: no reason for a checkpoint of its own.
-    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, at, admitted.max_event_us))
+    newest = pc.max(arriving[plan.event_time].cast(pa.int64())).as_py()
+    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, at, newest))
 
 
 def _latest(changes: TableChanges) -> int | None:
@@ -194,6 +198,8 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
         except (pa.ArrowException, ValueError):
             continue  # offsets that are none are rejected below
         known[own] = is_known(view, plan.seen(side), asked)
+        if plan.watermarks.filters_rows:  # which reads rows one after the other, so none of them twice
+            known[own] |= first_of_each(asked) != np.arange(len(own))
     return known
 
 

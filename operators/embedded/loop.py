@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidestate.operators.describe.runs import Batch, several
-from tidestate.operators.describe.sinks import ArrowSink
+from tidestate.operators.describe.sinks import ArrowSink, Sinks
 from tidestate.operators.embedded.embedded import EmbeddedOperator
+from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.recovery.log.checkpoint import now_us
 
 
@@ -20,24 +21,40 @@ def run_operator(
     clock: Callable[[], int] = now_us,
     wait: Callable[[float], None] = time.sleep,
     drain: bool = False,
+    late_sink: ArrowSink | None = None,
+    timeout_s: float | None = PATIENCE_S,
 ) -> None:
-    """Process every batch and give every pane to ``sink``, in order, at least once each under the same id.
+    """Process every batch and give every pane to ``sink``, in order, at least once each under the same id; and the
+    rows of the late ledger to ``late_sink``.
 
-    A batch of a join names its sides: ``{"left": …}``, ``{"right": …}`` or both. While the sink refuses, no batch is
-    read: pending panes are in files, and memory does not grow. ``wait`` is called between two offers with the seconds
-    to wait, which grow; an error that it raises ends the run, and so does any error of the sink except `Refused`.
-    Nothing is lost: the next run begins with the pending panes.
+    A batch of a join names its sides: ``{"left": …}``, ``{"right": …}`` or both. While a sink refuses, or its
+    ``ready()`` does, no batch is processed and no source is idle: pending output is in files, and memory does not
+    grow. ``wait`` is called between two offers with the seconds to wait, which grow; an error that it raises ends the
+    run, and so does any error of a sink except `Refused`. Nothing is lost: the next run begins with what is pending.
+    After a ``drain`` the last panes are offered for ``timeout_s`` (None: for ever), then `UnavailableError`
+    (``sink-refuses``) is raised.
     """
-    _deliver(operator, sink, wait)
+    sinks = Sinks(sink, late_sink)
+
+    def deliver() -> None:
+        operator.deliver_to(sinks, wait)
+        operator.skip_idle_time(clock())
+
+    deliver()
     for batch in several(batches):
-        operator.timeout(clock())
-        _deliver(operator, sink, wait)
+        arrived = clock()  # time stands still while a sink holds the batch
+        operator.hold(sinks, wait)
+        operator.timeout(arrived)
+        operator.deliver_to(sinks, wait)
         _take(operator, batch)
-        _deliver(operator, sink, wait)
-    operator.timeout(clock())
+        deliver()
+    if not operator.drained:
+        operator.timeout(clock())
     if drain:
         operator.drain()
-    _deliver(operator, sink, wait)
+    if late_sink is not None:
+        operator.flush()  # rows of the ledger may not be in a checkpoint yet
+    operator.deliver_to(sinks, wait, timeout_s if drain else None)
     operator.flush()
 
 
@@ -46,9 +63,3 @@ def _take(operator: Any, batch: Any) -> None:
         operator.add_messages(**batch)
     else:
         operator.add_messages(batch)
-
-
-def _deliver(operator: EmbeddedOperator[Any], sink: ArrowSink, wait: Callable[[float], None]) -> None:
-    for delivery_id in operator.ready:
-        operator.offers.offer(sink, operator.deliver(delivery_id).panes, delivery_id, wait)
-        operator.acknowledge(delivery_id)

@@ -6,6 +6,7 @@ or messages' position.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,51 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.embedded.window_metadata import END, START, WindowTables, get_sessions, get_windows
 from tidestate.operators.joins.names import ENDS, SESSIONS
+from tidestate.operators.joins.tables import JoinTables
+from tidestate.operators.windows.messages.window_metadata import END, START
 from tidestate.operators.windows.names import NO_KEY
-from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.reads import get_messages
+from tidestate.operators.windows.offsets import OFFSETS, nested_offsets
+from tidestate.operators.windows.stored_windows import EVENTS, Moment, partitions_of, value_of
+from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import UsageError, expect
+from tidestate.statestore.messages.reads import get_messages, scan_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.sorting import firsts, ranks
 
-Moment = int | datetime
-"""A time (a datetime, or microseconds since 1970 UTC), or an offset."""
 TimeRange = tuple[Moment | None, Moment | None, Moment | None, Moment | None]
 """Start time, start offset, end time, end offset of messages."""
 _MOST = 2**63 - 1
-
-
-def windows_in(
-    tables: WindowTables, view: StateView, start: Moment | None = None, end: Moment | None = None, session: Any = None
-) -> pa.Table:
-    """Windows that hold something from ``start`` to ``end``, by start and key: a row for each origin in each.
-
-    ``session`` is the key of the windows (a tuple where it has several columns); None asks for those of all keys.
-    ``count`` is that of the whole window.
-    """
-    low, high = _number(start), _number(end)
-    upper = None if high is None or high == _MOST else high + 1
-    key = None if session is None else _key(tables, session)
-    if not tables.sessions:
-        rows = get_windows(tables, view, low, upper, per_origin=True)
-        for name, value in (key or {}).items():
-            rows = rows.filter(pc.equal(rows[name], pa.scalar(value, rows[name].type)))
-    elif key is not None:
-        kind = tables.windows.schema.field(START).type
-        asked = [pa.array([value], tables.windows.schema.field(name).type) for name, value in key.items()]
-        bounds = [pa.array([bound], pa.int64()).cast(kind) for bound in (low, upper)]
-        request_index = pa.table([*asked, *bounds], names=[*key, "start", "end"])
-        rows = get_sessions(tables, view, request_index, per_origin=True).rows
-    else:
-        rows = _all_sessions(tables, view, low, high)
-    counts = view[tables.windows.name].lookup(rows.select(tables.windows.key_names)).rows["count"]
-    rows = rows.append_column("count", counts)
-    keys = [name for name in tables.key_names if name != NO_KEY]
-    return rows.select([START, END, *keys, "count", "origin", "start_offset", "last_offset"])
 
 
 def messages_in(
@@ -72,6 +47,100 @@ def messages_in(
 
     Raises `UsageError` where no messages are kept, or not with what is asked by.
     """
+    kept, start, end, given = _asked(tables, bounds, session, equal)
+    return get_messages(kept, view, start, end, **given).select(message_columns(kept))
+
+
+def messages_of(
+    tables: MessageTables | None,
+    views: Iterable[StateView],
+    bounds: TimeRange,
+    session: Any = None,
+    equal: Any = None,
+) -> pa.Table:
+    """As `messages_in`, of several state partitions, in order of (time, offset, origin)."""
+    parts = [messages_in(tables, view, bounds, session, equal) for view in views]
+    kept = expect(tables, "messages are read where they are kept")
+    return _sorted(pa.concat_tables(parts), [kept.position, OFFSET, ORIGIN]) if len(parts) > 1 else parts[0]
+
+
+def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[StateView]) -> pa.Table:
+    """Of a side of a join per origin the first and the last offset that is known, in order of the origins. Raises
+    `UsageError` if the side's messages are not known by their offsets.
+    """
+    if tables.name not in plan.identified:
+        raise UsageError(
+            "messages of this side are not known by an identity: name their offsets, join(offset=…)",
+            code="no-messages",
+            side=tables.name,
+        )
+    names = [ORIGIN, OFFSET]
+    parts = [part.select(names) for view in views for part in view[tables.seen.name].scan()]
+    known = pa.concat_tables([tables.seen.schema.empty_table().select(names), *parts])
+    ranges = known.group_by([ORIGIN], use_threads=False).aggregate([(OFFSET, "min"), (OFFSET, "max")])
+    ranges = ranges.select([ORIGIN, "offset_min", "offset_max"])
+    return ranges.rename_columns([ORIGIN, "start_offset", "last_offset"]).sort_by(ORIGIN)
+
+
+def message_partitions(
+    tables: MessageTables | None, partitions: int, session: Any = None, equal: Any = None
+) -> range:
+    """The state partitions that may have messages of these keys."""
+    if tables is None:
+        return range(partitions)
+    given: dict[str, Any] = {}
+    for names, form in ((tables.session_names, session), (tables.equal_names, equal)):
+        names, parts = _public(names), form if isinstance(form, tuple) else (form,)
+        if form is not None and len(parts) == len(names):
+            given |= dict(zip(names, parts, strict=True))
+    try:
+        keys = {name: value_of(value, tables.schema.field(name).type, name) for name, value in given.items()}
+    except UsageError:
+        return range(partitions)  # a reader refuses the value
+    return partitions_of(tables.partition_by, keys, partitions)
+
+
+def side_windows(
+    kind: Sliding | None,
+    tables: MessageTables,
+    views: Iterable[StateView],
+    start: Moment | None = None,
+    end: Moment | None = None,
+    key: Any = None,
+) -> pa.Table:
+    """The windows of a side of a join that overlap ``start`` to ``end``, of several state partitions: sessions, of a
+    ``key`` or of all, or windows of this ``kind``.
+    """
+    if tables.layout.by_session:
+        found = pa.concat_tables([sessions_over(tables, view, start, end, key) for view in views])
+        return _sorted(found, [START, *_public(tables.session_names)])
+    if key is not None:
+        raise UsageError("windows of a side have no key: leave key= out", code="message-range")
+    bounds = around(kind, tables, start, end)
+    return windows_over(kind, pa.concat_tables([messages_in(tables, view, bounds) for view in views]), start, end)
+
+
+def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:
+    return rows.sort_by([(name, "ascending") for name in names])
+
+
+def messages_scanned(
+    tables: MessageTables, view: StateView, bounds: TimeRange, session: Any = None, equal: Any = None
+) -> Iterator[pa.Table]:
+    """As `messages_in`, in the order of the store, in tables of bounded size."""
+    kept, start, end, given = _asked(tables, bounds, session, equal)
+    for rows in scan_messages(kept, view, start, end, **given):
+        yield rows.select(message_columns(kept))
+
+
+def message_columns(tables: MessageTables) -> list[str]:
+    """The columns of messages in answers."""
+    return _public(tables.schema.names)
+
+
+def _asked(
+    tables: MessageTables | None, bounds: TimeRange, session: Any, equal: Any
+) -> tuple[MessageTables, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
     if tables is None:
         raise UsageError("no messages are kept here: ask for it with retention= or layout=", code="no-messages")
     start_time, start_offset, end_time, end_offset = bounds
@@ -90,8 +159,7 @@ def messages_in(
         )
     if equal is not None:
         given["equal"] = _values(tables.equal_names, equal, "these messages have no equal fields: leave equal= out")
-    rows = get_messages(tables, view, start, end, **given)
-    return rows.select([name for name in rows.column_names if name != NO_KEY])
+    return tables, start, end, given
 
 
 def around(kind: Sliding | None, tables: MessageTables, start: Moment | None, end: Moment | None) -> TimeRange:
@@ -109,7 +177,8 @@ def around(kind: Sliding | None, tables: MessageTables, start: Moment | None, en
 def windows_over(
     kind: Sliding | None, messages: pa.Table, start: Moment | None = None, end: Moment | None = None
 ) -> pa.Table:
-    """Windows that overlap ``start`` to ``end``, made up from the ``messages`` that are kept of a side of a join.
+    """Windows that overlap ``start`` to ``end``, made up from the ``messages`` that a side of a join keeps: rows
+    as those of `kept_windows`, without values.
 
     A side without windows of its own has one that holds all; its bounds are null.
     """
@@ -132,9 +201,7 @@ def windows_over(
     whole = found.group_by([START], use_threads=False).aggregate([("offset_count", "sum")])
     place = pc.index_in(found[START], whole[START])
     messages_each = whole["offset_count_sum"].take(place)
-    columns = [found[START], found[END], messages_each, found[ORIGIN], found["offset_min"], found["offset_max"]]
-    made = pa.table(columns, names=[START, END, "count", "origin", "start_offset", "last_offset"])
-    return made.sort_by([(START, "ascending"), ("origin", "ascending")])
+    return _by_window({START: found[START], END: found[END]}, messages_each, found)
 
 
 def sessions_over(
@@ -142,17 +209,17 @@ def sessions_over(
     view: StateView,
     start: Moment | None = None,
     end: Moment | None = None,
-    session: Any = None,
+    key: Any = None,
 ) -> pa.Table:
-    """Sessions of a join that overlap ``start`` to ``end``, of a key or of all, by start and key: a row for each
-    origin of the messages of one side. One that holds no message of that side is left out.
+    """Sessions of a join that overlap ``start`` to ``end``, of a key or of all, by start and key: a row for each that
+    holds messages of one side, which are what it counts.
     """
     low, high, names = _number(start), _number(end), tables.session_names
-    if session is None:
+    if key is None:
         first = None if low is None or low == _MOST else (low + 1,)
         parts = [part.select([*names, START, END]) for part in view[ENDS].scan(key_range(first))]
     else:
-        values = _values(_public(names), session, "these sessions have no key: leave session= out")
+        values = _values(_public(names), key, "these sessions have no key: leave key= out")
         asked = pa.table({name: _one(tables, name, value) for name, value in zip(names, values, strict=True)})
         parts = [view[SESSIONS].ranges(asked).rows.select([*names, START, END])]
     keys = [tables.schema.field(name) for name in names]
@@ -171,10 +238,22 @@ def sessions_over(
     window = each["window"]
     counts = np.bincount(held.request_index.to_numpy(), minlength=found.num_rows)
     keys_of = {name: found[name].take(window) for name in _public(names)}
-    offsets = {"start_offset": each["offset_min"], "last_offset": each["offset_max"]}
     columns = {START: starts.take(window), END: ends.take(window), **keys_of}
-    made = pa.table({**columns, "count": pa.array(counts[window.to_numpy()]), "origin": each[ORIGIN], **offsets})
-    return made.sort_by([(name, "ascending") for name in (START, *keys_of, "origin")])
+    return _by_window(columns, pa.array(counts[window.to_numpy()]), each)
+
+
+def _by_window(windows: Mapping[str, Values], events: Values, each: pa.Table) -> pa.Table:
+    """``each`` origin in each of these ``windows``, with its offsets, as one row a window, in order."""
+    of_origin = {"__origin": each[ORIGIN], "__first": each["offset_min"], "__last": each["offset_max"]}
+    rows = pa.table({**windows, "__events": events, **of_origin})
+    order = [START, *(name for name in windows if name not in (START, END)), END]
+    rows = rows.sort_by([(name, "ascending") for name in (*order, "__origin")])
+    number, count = ranks(rows.select(order))
+    lengths = np.bincount(number, minlength=count).astype(np.int64)
+    made = rows.select([*windows, "__events"]).take(pa.array(firsts(number, count)))
+    offsets = nested_offsets(rows["__origin"], rows["__first"], rows["__last"], lengths)
+    ours = [f"{name}_" if name in windows else name for name in (EVENTS, OFFSETS)]
+    return made.append_column("__offsets", offsets).rename_columns([*windows, *ours])
 
 
 def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
@@ -197,25 +276,10 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
     return (time, offset)
 
 
-def _all_sessions(tables: WindowTables, view: StateView, low: int | None, high: int | None) -> pa.Table:
-    """Sessions of all keys, by the index of their ends."""
-    first = None if low is None or low == _MOST else (low + 1,)
-    ends = pa.concat_tables([tables.ends.schema.empty_table(), *view[tables.ends.name].scan(key_range(first))])
-    if high is not None:
-        ends = ends.filter(pc.less_equal(ends[START].cast(pa.int64()), high))
-    found = view[tables.offsets.name].ranges(ends.select(tables.windows.key_names)).rows
-    return found.sort_by([(name, "ascending") for name in (START, *tables.key_names, "origin")])
-
-
 def _number(at: Moment | None) -> int | None:
     if isinstance(at, datetime):
         return int(pa.scalar(at, TIME).cast(pa.int64()).as_py())
     return at
-
-
-def _key(tables: WindowTables, session: Any) -> dict[str, Any]:
-    names = _public(tables.key_names)
-    return dict(zip(names, _values(names, session, "these windows have no key: leave session= out"), strict=True))
 
 
 def _public(names: list[str]) -> list[str]:

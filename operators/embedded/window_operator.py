@@ -8,44 +8,46 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-import msgspec
+import numpy as np
 import pyarrow as pa
 
+from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.bind import bind_operator
 from tidestate.operators.embedded.embedded import EmbeddedOperator
-from tidestate.operators.embedded.intake import admit_messages
-from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.embedded.queries import Moment, messages_in, windows_in
-from tidestate.operators.embedded.rebuild import put_back, rebuildable
-from tidestate.operators.embedded.step import read_windows, window_step
-from tidestate.operators.embedded.step_result import StepResult
-from tidestate.operators.embedded.window_metadata import windows_replay_from
-from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.embedded.queries import message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.plan.classify import Classified, Intake
+from tidestate.operators.plan.classify import Classified, Intake, classify, conform
+from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.windows.names import GROUPS, START
-from tidestate.operators.windows.panes import results_of
+from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
+from tidestate.operators.windows.messages.plan import MessagePlan
+from tidestate.operators.windows.messages.rebuild import put_back
+from tidestate.operators.windows.messages.step import message_step
+from tidestate.operators.windows.messages.window_metadata import windows_replay_from
+from tidestate.operators.windows.stored_windows import Moment, asked_for, partitions_of
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
-from tidestate.statestore.messages.tables import OFFSET, ORIGIN, Retention
-from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
-from tidestate.statestore.spec.store import Parquet, StoreConfig
-from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema, schema_with_fields
+from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
 
-class WindowOperator(EmbeddedOperator[OperatorPlan]):
+class WindowOperator(EmbeddedOperator[MessagePlan]):
     """A description on a checkpoint folder. ``schema`` is that of the batches, with the columns ``origin`` and
     ``offset``.
 
-    A message is identified by (origin, offset) and takes effect once. One operator, one process, one state partition:
-    for more, run several, each with origins and a folder of its own. Close it, or use it in a ``with`` block.
+    A message is identified by (origin, offset) and takes effect once. Close it, or use it in a ``with`` block.
+    ``partitions`` is the number of state partitions of a new folder, 1 by default.
     ``equal`` names columns, next to the key, by which messages can be read (the design's keyed message store).
     ``policy`` decides what the start does if another process has the folder open, or the newest checkpoint is
     damaged. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
@@ -66,18 +68,23 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         policy: Policy | None = None,
         hook: JobHook = no_job_hook,
         time_zone: str | None = None,
+        partitions: int | None = None,
     ) -> None:
         self._time_zone = time_zone
-        plan = bind_operator(
-            description,
-            plain_schema(schema, time_zone),
-            origin=origin,
-            offset=offset,
-            retention=retention,
-            layout=layout,
-            equal=(equal,) if isinstance(equal, str) else tuple(equal),
+        if description.known is None:
+            identity = (origin, offset) if origin else (offset,)
+            description = description.messages(identity, retention=retention, layout=layout, equal=equal)
+        elif retention is not None or layout is not None or equal:
+            raise UsageError(
+                "the description says how messages are kept: leave retention=, layout= and equal= out",
+                code="message-identity",
+            )
+        schema = plain_schema(schema, time_zone)
+        plan = of_type(
+            bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
         )
-        super().__init__(plan, checkpoint, store, policy, hook)
+        marked = replace(plan, configuration=plan.configuration | {BY_HAND: {}})
+        super().__init__(marked, checkpoint, store, policy, hook, partitions)
 
     def add_messages(self, batch: ArrowRows) -> dict[str, int]:
         """Process messages. Returns counters: accepted, duplicates, late and so on. If it raises, nothing was
@@ -108,20 +115,26 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         """The key layout of the messages; None if only their identities are kept."""
         return self._plan.layout
 
-    def windows(self) -> pa.Table:
-        """The windows that can still emit panes, by key, with their current results."""
-        state = self._current()
-        plan = self._plan.reading(lambda windows: read_windows(self._plan, state, windows))
-        rows = pa.concat_tables([self._plan.groups.schema.empty_table(), *state[GROUPS].scan()])
-        return results_of(plan, rows)
+    def get_windows(
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The retained windows that overlap ``start`` to ``end``, both inclusive, in order of start and key.
 
-    def get_windows(self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None) -> pa.Table:
-        """The retained windows that overlap ``start`` to ``end``, both inclusive, ordered by start.
-
-        With their bounds, key, count, and the first and last offset of each origin. Bounds are times, or offsets or
-        numbers if windows are of those. ``session`` is the key of the windows to return; None returns all.
+        With their bounds, key, current results, number of ``events`` and emitted ``panes``, and ``offsets``: the
+        first and the last of each origin. Bounds are times, or offsets or numbers if windows are of those. ``key``:
+        a value, a tuple if it has several columns, or some of its columns with their values. ``values``: which
+        results; by default all.
         """
-        return windows_in(self._plan.metadata, self._current(), start, end, session)
+        asked = asked_for(self._plan, start, end, key, values)
+        views = self._views(partitions_of(self._plan.partition_by, asked.keys, self._job.head.partitions))
+        mark = self.watermark_us
+        rows = (part for view in views for part in kept_windows(self._plan, view, mark, asked))
+        return sorted_windows(self._plan, asked, rows)
 
     def get_messages(
         self,
@@ -139,52 +152,34 @@ class WindowOperator(EmbeddedOperator[OperatorPlan]):
         equal columns, that is the key of other windows, or the columns named ``equal``.
         """
         bounds = (start_time, start_offset, end_time, end_offset)
-        return messages_in(self._plan.messages, self._current(), bounds, session, equal)
+        tables = self._plan.messages
+        numbers = message_partitions(tables, self._job.head.partitions, session, equal)
+        return messages_of(tables, self._views(numbers), bounds, session, equal)
 
     def replay_from(self) -> pa.Table:
         """Per origin the start offset of the earliest retained window, and the last processed offset."""
-        return windows_replay_from(self._plan.metadata, self._current())
+        return windows_replay_from(self._plan.metadata, self._views())
 
-    def rebuild(self, batches: Iterable[ArrowRows]) -> None:
-        """Restore messages whose files were lost, by a replay from `replay_from`.
-
-        Windows and identities stay as they are; only messages that had been accepted are restored. Raises
-        `UsageError` if no messages are missing.
+    def rebuild(self, replay: Iterable[ArrowRows]) -> None:
+        """Put back stored messages whose files were lost, by a replay from `replay_from`, in batches; each is durable
+        at once. The operator was opened with ``Policy(messages="rebuild")``; see `Standalone.rebuild`.
         """
-        lost = rebuildable(self._plan).messages.name
-        self.close()
-        rejected = self._rejected()
-        base = self._base
-        left = msgspec.structs.replace(base, files=tuple(ref for ref in base.files if ref.table != lost))
-        tables = self._job.tables(self._plan.name)
-        opening = open_store(Parquet(), self._job.checkpoint.objects, "", tables, left)
-        with opening as store, self._all_or_nothing():
-            self._state = OverlayView(store, tables)
-            for batch in batches:
-                self._state.apply(put_back(self._plan, self._state, as_table(batch, self._time_zone), rejected))
-            self._flush(base=left)
+        self._rebuild(as_table(batch, self._time_zone) for batch in replay)
 
-    def _admit(self, state: OverlayView, batch: pa.Table, intake: Intake) -> Classified:
-        return admit_messages(self._plan, state, batch, intake)
+    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
+        plan = self._plan
+        if not plan.watermarks.filters_rows:
+            return classify(plan, batch, intake, self._job.head.partitions)
+        # The watermark follows from the order of new messages: those that come again must not be read twice.
+        rows = conform(plan, batch, intake)
+        plan.known_by.check_known(rows)
+        again = first_of_each(plan.known_by.of(rows)) != np.arange(rows.num_rows)
+        seen = plan.identities.seen
+        return self._classify_new(rows, lambda view, own: is_known(view, seen, plan.known_by.of(own)), intake, again)
 
-    def _move(self, state: OverlayView, admitted: Classified, at: StepTimes) -> StepResult:
-        return window_step(self._plan, state, admitted, at)
-
-    def _rejected(self) -> pa.Table:
-        """Who is in the late ledger: (origin, offset)."""
-        names = [self._plan.origin, self._plan.offset]
-        empty = self._plan.identities.seen.key_schema.empty_table().select([ORIGIN, OFFSET])
-        ledgers = (
-            read_rows(self._job.checkpoint, output.late, self._plan.late_schema)
-            for output in self._job.checkpoint.outputs()
-            if output.late
-        )
-        found = [
-            _wholly(rows).select(names).rename_columns(empty.column_names).cast(empty.schema) for rows in ledgers
-        ]
-        return pa.concat_tables([empty, *found])
-
-
-def _wholly(rejected: pa.Table) -> pa.Table:
-    """Ledger rows of messages that no window took: one that names a window is about that alone."""
-    return rejected.filter(rejected[START].is_null()) if START in rejected.column_names else rejected
+    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+        if not at.rebuilding:
+            return message_step(self._plan, state, arriving, at)
+        moved = put_back(self._plan, state, arriving, at)
+        state.apply(moved.changes)
+        return StepResult(moved)

@@ -1,22 +1,26 @@
-"""Delivery of panes: a sink is offered the panes of a checkpoint until it accepts them.
+"""Delivery: a sink is offered the panes of a checkpoint, or its late rows, until it accepts them.
 
 At least once, in order. The rows of a `DeliveryId` never change, so a sink that remembers the highest checkpoint it
-accepted from each run has every pane exactly once.
+accepted from each run has every row exactly once.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.describe.sinks import Refused, Sink
+from tidestate.operators.describe.sinks import Sink, accepts, is_ready
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.outputs import DeliveryId, Output
+from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.files import tails
 from tidestate.statestore.files.refs import FileRef
 
@@ -25,42 +29,151 @@ log = logging.getLogger("tidestate")
 _P = TypeVar("_P")
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 """The first and the longest pause between two offers to a sink that refuses; each is twice the one before."""
+PATIENCE_S = 60.0
+"""How long the end of a job waits for its sinks, unless the caller says otherwise."""
+_NOT_READY = "the sink is not ready"
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a sink is offered at once: files of one checkpoint, with panes or with the late rows of one operator.
+
+    ``plan``: its rows have the columns of this operator; None if the columns are those of the files.
+    """
+
+    kind: OutputKind
+    id: DeliveryId
+    files: tuple[FileRef, ...]
+    plan: Plan | None
+
+    def __str__(self) -> str:
+        what = "panes" if self.kind == "panes" else f"late rows of {self.id.operator}"
+        return f"the {what} of checkpoint {self.id.checkpoint}"
+
+
+def deliveries(kind: OutputKind, output: Output, plans: Mapping[str, Plan]) -> list[Delivery]:
+    """What a sink is offered of the output of a checkpoint, in order. The operators of the job, or their columns, may
+    have been different then.
+    """
+    files = output.ledgers if kind == "late" else {output.delivery_id: output.panes}
+    writers = {delivery_id: refs[0].path.split("/")[1] for delivery_id, refs in files.items() if refs}
+    return [Delivery(kind, one, files[one], plans.get(name)) for one, name in writers.items()]
 
 
 class Offers:
-    """Offers panes to a sink until it accepts them, with growing pauses. Blocks meanwhile.
+    """Offers deliveries to sinks until they accept them, with growing pauses. Blocks meanwhile.
 
-    ``check`` is called before each offer; its error ends the wait, and the panes stay undelivered.
+    ``check`` is called before each offer; its error ends the wait, and the delivery stays outstanding.
     """
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
+        self._patience_us: int | None = None
+        self._waited_us = 0
         self.waiting_since_us: int | None = None
-        """The processing time since which the sink has refused; None if it does not."""
+        """The processing time since which a sink has refused; None if none does."""
+        self.calling_since_us: int | None = None
+        """The processing time of the call of a sink that has not returned yet; None if there is none."""
 
-    def offer(
-        self, sink: Sink[_P], panes: _P, delivery_id: DeliveryId, wait: Callable[[float], None] = time.sleep
-    ) -> None:
+    @property
+    def waited_us(self) -> int:
+        """For how long sinks have refused in this run."""
+        since = self.waiting_since_us
+        return self._waited_us + (max(0, now_us() - since) if since is not None else 0)
+
+    def check_called(self, timeout_s: float | None) -> None:
+        """Raise `UnavailableError` (``sink-hangs``) if a sink was called so long ago and has not returned."""
+        since = self.calling_since_us
+        if timeout_s is not None and since is not None and now_us() - since >= timeout_s * 1e6:
+            raise UnavailableError(
+                "a sink was called and has not returned: end this process, the next start offers it the same again",
+                code="sink-hangs",
+                seconds=(now_us() - since) // 1_000_000,
+            )
+
+    @contextmanager
+    def within(self, patience_s: float | None) -> Iterator[None]:
+        """Inside, the waits together end after so many seconds, with `UnavailableError` (``sink-refuses``)."""
+        self._patience_us = None if patience_s is None else now_us() + int(patience_s * 1e6)
+        try:
+            yield
+        finally:
+            self._patience_us = None
+
+    def offer(self, sink: Sink[_P], rows: _P, delivery: Delivery, wait: Callable[[float], None] = time.sleep) -> None:
         """Returns when the sink has accepted them. ``wait`` is called with the seconds of each pause. Raises what the
         sink and ``wait`` raise.
         """
+
+        def offered() -> bool:
+            self._check()
+            return is_ready(sink) and accepts(lambda: sink(rows, delivery.id))
+
+        self._until(offered, f"the sink refuses {delivery}", wait)
+
+    def hold(self, sinks: Iterable[Sink[Any]], wait: Callable[[float], None] = time.sleep) -> None:
+        """Returns when all ``sinks`` are ready; for the intake. Else as `offer`."""
+        sinks = list(sinks)
+
+        def ready() -> bool:
+            if self.waiting_since_us is not None:
+                self._check()
+            return all(map(is_ready, sinks))
+
+        self._until(ready, _NOT_READY, wait)
+
+    def ready(self, sinks: Iterable[Sink[Any]]) -> bool:
+        """Whether all ``sinks`` are ready now, without a wait: one begins, or ends, with the answer."""
+        found = self._called(lambda: all(map(is_ready, sinks)))
+        if found:
+            self._end_of_wait(_NOT_READY)
+        else:
+            self._begin_of_wait(_NOT_READY)
+        return found
+
+    def _until(self, attempt: Callable[[], bool], what: str, wait: Callable[[float], None]) -> None:
         try:
             for pause_s in _pauses():
-                self._check()
-                if _accepts(sink, panes, delivery_id):
-                    break
-                if self.waiting_since_us is None:
-                    self.waiting_since_us = now_us()
-                    log.warning(
-                        "the sink refuses the panes of checkpoint %d: no input is processed until it accepts them",
-                        delivery_id.checkpoint,
-                    )
-                wait(pause_s)
-            if self.waiting_since_us is not None:
-                seconds = (now_us() - self.waiting_since_us) / 1e6
-                log.warning("the sink accepted checkpoint %d after %.0f s", delivery_id.checkpoint, seconds)
+                if self._called(attempt):
+                    self._end_of_wait(what)
+                    return
+                self._begin_of_wait(what)
+                wait(self._allowed(pause_s, what))
         finally:
-            self.waiting_since_us = None
+            self.give_up()
+
+    def give_up(self) -> None:
+        """End a wait, whatever its sink does."""
+        self._waited_us, self.waiting_since_us = self.waited_us, None
+
+    def _begin_of_wait(self, what: str) -> None:
+        if self.waiting_since_us is None:
+            self.waiting_since_us = now_us()
+            log.warning("%s: no input is processed until it accepts", what)
+
+    def _end_of_wait(self, what: str) -> None:
+        if self.waiting_since_us is not None:
+            seconds = (now_us() - self.waiting_since_us) / 1e6
+            log.warning("input is processed again after %.0f s: %s no longer", seconds, what)
+        self.give_up()
+
+    def _called(self, attempt: Callable[[], bool]) -> bool:
+        self.calling_since_us = now_us()
+        try:
+            return attempt()
+        finally:
+            self.calling_since_us = None
+
+    def _allowed(self, pause_s: float, what: str) -> float:
+        """The pause, cut to what is left of the patience."""
+        if self._patience_us is None:
+            return pause_s
+        left_s = (self._patience_us - now_us()) / 1e6
+        if left_s <= 0:
+            raise UnavailableError(
+                f"{what}, and the time to wait for it is over: the next start offers it first", code="sink-refuses"
+            )
+        return min(pause_s, left_s)
 
 
 def _pauses() -> Iterator[float]:
@@ -70,21 +183,13 @@ def _pauses() -> Iterator[float]:
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
-def _accepts(sink: Sink[_P], panes: _P, delivery_id: DeliveryId) -> bool:
-    try:
-        return sink(panes, delivery_id) is not False
-    except Refused:
-        return False
-
-
-def read_panes(checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
-    """The panes of a checkpoint, in the columns of ``plan`` if it wrote them in these: the output operator of the
-    job, or its columns, may have been different then.
-    """
-    tables = as_written(checkpoint, output.panes)
-    of_plan = all(ref.path.startswith(f"panes/{plan.name}/") for ref in output.panes)
-    if of_plan and all(_columns(table.schema) == _columns(plan.pane_schema) for table in tables):
-        tables = [plan.pane_schema.empty_table(), *(table.cast(plan.pane_schema) for table in tables)]
+def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
+    """The rows of a delivery, in the columns of its plan if they were written in these."""
+    tables, plan = as_written(checkpoint, delivery.files), delivery.plan
+    if plan is not None:
+        schema = plan.pane_schema if delivery.kind == "panes" else plan.late_schema
+        if all(_columns(table.schema) == _columns(schema) for table in tables):
+            tables = [table.cast(schema) for table in tables]
     return pa.concat_tables(tables)
 
 

@@ -6,8 +6,10 @@ loop over tables, a test, or calls of an embedded operator. The order is always 
 1. a round is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest
 3. it is logged, with warnings of rejected rows
-4. panes go to the sink, oldest first; while it refuses, the driver waits
-5. what the sink has accepted is acknowledged with the next manifest, or at the `end`
+4. panes and late rows go to their sinks, oldest first; while one refuses, the driver waits
+5. what a sink has accepted is acknowledged with the next manifest, or at the `end`
+
+Before 1 the driver waits until the sinks are ready.
 """
 
 from __future__ import annotations
@@ -22,18 +24,19 @@ from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.describe.sinks import Sink
-from tidestate.operators.engine.delivery import Offers, read_rows
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, deliveries, read_rows
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.level import without_input
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.phases import Stopwatch, round_times
+from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
-from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.figures import SinkWaits
+from tidestate.operators.progress.rounds import Progress, skip_idle_time
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import CheckpointKind, Manifest
+from tidestate.recovery.log.manifest import CheckpointKind, Manifest, OutputKind
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore.errors import TidestateError, invariant
@@ -69,12 +72,12 @@ class Engine(Protocol[B_contra, P_co]):
         round.
         """
 
-    def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> P_co:
-        """The panes of ``output``, whose checksums are verified; see `read_panes`."""
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
+        """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
 
 
 class Driver(Generic[B, _P]):
-    """Runs a job with an engine and, if there is one, a sink; ``wait`` as in `Offers.offer`.
+    """Runs a job with an engine and its sinks; ``wait`` as in `Offers.offer`.
 
     The lease is given back once ``still`` returns False. Only one thread at a time may call: several must take the
     ``lock``.
@@ -84,13 +87,14 @@ class Driver(Generic[B, _P]):
         self,
         job: Job,
         engine: Engine[B, _P],
-        sink: Sink[_P] | None = None,
+        sinks: Sinks[_P] | None = None,
         *,
         wait: Callable[[float], None] = time.sleep,
         still: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.job, self._engine, self._sink, self._wait = job, engine, sink, wait
-        job.parallel = engine.parallel
+        self.job, self._engine, self._wait = job, engine, wait
+        self._sinks: Sinks[_P] = sinks or Sinks()
+        job.parallel, job.late_sink = engine.parallel, self._sinks.late is not None
         self.lock = threading.Lock()
         self._watch = Stopwatch()
         self.offers = offers = Offers(job.check_newest)
@@ -116,6 +120,7 @@ class Driver(Generic[B, _P]):
         except TidestateError as error:
             log.warning("the last deliveries could not be recorded, and are repeated at the next start: %s", error)
         finally:
+            self.offers.give_up()
             self._heartbeat.end()
 
     @contextmanager
@@ -141,9 +146,20 @@ class Driver(Generic[B, _P]):
 
     def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
         """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
+        self.hold()
         round_ = self._round(clock_us, reprocessing=True)
         results = self._engine.run(round_, ledger_pieces(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
+
+    def rebuild(self, replay: B) -> Manifest:
+        """Put back messages that were lost, from a ``replay`` of the streams: rows in any order, any number of times.
+        Raises `UsageError` where none can be put back.
+        """
+        check_replayed(self.job.graph)
+        self.hold()
+        round_ = self._round(None, rebuilding=True)
+        results = self._engine.take(round_, replay)
+        return self.commit(round_.sequence, results, "feed", _clock(round_, None), rebuilt=True)
 
     def tick(
         self, after: Callable[[GraphRound], dict[str, Progress]], clock_us: int | None = None, **how: bool
@@ -158,8 +174,10 @@ class Driver(Generic[B, _P]):
 
     def advance(self, clock_us: int) -> None:
         """Advance the clock without input. Publishes a checkpoint if something is due, or a watermark moves that the
-        clock alone would not restore after a restart; see `GraphRound.keeps`.
+        clock alone would not restore after a restart; see `GraphRound.keeps`. Does nothing while a sink is not ready.
         """
+        if not self.offers.ready(self._sinks.each.values()):
+            return
         head, round_ = self.head, self._round(clock_us)
         after = round_.after({})
         due = head.due_us is not None and head.due_us <= round_.now_us
@@ -168,13 +186,21 @@ class Driver(Generic[B, _P]):
         else:
             self.job.set_progress(after)
 
-    def drain(self) -> bool:
-        """End the input: every window fires, and no more input is accepted. False if it had ended before."""
-        if self.head.drained:
-            self.deliver()
-            return False
-        self.tick(GraphRound.finished, drained=True)
-        return True
+    def skip_idle_time(self, now_us: int) -> None:
+        """No source was idle until ``now_us``: a batch was running, or a sink was waited for, and none was polled."""
+        self.job.set_progress({name: skip_idle_time(one, now_us) for name, one in self.job.progress.items()})
+
+    def drain(self, timeout_s: float | None = PATIENCE_S) -> bool:
+        """End the input: every window fires, and no more input is accepted. False if it had ended before.
+
+        Raises `UnavailableError` (``sink-refuses``) if the sinks have not accepted everything after ``timeout_s``.
+        """
+        with self.offers.within(timeout_s):
+            if self.head.drained:
+                self.deliver()
+                return False
+            self.tick(GraphRound.finished, drained=True)
+            return True
 
     def commit(
         self, sequence: int, results: Sequence[OperatorResult], kind: CheckpointKind, position: Position, **how: bool
@@ -187,33 +213,50 @@ class Driver(Generic[B, _P]):
             warn_of_purged(self.job, manifest)
         with self._watch.timed("deliver"):
             self.deliver()
-        of_tasks = [one.spent_us for one in results]
-        times = round_times(self._watch.take(), of_tasks, min(self._engine.parallel, len(results)))
+        parallel = min(self._engine.parallel, len({one.span for one in results}))
+        times = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
         log.debug("checkpoint %d: seconds by phase: %s", manifest.id, times)
         return manifest
 
-    def deliver(self) -> None:
-        """Offer the sink all outstanding panes, those of the newest checkpoint included.
+    @property
+    def waits(self) -> SinkWaits:
+        """How this run has waited for its sinks, and what is not delivered."""
+        job = self.job
+        had = min((job.delivered.up_to(kind) for kind in self._sinks.each), default=job.head.id)
+        return SinkWaits(self.offers.waiting_since_us, self.offers.waited_us, job.head.id - had)
+
+    def hold(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
+        """Wait until the sinks, by default those of the job, are ready to take more. Raises `UsageError` if the input
+        has ended.
+        """
+        self.job.check_open()
+        self.offers.hold((sinks or self._sinks).each.values(), wait or self._wait)
+
+    def deliver(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
+        """Offer the sinks, by default those of the job, all that is outstanding, the newest checkpoint included.
 
         Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
-        `FencedError` if a newer run or a reset has published meanwhile: its line may not have these panes.
+        `FencedError` if a newer run or a reset has published meanwhile: its line may not have these rows.
         """
-        if self._sink is None:
-            return
-        job = self.job
-        for output in self.outstanding():
-            invariant(job.delivered < output.id <= job.head.id, "ids of deliveries rise", id=output.id)
-            if output.panes:
-                panes = self._engine.panes(job.checkpoint, output, job.plan)
-                self.offers.offer(self._sink, panes, output.delivery_id, self._wait)
-            job.mark_delivered(output.id, had_panes=bool(output.panes))
+        job, each = self.job, (sinks or self._sinks).each
+        job.late_sink = job.late_sink or "late" in each
+        for output in self.outstanding(*each):
+            for kind, sink in each.items():
+                if output.id > job.delivered.up_to(kind):
+                    invariant(output.id <= job.head.id, "what is delivered is published", id=output.id)
+                    due = deliveries(kind, output, job.graph.plans)
+                    for one in due:
+                        rows = self._engine.read(job.checkpoint, one)
+                        self.offers.offer(sink, rows, one, wait or self._wait)
+                    job.mark_delivered(output.id, kind, any_rows=bool(due))
 
-    def outstanding(self) -> Iterator[Output]:
-        """Outputs that no sink has accepted, oldest first; also those without panes."""
+    def outstanding(self, *kinds: OutputKind) -> Iterator[Output]:
+        """Outputs of which a sink has not accepted all of these, oldest first; also those without any."""
         job, head = self.job, self.job.head
-        if job.delivered < head.id - 1:
-            yield from job.checkpoint.outputs(job.delivered + 1, head.id - 1)
-        if job.delivered < head.id:
+        had = min((job.delivered.up_to(kind) for kind in kinds), default=head.id)
+        if had < head.id - 1:
+            yield from job.checkpoint.outputs(had + 1, head.id - 1)
+        if had < head.id:
             yield output_of(head)
 
     def rows(self, manifest: Manifest | None) -> pa.Table:
@@ -221,13 +264,14 @@ class Driver(Generic[B, _P]):
         panes = manifest.panes if manifest is not None else ()
         return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
 
-    def _round(self, clock_us: int | None, *, reprocessing: bool = False) -> GraphRound:
+    def _round(self, clock_us: int | None, **how: bool) -> GraphRound:
         self.job.check_open()
-        return self.job.round(clock_us, reprocessing=reprocessing).divided(self._engine.tasks)
+        return self.job.round(clock_us, **how).divided(self._engine.tasks)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
     ) -> Manifest:
+        self.hold()
         round_ = self._round(clock_us)
         with self._watch.timed("engine"):
             results = self._engine.take(round_, batch)

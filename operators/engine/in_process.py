@@ -7,16 +7,14 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tidestate.operators.engine.delivery import read_panes
+from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.level import run_level
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.pieces import Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after
 from tidestate.operators.plan.graph import one_batch
-from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import Output
 
 Batches: TypeAlias = Iterable[pa.Table | Mapping[str, pa.Table]]
 """One batch in pieces: each a table of the only stream, or tables by stream."""
@@ -52,9 +50,9 @@ class InProcess:
             _sort(waiting, downstream)
         return results
 
-    def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> pa.Table:
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
         """As in `Engine`."""
-        return read_panes(checkpoint, output, plan)
+        return read_delivery(checkpoint, delivery)
 
 
 def _sort(waiting: dict[int, list[Piece]], pieces: Iterable[Outgoing]) -> None:

@@ -16,9 +16,11 @@ from tidestate.operators.bind.evolve import after_step, check_followed, new_oper
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import OperatorResult, Round
+from tidestate.operators.engine.rebuild import after_replay, replayed, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.advance_time import Advance
@@ -31,10 +33,12 @@ from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import (
     CheckpointKind,
+    Delivered,
     Head,
     InputPosition,
     Manifest,
     OperatorState,
+    OutputKind,
     Restore,
     Scan,
     SparkPosition,
@@ -84,7 +88,9 @@ class Job:
         self._hook = hook
         stored = {name: progress_of(operator) for name, operator in self.head.operators.items()}
         self.delivered = delivered(checkpoint, head.manifest)
-        """The id of the last checkpoint that a sink has accepted."""
+        """What sinks have accepted."""
+        self.late_sink = False
+        """Whether this run has a sink for late rows."""
         self._recorded = True
         self._progress = {name: restarted(stored.get(name) or begun, begun) for name, begun in graph.begin().items()}
         self._kept = self._progress
@@ -132,12 +138,15 @@ class Job:
         else:
             graph = taken.graph
             _warn_of_other(partitions, newest.manifest, checkpoint)
+            operators = taken.operators
+            if policy.messages == "rebuild":
+                operators = without_lost(checkpoint, graph, operators, newest.manifest.id + 1)
             manifest = successor(
                 newest,
                 "fence",
                 checkpoint.writer,
                 now_us(),
-                operators=taken.operators,
+                operators=operators,
                 input=taken.input_of(newest.manifest),
                 delivered=delivered(checkpoint, newest.manifest),
             )
@@ -171,12 +180,13 @@ class Job:
                 id=self.head.id,
             )
 
-    def round(self, now_us: int | None = None, *, reprocessing: bool = False) -> GraphRound:
+    def round(self, now_us: int | None = None, *, reprocessing: bool = False, rebuilding: bool = False) -> GraphRound:
         """The round of the next checkpoint, at this processing time (default: that of the last one).
-        ``reprocessing``: its input is from the late ledger.
+        ``reprocessing``: its input is from the late ledger; ``rebuilding``: it is a replay for lost messages.
         """
         was = self.head.processing_us
         now = _latest(was, now_us) or 0
+        replays = replayed(self.graph)
         rounds = {
             name: Round(
                 root=self.checkpoint.objects.root,
@@ -193,7 +203,10 @@ class Job:
                 was_us=now if was is None else was,
                 now_us=now,
                 origins=self.head.operators[name].origins,
-                reprocessing=reprocessing,
+                reprocessing=reprocessing or rebuilding,
+                replayable=plan.replayable if name in replays else (),
+                rebuilding=rebuilding and name in replays,
+                incomplete=self.head.operators[name].rebuilding is not None,
                 is_output=plan is self.graph.output,
                 is_read=bool(self.graph.readers(name)),
                 combiners=registrations(self.tables(name)),
@@ -222,9 +235,10 @@ class Job:
         drained: bool = False,
         fed: bool = False,
         withheld: bool = False,
+        rebuilt: bool = False,
     ) -> Manifest:
         """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
-        its panes.
+        its output; ``rebuilt``: it was a replay for messages that were lost.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
@@ -238,6 +252,8 @@ class Job:
             for name, (first, *_) in answers.items()
         }
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
+        for name in replayed(self.graph) if rebuilt else ():
+            operators[name] = after_replay(plans[name], operators[name], answers[name], head.id + 1)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
         counters = total([self._named(one) for one in ordered])
@@ -256,7 +272,7 @@ class Job:
             scan=position.scan,
             panes=tuple(ref for one in ordered for ref in one.panes),
             late=tuple(ref for one in ordered for ref in one.late),
-            delivered=head.id + 1 if withheld else self.delivered,
+            delivered=self._delivered(withheld),
             counters=counters,
             fed=head.id if fed else head.fed,
             restored=restored,
@@ -281,22 +297,27 @@ class Job:
         """Raise `FencedError` if a newer run or a reset has published after this job's newest checkpoint."""
         self.checkpoint.check_newest(self.head)
 
-    def mark_delivered(self, checkpoint_id: int, *, had_panes: bool = True) -> None:
-        """A sink has accepted everything up to this checkpoint; durable with the next one, or `acknowledge`."""
+    def _delivered(self, withheld: bool) -> Delivered:
+        """What the next checkpoint records as delivered; its own output too if no sink gets it."""
+        found, own = msgspec.structs.replace(self.delivered, late_sink=self.late_sink), self.head.id + 1
+        return found.reached("panes", own).reached("late", own) if withheld else found
+
+    def mark_delivered(self, checkpoint_id: int, kind: OutputKind = "panes", *, any_rows: bool = True) -> None:
+        """A sink has accepted all output of a kind up to this checkpoint; durable with the next, or `acknowledge`."""
         invariant(
             checkpoint_id <= self.head.id,
             "a sink accepts only what is published",
             id=checkpoint_id,
             head=self.head.id,
         )
-        self.delivered = max(self.delivered, checkpoint_id)
-        self._recorded = self._recorded and not had_panes
+        self.delivered = self.delivered.reached(kind, checkpoint_id)
+        self._recorded = self._recorded and not any_rows
 
     def acknowledge(self) -> None:
         """Make durable what the sink has accepted, without a checkpoint. Raises `UnavailableError`."""
         if not self._recorded:
-            up_to = self.delivered  # read first: a batch may be committed meanwhile
-            acknowledge(self.checkpoint, self.head, up_to)
+            so_far = self.delivered  # read first: a batch may be committed meanwhile
+            acknowledge(self.checkpoint, self.head, so_far)
             self._recorded = True
 
     def _restored(self, head: Manifest, results: Sequence[OperatorResult]) -> Restore:
@@ -305,10 +326,9 @@ class Job:
         return restore_of(head, self._store, parts, self.parallel)
 
     def _named(self, result: OperatorResult) -> dict[str, int]:
-        """The counters of an answer, prefixed with the operator's name if there are several."""
-        if self.graph.single:
-            return result.counters
-        return {f"{result.operator}.{name}": count for name, count in result.counters.items()}
+        """The counters of an answer that a manifest keeps, prefixed with the operator's name if there are several."""
+        prefix = "" if self.graph.single else f"{result.operator}."
+        return {f"{prefix}{name}": count for name, count in result.counters.items() if name != INCOMPLETE}
 
 
 def _adds_up(counters: dict[str, int]) -> bool:

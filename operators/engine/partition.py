@@ -10,13 +10,14 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import Rejections
+from tidestate.operators.engine.memory_pool import prefer_jemalloc
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
@@ -51,8 +52,10 @@ class Round:
     ``tables`` are those of its plan, with the column ids of its files; ``base`` the state partitions before the
     round, by number, in a task only its own, and ``expired`` the bounds that hold in all of them; ``sequence`` the id
     of the checkpoint; ``progress`` that before the round; ``was_us`` and ``now_us`` the processing times before and
-    after. ``is_output``: the job delivers its panes; ``is_read``: other operators read them; ``combiners``: those of
-    the driver, registered in a worker when it unpickles this.
+    after. ``replayable``: the tables whose rows a replay of the streams can put back; ``rebuilding``: arrivals are
+    one, see `Driver.rebuild`; ``incomplete``: some messages were lost. ``is_output``: the job delivers its panes;
+    ``is_read``: other operators read them; ``combiners``: those of the driver, registered in a worker when it
+    unpickles this.
     """
 
     root: str
@@ -70,6 +73,9 @@ class Round:
     origins: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
     reprocessing: bool = False
+    replayable: tuple[str, ...] = ()
+    rebuilding: bool = False
+    incomplete: bool = False
     is_output: bool = True
     is_read: bool = False
     combiners: tuple[Registration, ...] = ()
@@ -99,7 +105,14 @@ class Round:
 
     def due(self, partition: int, after: Progress) -> bool:
         """Whether a step without arrivals may do anything in a partition, in a round that ends with this progress."""
-        return self.reprocessing or is_due(self.base[partition], after.watermark_us, self.now_us)
+        return self.due_everywhere(after) or is_due(self.base[partition], after.watermark_us, self.now_us)
+
+    def due_everywhere(self, after: Progress) -> bool:
+        """Whether it may in all of them, whatever their entries say."""
+        if self.reprocessing or not self.plan.follows_sides:
+            return self.reprocessing
+        marks = Rounds(self.plan.watermarks)
+        return marks.newest(self.progress) != marks.newest(after)
 
     def identity(self, partition: int) -> str:
         """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
@@ -166,12 +179,13 @@ def run_partition(
 
     ``after`` is the progress at the end of the round. Raises `CorruptionError` for damaged files.
     """
+    prefer_jemalloc()
     check_partition(round_.plan, partition, round_.partitions, arriving)
     try:
         return _attempt(round_, partition, arriving, after, objects, watch)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
-            raise
+            raise with_rebuild(error, round_) from None
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
         return _attempt(round_, partition, arriving, after, objects, watch)
@@ -181,12 +195,25 @@ def _attempt(
     round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     restore = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
-    with round_.open(objects, partition, restore) as store:
-        with watch.timed("group"):
-            moved = round_.plan.step(store, arriving, step_times(round_, after))
-        result = write_state(objects, round_, partition, moved.changes, restore.restored)
+    with round_.open(objects, partition, restore) as store, watch.timed("group"):
+        due_mark = None if round_.due(partition, after) else round_.base[partition].due_mark
+        moved = round_.plan.step(store, arriving, replace(step_times(round_, after), due_mark=due_mark))
+    # The store is closed: what it has read is not held while levels are folded.
+    result = write_state(objects, round_, partition, moved.changes, restore.restored)
     state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
     return msgspec.structs.replace(result, state=state), moved
+
+
+def with_rebuild(error: CorruptionError, round_: Round) -> CorruptionError:
+    """The error, with what to do if the file has messages that a replay can put back."""
+    path, files = error.context.get("path"), (ref for one in round_.base.values() for ref in one.files)
+    if not any(ref.path == path and ref.table in round_.replayable for ref in files):
+        return error
+    return CorruptionError(
+        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them',
+        code=error.code,
+        **error.context,
+    )
 
 
 def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table) -> None:
@@ -248,6 +275,8 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         round_.was_us,
         round_.now_us,
         round_.reprocessing,
+        round_.rebuilding,
+        round_.incomplete,
         sides_before=marks.newest(round_.progress),
         sides=marks.newest(after),
         steps=marks.steps(after),

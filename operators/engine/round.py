@@ -106,6 +106,11 @@ class GraphRound:
         """The progress of all operators before the round."""
         return {name: round_.progress for name, round_ in self.rounds.items()}
 
+    @property
+    def rebuilding(self) -> bool:
+        """Whether its input is a replay: only operators whose messages it puts back read it."""
+        return any(one.rebuilding for one in self.rounds.values())
+
     def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
         """The progress of all operators after the claims of the streams' pieces; unchanged when reprocessing."""
         if self.first.reprocessing:
@@ -140,9 +145,13 @@ class Intakes:
         for name, rows in batch.items():
             for operator, node, place, feed in self._round.graph.readers(name):
                 reader = node.plan.name
+                if self._round.rebuilding and not self._round.rounds[reader].rebuilding:
+                    continue
                 intake = self._so_far[reader]
                 seen = node.rows(feed, rows)
                 classified = classify(node.plan, seen, intake, self._round.partitions, self.watch.timed)
+                if self._round.rebuilding:
+                    classified = classified.of_replay()
                 # For the next piece of the same sources, if their order matters.
                 so_far = intake.so_far or self._round.rounds[reader].progress
                 so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -12,12 +12,11 @@ from tidestate.operators.aggregates.custom import Functions, OwnAggregate
 from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.stored_description import of_manifest, stored_description
-from tidestate.operators.describe.configuration import BY_HAND, Description
+from tidestate.operators.describe.configuration import Description
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.bind import bind_operator
-from tidestate.operators.embedded.plan import OperatorPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.messages.tables import MessageTables
@@ -40,7 +39,9 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
             description = replace(description, aggregates=_without_functions(description.aggregates))
         schema = pa.schema([(column, _parsed(text)) for column, text in state.types.items()])
         try:
-            plan = _bound(description, schema, state)
+            with catch_warnings():  # the start of the job has warned already
+                simplefilter("ignore")
+                plan = _bound(description, schema, state)
         except UsageError as error:
             if error.code in _PASSED_ON:
                 raise
@@ -50,24 +51,10 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
         return plan
 
 
-def bind_by_hand(description: Windowed, schema: pa.Schema, by_hand: Mapping[str, Any]) -> OperatorPlan:
-    """The plan of an embedded operator that keeps messages as its configuration says."""
-    layout = by_hand["layout"].replace("<", "").replace(">", "")
-    return bind_operator(
-        description,
-        schema,
-        origin=by_hand["origin"],
-        offset=by_hand["offset"],
-        retention=None,
-        layout=None if layout == "None" else layout,
-        equal=tuple(by_hand.get("equal", ())),
-    )
-
-
 def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
     """The message stores of an operator by side; of one that has no sides under the empty name."""
     stores: dict[str, MessageTables] = {}
-    if isinstance(plan, OperatorPlan) and plan.messages is not None:
+    if isinstance(plan, MessageWindows) and plan.messages is not None:
         stores = {"": plan.messages}
     elif isinstance(plan, JoinPlan | SessionJoinPlan):
         stores = plan.stores
@@ -77,10 +64,7 @@ def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
 
 
 def _bound(description: Description, schema: pa.Schema, state: OperatorState) -> Plan:
-    by_hand = state.configuration.get(BY_HAND)
     if isinstance(description, Windowed):
-        if by_hand is not None:
-            return bind_by_hand(description, schema, by_hand)
         return bind_plan(description, schema, signed=description.signed)
     return bind_plan(description, schema)
 

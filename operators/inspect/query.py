@@ -7,38 +7,48 @@ older one. Everything comes from the manifest and the files it names.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+from msgspec.structs import replace
 
+from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.bind.evolve import with_bounds
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.bind.stored_description import of_manifest
+from tidestate.operators.bind.stored_description import of_manifest, stored_description
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.embedded.plan import OperatorPlan
-from tidestate.operators.embedded.queries import Moment, around, messages_in, sessions_over, windows_in, windows_over
-from tidestate.operators.embedded.step import read_windows
-from tidestate.operators.embedded.window_metadata import END, START
-from tidestate.operators.inspect.plan_from_manifest import bind_by_hand, plan_from, stores_of
+from tidestate.operators.embedded.queries import (
+    known_offsets,
+    message_columns,
+    message_partitions,
+    messages_of,
+    messages_scanned,
+    side_windows,
+)
+from tidestate.operators.inspect.plan_from_manifest import plan_from, stores_of
 from tidestate.operators.joins.plan import JoinPlan
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.names import NO_KEY
-from tidestate.operators.windows.panes import results_of
-from tidestate.operators.windows.parts.hand_over import all_groups
+from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows, sorted_windows
+from tidestate.operators.windows.messages.reading import incomplete_windows
+from tidestate.operators.windows.messages.tables import MessageWindows
+from tidestate.operators.windows.messages.window_metadata import windows_replay_from
+from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.stored_windows import Asked, Moment, asked_for, partitions_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.statestore.errors import NotFoundError, UsageError, expect
+from tidestate.statestore.errors import NotFoundError, UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
-from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.schema_evolution import declared_table
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
+from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.opening import open_store
 
-_T = TypeVar("_T")
 QuerySchemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 
 
@@ -59,12 +69,12 @@ class Query:
         self.checkpoint, self.operator = checkpoint_id, operator
         """Which checkpoint and operator is asked."""
         self._folder, self._state, self._plan, self._store = folder, state, plan, store
-        self._drained = drained
-        stored = plan_from(operator, state, values=False)
-        self._join = stored if isinstance(stored, JoinPlan) else None
-        self._metadata = stored.metadata if isinstance(stored, OperatorPlan) else None
+        self.drained = drained
+        """Whether the input has ended: then every window has fired, and none is stored."""
+        self._stored = with_bounds(plan_from(operator, state, values=False), state)
+        self._join = self._stored if isinstance(self._stored, JoinPlan) else None
         with of_manifest(operator):
-            self._stores = stores_of(stored, state)
+            self._stores = stores_of(self._stored, state)
 
     @property
     def watermark_us(self) -> int | None:
@@ -86,47 +96,126 @@ class Query:
         specs = {spec.name: spec for spec in self._state.tables}
         if table not in specs:
             raise UsageError("there is no such table", code="query-table", table=table, tables=sorted(specs))
-        rows = self._read(lambda view: pa.concat_tables([specs[table].schema.empty_table(), *view[table].scan()]))
-        return pa.concat_tables(rows)
+        rows = (batch for view in self._views() for batch in view[table].scan())
+        return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
-    def windows(self) -> pa.Table:
-        """The stored windows by key, with their current results; none after a drain. Raises `UsageError` if the
-        operator has no windows, or if `query` needs the description to compute them.
-        """
+    @property
+    def partitions(self) -> int:
+        """The number of state partitions."""
+        return len(self._state.states)
+
+    @property
+    def key(self) -> dict[str, pa.DataType]:
+        """The columns of the key, with their types."""
+        return {column.name: column.arrow for column in self._stored.key_specs}
+
+    def timed(self, side: str | None = None) -> bool:
+        """Whether the bounds of windows are times, and not offsets or numbers."""
+        if self._join is not None and side is not None:
+            kind = self._join.joined.windows_of(side)
+            return kind is None or not kind.by_offset
+        return self._stored.bound_type == TIME
+
+    def message_key(self, side: str | None = None) -> dict[str, list[str]]:
+        """The columns that messages can be asked for by: those of ``session`` and of ``equal``."""
+        store = self._side(side)
+        found = {"session": store.session_names, "equal": store.equal_names}
+        return {form: [name for name in names if name != NO_KEY] for form, names in found.items()}
+
+    @property
+    def sides(self) -> list[str]:
+        """The sides of a join that keeps messages."""
+        return [side for side in self._stores if side]
+
+    @property
+    def results(self) -> list[str]:
+        """The names of the results of windows."""
+        return [aggregate.name for aggregate in self._stored.aggregates]
+
+    @property
+    def own_functions(self) -> list[str]:
+        """Results that functions of yours compute: without the description they cannot be asked for."""
         with of_manifest(self.operator):
-            return self._windows()
-
-    def _windows(self) -> pa.Table:
-        plan = self._plan or with_bounds(plan_from(self.operator, self._state), self._state)
-        if not isinstance(plan, WindowPlan):
-            raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
-        names = [START, END, *plan.key_names, *(a.name for a in plan.aggregates)]
-        empty = pa.schema([plan.pane_schema.field(name) for name in names]).empty_table()
-        parts = [] if self._drained else self._read(lambda view: _values(plan, view, self.watermark_us))
-        return pa.concat_tables([empty, *(rows for part in parts for rows in part)])
+            described = stored_description(self._state)
+        aggregates = described.aggregates if isinstance(described, Windowed) and self._plan is None else {}
+        return [name for name, one in aggregates.items() if isinstance(one, OwnAggregate)]
 
     def get_windows(
-        self, start: Moment | None = None, end: Moment | None = None, *, session: Any = None, side: str | None = None
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+        side: str | None = None,
     ) -> pa.Table:
-        """Windows that are kept and overlap ``start`` to ``end``, both inclusive, in order of their start.
+        """The windows that overlap ``start`` to ``end``, both inclusive, in order of start and key.
 
-        As `WindowOperator.get_windows`; of a join those of a ``side``, made up from the messages it keeps. Raises
-        `UsageError` where neither windows nor messages are kept.
+        Each with its current results (what a pane would have if the window fired now), the number of its ``events``
+        and of emitted ``panes``; where messages have an identity also their first and last offset by origin,
+        ``offsets``. Retained windows are among them; after a drain there are none. Bounds are times, or offsets or
+        numbers if windows are of those. ``key``: a value, a tuple if it has several columns, or some of its columns
+        with their values; with the whole key only its state partition is read. ``values``: which results; by default
+        all. Of a join: the windows of a ``side``, without values, made up from the messages it keeps.
+
+        Raises `UsageError` for an operator without windows, and if `query` needs the description to compute them.
         """
-        if self._metadata is not None and side is None:
-            tables = self._metadata
-            found = pa.concat_tables(self._read(lambda view: windows_in(tables, view, start, end, session)))
-            return _sorted(found, [START])
+        if self._stores and not isinstance(self._stored, WindowPlan):
+            return self._side_windows(start, end, key, side)
+        plan, asked = self._windows_asked(start, end, key, values, side)
+        return sorted_windows(plan, asked, self._scanned(plan, asked))
+
+    def scan_windows(
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+        partition: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """As `get_windows`, by state partition, in tables of bounded size; of one ``partition`` only, if it is given.
+
+        Not in order. The first table has no rows.
+        """
+        plan, asked = self._windows_asked(start, end, key, values, None)
+        yield kept_schema(plan, asked).empty_table()
+        yield from self._scanned(plan, asked, partition)
+
+    def window_partitions(self, key: Any = None) -> range:
+        """The state partitions that may have windows of this key."""
+        plan, asked = self._windows_asked(None, None, key, (), None)
+        return partitions_of(plan.partition_by, asked.keys, self.partitions)
+
+    def _windows_asked(
+        self, start: Moment | None, end: Moment | None, key: Any, values: Sequence[str] | None, side: str | None
+    ) -> tuple[WindowPlan, Asked]:
+        plan = self._plan or self._stored
+        if not isinstance(plan, WindowPlan):
+            raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
+        if side is not None:
+            raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
+        if lacking := [name for name in self.own_functions if values is None or name in values]:
+            raise UsageError(
+                "functions of yours compute these results: give query the description and schema, or name other "
+                "results, values=[…]",
+                code="query-description",
+                results=lacking,
+            )
+        return plan, asked_for(plan, start, end, key, values)
+
+    def _scanned(self, plan: WindowPlan, asked: Asked, partition: int | None = None) -> Iterator[pa.Table]:
+        if self.drained:
+            return
+        numbers = partitions_of(plan.partition_by, asked.keys, self.partitions)
+        for view in self._views(numbers if partition is None else [n for n in numbers if n == partition]):
+            with of_manifest(self.operator):
+                yield from kept_windows(plan, view, self.watermark_us, asked, self._store.budget_bytes)
+
+    def _side_windows(self, start: Moment | None, end: Moment | None, key: Any, side: str | None) -> pa.Table:
         store = self._side(side)
-        if store.layout.by_session:
-            found = pa.concat_tables(self._read(lambda view: sessions_over(store, view, start, end, session)))
-            return _sorted(found, [START, *(name for name in store.session_names if name != NO_KEY), ORIGIN])
-        if session is not None:
-            raise UsageError("windows of a side have no key: leave session= out", code="message-range", side=side)
-        kind = expect(self._join, "sides are those of a join").joined.windows_of(side or "")
-        bounds = around(kind, store, start, end)
-        parts = self._read(lambda view: messages_in(store, view, bounds))
-        return windows_over(kind, pa.concat_tables(parts), start, end)
+        kind = None if self._join is None else self._join.joined.windows_of(side or "")
+        return side_windows(kind, store, self._views(), start, end, key)
 
     def get_messages(
         self,
@@ -146,13 +235,72 @@ class Query:
         """
         store = self._side(side)
         bounds = (start_time, start_offset, end_time, end_offset)
-        parts = self._read(lambda view: messages_in(store, view, bounds, session, equal))
-        return _sorted(pa.concat_tables(parts), [store.position, OFFSET, ORIGIN])
+        numbers = self.message_partitions(session, equal, side)
+        return messages_of(store, self._views(numbers), bounds, session, equal)
+
+    def scan_messages(
+        self,
+        start_time: Moment | None = None,
+        start_offset: int | None = None,
+        end_time: Moment | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+        side: str | None = None,
+        partition: int | None = None,
+    ) -> Iterator[pa.Table]:
+        """As `get_messages`, by state partition, in tables of bounded size; of one ``partition``, if it is given.
+
+        Not in order. The first table has no rows.
+        """
+        store = self._side(side)
+        bounds = (start_time, start_offset, end_time, end_offset)
+        names = message_columns(store)
+        yield pa.schema([store.schema.field(name) for name in names]).empty_table()
+        numbers = self.message_partitions(session, equal, side)
+        for view in self._views(numbers if partition is None else [n for n in numbers if n == partition]):
+            yield from messages_scanned(store, view, bounds, session, equal)
+
+    def message_partitions(self, session: Any = None, equal: Any = None, side: str | None = None) -> range:
+        """The state partitions that may have messages of these keys."""
+        return message_partitions(self._side(side), self.partitions, session, equal)
+
+    def replay_from(self, side: str | None = None) -> pa.Table:
+        """Per origin the first offset that a stored window holds, and the last; of a ``side`` of a join, those that
+        are known: if messages were lost, a replay from there has all of them. Raises `UsageError` if messages are not
+        known by an identity.
+        """
+        if isinstance(self._stored, JoinTables):
+            return known_offsets(self._stored, self._side(side), self._views())
+        plan = self._messages_plan()
+        return windows_replay_from(plan.metadata, self._views())
+
+    def incomplete_windows(self) -> pa.Table:
+        """The windows whose messages were lost and not put back: bounds, key, and how many they had taken. Reads all
+        messages. Raises `UsageError` if messages of windows are not known by an identity.
+        """
+        plan = self._messages_plan()
+        names = [START, END, *plan.key_names, "count"]
+        found = [plan.metadata.windows.schema.empty_table()]
+        for view in self._views() if plan.replayable and not self.drained else ():
+            found += incomplete_windows(plan, view)
+        order = [(name, "ascending") for name in (START, *plan.key_names, END)]
+        return pa.concat_tables(found).select(names).sort_by(order)
+
+    def _messages_plan(self) -> MessageWindows:
+        if not isinstance(self._stored, MessageWindows):
+            raise UsageError(
+                "the windows of this operator do not know their messages: see .messages(identity=…) in MESSAGES.md",
+                code="no-messages",
+                operator=self.operator,
+            )
+        return self._stored
 
     def _side(self, side: str | None) -> MessageTables:
         if not self._stores:
             raise UsageError(
-                "this operator keeps no messages: joins do, and the operator fed by hand with retention= or layout=",
+                "this operator keeps no messages: joins do, and windows with .messages(retention=…), see MESSAGES.md",
                 code="no-messages",
                 operator=self.operator,
             )
@@ -165,17 +313,18 @@ class Query:
             )
         return self._stores[side or ""]
 
-    def _read(self, rows: Callable[[StateView], _T]) -> list[_T]:
-        """What ``rows`` finds in each state partition, read from the files where they lie."""
-        found = []
-        for base in self._state.states:
-            with open_store(self._store, self._folder.objects, "", self._state.tables, base) as store:
-                found.append(rows(store))
-        return found
+    def _views(self, partitions: Iterable[int] | None = None) -> Iterator[StateView]:
+        """State partitions, by default all, read from the files where they lie."""
+        states = self._state.states
+        numbers = range(len(states)) if partitions is None else partitions
+        for done, number in enumerate(numbers):
+            self._folder.on_progress("partitions", done, len(states))
+            with open_store(self._store, self._folder.objects, "", self._state.tables, states[number]) as store:
+                yield store
 
 
 def query(
-    root: str | os.PathLike[str],
+    root: str | os.PathLike[str] | Checkpoint,
     *,
     checkpoint: int | None = None,
     operator: str | None = None,
@@ -183,12 +332,13 @@ def query(
     schema: QuerySchemas | None = None,
     budget_bytes: int = 256 << 20,
 ) -> Query:
-    """Read one operator of the job in folder ``root``, at its newest checkpoint by default.
+    """Read one operator of the job in folder ``root``, which may be an open `Checkpoint`, at its newest checkpoint by
+    default.
 
     ``description`` and ``schema`` are those with which the job was started: only needed for results that your own
     functions compute. Raises `NotFoundError` for a checkpoint or operator that does not exist.
     """
-    folder = Checkpoint.open(root)
+    folder = root if isinstance(root, Checkpoint) else Checkpoint.open(root)
     manifest = folder.chosen(checkpoint).manifest
     name = operator if operator is not None else next(reversed(manifest.operators))
     if name not in manifest.operators:
@@ -203,13 +353,9 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
         raise UsageError("give the schema of the input with the description: schema=", code="query-description")
-    by_hand = state.configuration.get(BY_HAND)
-    plans: Mapping[str, Plan] = {}
-    if by_hand is not None and isinstance(description, Windowed) and isinstance(schema, pa.Schema):
-        plans = {description.name: bind_by_hand(description, schema, by_hand)}
-    elif by_hand is None:
-        plans = bind_graph(description, schema).plans
-    found = plans.get(name)
+    if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
+        description = replace(description, known=of_type(stored_description(state), Windowed).known)
+    found = bind_graph(description, schema).plans.get(name)
     if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
@@ -221,14 +367,3 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
 
 def _described_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in configuration.items() if name != BY_HAND}
-
-
-def _values(plan: WindowPlan, view: StateView, watermark_us: int | None) -> list[pa.Table]:
-    bare = plan
-    if isinstance(bare, OperatorPlan):
-        plan = bare.reading(lambda windows: read_windows(bare, view, windows))
-    return [results_of(plan, rows) for rows in all_groups(plan, view, watermark_us)]
-
-
-def _sorted(rows: pa.Table, names: list[str]) -> pa.Table:
-    return rows.sort_by([(name, "ascending") for name in names])

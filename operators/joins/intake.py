@@ -11,7 +11,7 @@ from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.rule import Mark, mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
-from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, ledger
+from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES, ledger
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import OFFSET_LIMIT
 from tidestate.statestore.messages.identities import remember, unknown_rows
@@ -20,9 +20,6 @@ from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import order
-
-DUPLICATES = "duplicates"
-"""Counts rows that are known already."""
 
 
 def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Admitted:
@@ -38,7 +35,7 @@ def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) 
         admitted.numbers = read_numbers(view)
     arriving = arriving.rename_columns([plan.kept.get(name, name) for name in arriving.column_names])
     for side in SIDES:
-        rows = _placed(plan, side, arriving.filter(pc.equal(arriving[SIDE], side)), admitted, before)
+        rows = placed(plan, side, arriving.filter(pc.equal(arriving[SIDE], side)), admitted, before)
         if plan.meeting.moves:
             rows = rows.take(pa.array(order(rows.select([MESSAGE_TIME, OFFSET]))))
         rows = _retained(plan, side, rows, admitted, before)
@@ -70,8 +67,8 @@ def transition(
     return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due_us, due_mark)
 
 
-def _placed(plan: JoinTables, side: str, rows: pa.Table, admitted: Admitted, before: Mark) -> pa.Table:
-    """Rows with offset and origin, a running number where no offset is named. Invalid offsets are rejected."""
+def placed(plan: JoinTables, side: str, rows: pa.Table, admitted: Admitted, before: Mark) -> pa.Table:
+    """Rows of a side with offset and origin, a running number where none is named. Bad offsets are rejected."""
     offset, origin = plan.given(side, OFFSET), plan.given(side, ORIGIN)
     if offset is None:
         first = admitted.numbers.get(side, 0)

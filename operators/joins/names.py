@@ -24,6 +24,11 @@ def waiting(side: str) -> str:
     return f"waiting_{side}"
 
 
+def put_back_table(side: str) -> str:
+    """The table of identities of rows that were lost and put back."""
+    return f"back_{side}"
+
+
 def unmatched_table(side: str) -> str:
     """The table of rows that were emitted without a partner and may be retracted."""
     return f"alone_{side}"

@@ -109,7 +109,7 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, at: StepTi
     bound = None if at.after == BEGINNING_US else min(at.after, END_US - 1)
     if not rows.num_rows:
         changes = {side: TableChanges(expire=bound) for side in SIDES}
-        return Transition(changes, plan.pane_schema.empty_table())
+        return Transition(changes, plan.pane_schema.empty_table(), due_mark=END_US)
     numbers, asked = read_numbers(view), _keys_of(plan, rows)
     changes, sides, unmatched = {}, {}, 0
     for side in SIDES:
@@ -134,7 +134,8 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, at: StepTi
     panes = _pairs(plan, *_numbered(plan, sides))
     changes[NUMBERED] = TableChanges(merge=number_rows(numbers))
     counted = {"pairs": panes.num_rows, "edge_ends_unmatched": unmatched}
-    return Transition(changes, panes, {name: many for name, many in counted.items() if many})
+    # What lives on only expires: `Holding` knows which row is due next.
+    return Transition(changes, panes, {name: many for name, many in counted.items() if many}, due_mark=END_US)
 
 
 def _keys_of(plan: OverlapPlan, rows: pa.Table) -> pa.Table:

@@ -5,6 +5,7 @@
 | ``waiting_left``, …, of sides that are emitted unmatched | due, the row | – |
 | ``alone_left``, … where they may be retracted | due, the row | due |
 | ``held``, with update periods | due, order | due |
+| ``back_left``, ``back_right``, where lost rows can be put back | offset, origin | position |
 
 **Due** is the last watermark, or position of the side, at which a partner may come, but for late ones; of held pairs
 the processing time at which they are emitted.
@@ -16,6 +17,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -31,6 +33,7 @@ from tidestate.operators.joins.names import (
     PHASE,
     SECOND,
     SENT,
+    put_back_table,
     unmatched_table,
     waiting,
 )
@@ -48,6 +51,7 @@ class PairTables(JoinTables):
     """Columns and tables of a join by distance or by windows."""
 
     joined: Join
+    may_lose_again = False
 
     @property
     @abstractmethod
@@ -65,6 +69,11 @@ class PairTables(JoinTables):
     @property
     def clocked(self) -> bool:
         return super().clocked or self.joined.held
+
+    @property
+    def follows_sides(self) -> bool:
+        """Rows wait for a partner until the windows of their own side have left them."""
+        return self.joined.own is not None and bool(self.waiting)
 
     @property
     def overlapping(self) -> bool:
@@ -115,9 +124,25 @@ class PairTables(JoinTables):
         return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, partition_by=tuple(self.key_names))
 
     @property
+    def replayable(self) -> tuple[str, ...]:
+        return tuple(self.back) if not self.watermarks.filters_rows else ()
+
+    @cached_property
+    def back(self) -> dict[str, TableSpec]:
+        """The identities of rows that were lost and put back: where each row is known by its offset, and every pair
+        follows from its two rows alone.
+        """
+        joined = self.joined
+        alone = joined.windows is None or not joined.windows.shares_events
+        if joined.how != "inner" or joined.own is not None or not alone or joined.held or self.identified != SIDES:
+            return {}
+        return {side: msgspec.structs.replace(self.seen(side), name=put_back_table(side)) for side in SIDES}
+
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         held = [self.held] if self.joined.held else []
-        return (*super().tables, *self.waiting.values(), *self.alone.values(), *held)
+        more = (*self.waiting.values(), *self.alone.values(), *self.back.values())
+        return (*super().tables, *more, *held)
 
     def pair_panes(self, pairs: JoinedRows) -> pa.Table:
         """Panes of pairs, each with the time of the later row."""

@@ -28,14 +28,14 @@ def find_pairs(plan: PairTables, view: StateView, admitted: Admitted, at: StepTi
     """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
     # Which windows of both are open is judged at the start of the batch.
     mark = mark_before(at)
-    stored = {side: _with_stored(plan, view, admitted, side, mark, at) for side in SIDES}
+    stored = {side: with_stored(plan, view, admitted, side, mark, at) for side in SIDES}
     rights = _in_order(RIGHT, stored[RIGHT], _with_new(plan, admitted, RIGHT, mark))
     if not plan.meeting.moves:
         return [stored[LEFT], rights]
     return [_in_order(LEFT, stored[LEFT], _with_new(plan, admitted, LEFT, mark)), rights]
 
 
-def _with_stored(
+def with_stored(
     plan: PairTables, view: StateView, admitted: Admitted, side: str, mark: Mark, at: StepTimes
 ) -> JoinedRows:
     """Pairs of a side's new rows and stored ones of the other."""

@@ -16,11 +16,12 @@ from tidestate.operators.joins.held_pairs import hold
 from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import HELD_PAIRS, UNTIL
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.pairs import find_pairs
-from tidestate.operators.joins.rule import PairRule, mark_after
+from tidestate.operators.joins.pairs import find_pairs, with_stored
+from tidestate.operators.joins.rebuild import put_rows_back
+from tidestate.operators.joins.rule import PairRule, mark_after, mark_before
 from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.joins.unmatched import find_unmatched
+from tidestate.operators.joins.unmatched import find_unmatched, unmatched_due
 from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.plan import PANE_TIME, Arrival, no_bound
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -54,6 +55,11 @@ class JoinPlan(PairTables):
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+        if at.rebuilding:
+            mark = mark_before(at)
+            return put_rows_back(
+                self, view, arriving, at, lambda old, side: with_stored(self, view, old, side, mark, at)
+            )
         return self.taking(view, arriving, at, lambda rows: _pair_step(self, view, rows, at))
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
@@ -110,8 +116,7 @@ def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTi
             admitted.numbers[HELD_PAIRS] = first + count
         emitted, changes[HELD_PAIRS], due_us = hold(plan, view, found, first, at)
         pairs = [emitted]
-    waits = plan.joined.held or any(plan.joined.keeps(side) for side in SIDES)
-    due_mark = None if waits else END_US
+    due_mark = unmatched_due(plan, view, changes, at)
     return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted], due_us, due_mark)
 
 
@@ -123,4 +128,6 @@ def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, Ta
         if bound is not None:
             rows = rows.filter(pa.array(positions(rows[plan.stores[side].position]) > bound))
         changes[side] = TableChanges(put=rows, expire=bound)
+    for side, spec in plan.back.items():
+        changes[spec.name] = TableChanges(expire=plan.meeting.unreachable(side, mark_after(at)))
     return changes

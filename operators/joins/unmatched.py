@@ -12,13 +12,13 @@ from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import DUE, EMIT, RETRACT
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.rule import mark_after, mark_before
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.joins.rule import closed_at, mark_after, mark_before
+from tidestate.operators.plan.transition import StepTimes, first_due
 from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
-from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
@@ -46,6 +46,24 @@ def find_unmatched(
                 retracted.append(_retract(plan, view, side, partnered, at, changes))
             emitted.append(_close(plan, view, side, admitted, pairs, partnered, at, changes))
     return UnmatchedRows(pa.concat_tables(retracted), pa.concat_tables(emitted), changes)
+
+
+def unmatched_due(plan: PairTables, view: StateView, changes: ChangeSet, at: StepTimes) -> int:
+    """A watermark before which no row is emitted unmatched once ``changes`` are applied to ``view``; `END_US` if none
+    waits, or the windows of each side say when (`Plan.follows_sides`).
+    """
+    if plan.follows_sides:
+        return END_US
+    allowed = plan.joined.allowed_us if plan.joined.unmatched == "final" else 0
+    closed, found = closed_at(at.after, allowed), [END_US]
+    for spec in plan.waiting.values():
+        new = changes[spec.name].put
+        found += [int(pc.min(new[DUE]).as_py())] if new is not None and new.num_rows else []
+        if at.due_mark is None and at.after != END_US:
+            found += first_due(view, spec.name, DUE, closed)
+    due = min(found)
+    mark = END_US if due == END_US else min(END_US, due + allowed + 1)
+    return mark if at.due_mark is None else min(mark, at.due_mark)
 
 
 def _close(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
-from tidestate.operators.describe.sinks import ArrowSink
+from tidestate.operators.describe.sinks import ArrowSink, Sinks
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
@@ -24,10 +24,10 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.windows.panes import results_of
-from tidestate.operators.windows.parts.hand_over import all_groups
+from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
@@ -38,7 +38,7 @@ EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
 
 class Harness:
     """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
-    its checkpoint root, by default a new one; ``sink`` gets its panes.
+    its checkpoint root, by default a new one; ``sink`` gets its panes, and ``late_sink`` the rows of its late ledger.
 
     Times without a zone are in ``time_zone``. The watermark follows the events as described, and `advance_watermark`
     moves it further; with ``generate=False`` only that moves it. Processing time begins at 0, and
@@ -55,11 +55,12 @@ class Harness:
         partitions: int | None = None,
         generate: bool = True,
         sink: ArrowSink | None = None,
+        late_sink: ArrowSink | None = None,
         time_zone: str | None = None,
     ) -> None:
         self._description, self._partitions, self._time_zone = description, partitions, time_zone
         self._schema = plain_schemas(schema, time_zone)
-        self._store, self._generate, self._sink = store or Memory(), generate, sink
+        self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
         self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
         self._now = 0
         self.restart()
@@ -69,13 +70,7 @@ class Harness:
 
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
-        schemas = self._schemas()
-        tables: pa.Table | Mapping[str, pa.Table] = (
-            {name: self._table(own, {name: schemas[name]}) for name, own in rows.items()}
-            if isinstance(rows, Mapping)
-            else self._table(rows, schemas)
-        )
-        manifest = self._driver.batch([tables], self._now, lambda _id: Position())
+        manifest = self._driver.batch([self._tables(rows)], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
@@ -84,6 +79,10 @@ class Harness:
         back = late_rows(self._job, given, operator)
         fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
         return self._driver.rows(fed)
+
+    def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:
+        """Put back lost messages from a replay of the input, see `Standalone.rebuild`. Returns the panes."""
+        return self._driver.rows(self._driver.rebuild([self._tables(replay)]))
 
     def _schemas(self) -> Mapping[str, pa.Schema]:
         if isinstance(self._schema, pa.Schema):
@@ -105,10 +104,10 @@ class Harness:
         """End the input: every window fires, and no more rows are accepted. Returns the panes."""
         return self._tick(GraphRound.finished, drained=True)
 
-    def restart(self) -> None:
+    def restart(self, policy: Policy | None = None) -> None:
         """Start again from the durable files."""
-        self._job = self._begin()
-        self._driver = Driver(self._job, InProcess(generate=self._generate), self._sink)
+        self._job = self._begin(policy or Policy())
+        self._driver = Driver(self._job, InProcess(generate=self._generate), self._sinks)
         self._driver.deliver()
 
     def ledger(self, operator: str | None = None) -> pa.Table:
@@ -126,11 +125,11 @@ class Harness:
         plan = self._plan(operator)
         if not isinstance(plan, WindowPlan):
             raise UsageError("this description has no windows", code="harness-windows")
-        kept = [] if self._job.head.drained else self._kept(plan)
-        parts = [results_of(plan, rows) for rows in kept]
+        drained = self._job.head.drained
+        watermark = self._job.head.operators[plan.name].watermark_us
+        kept = self._read(plan, lambda store: [] if drained else list(kept_windows(plan, store, watermark)))
         names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
-        schema = pa.schema([plan.pane_schema.field(name) for name in names])
-        return pa.concat_tables([schema.empty_table(), *parts])
+        return pa.concat_tables([kept_schema(plan).empty_table(), *kept]).select(names)
 
     def state(self, table: str, operator: str | None = None) -> pa.Table:
         """The rows of a state table, by partition, then key. Raises `UsageError` for an unknown table."""
@@ -152,10 +151,6 @@ class Harness:
             raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
         return plans[operator] if operator is not None else self._job.plan
 
-    def _kept(self, plan: WindowPlan) -> list[pa.Table]:
-        watermark = self._job.head.operators[plan.name].watermark_us
-        return self._read(plan, lambda store: list(all_groups(plan, store, watermark)))
-
     def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
         """The ``rows`` of each state partition."""
         objects = self._job.checkpoint.objects
@@ -166,7 +161,7 @@ class Harness:
                 found += rows(store)
         return found
 
-    def _begin(self) -> Job:
+    def _begin(self, policy: Policy) -> Job:
         graph = bind_graph(self._description, self._schema)
         job = Job.begin(
             graph,
@@ -174,9 +169,16 @@ class Harness:
             self._store,
             partitions=self._partitions,
             may_change=True,
+            policy=policy,
         )
         self._now = max(self._now, job.head.processing_us or 0)
         return job
+
+    def _tables(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table | Mapping[str, pa.Table]:
+        schemas = self._schemas()
+        if isinstance(rows, Mapping):
+            return {name: self._table(own, {name: schemas[name]}) for name, own in rows.items()}
+        return self._table(rows, schemas)
 
     def _table(self, rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
         """``rows`` as a table; those of the only stream of ``schemas`` may be dictionaries."""

@@ -12,13 +12,15 @@ import pyarrow as pa
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
-from tidestate.operators.describe.sinks import ArrowSink
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
+from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.graph import Graph, one_batch
+from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.start.policy import Policy
@@ -37,7 +39,7 @@ class StandaloneRunner(Standalone):
         description: Runnable,
         checkpoint: str,
         store: StoreConfig,
-        sink: ArrowSink | None,
+        sinks: Sinks[pa.Table],
         partitions: int | None,
         hook: JobHook = no_job_hook,
         policy: Policy | None = None,
@@ -46,7 +48,7 @@ class StandaloneRunner(Standalone):
         self._description = description
         self._root = checkpoint
         self._store = store
-        self._sink = sink
+        self._sinks = sinks
         self._partitions = partitions
         self._hook = hook
         self._policy = policy or Policy()
@@ -132,10 +134,14 @@ class StandaloneRunner(Standalone):
         finally:
             self._end()
 
-    def drain(self) -> pa.Table:
+    def drain(self, *, timeout_s: float | None = PATIENCE_S) -> pa.Table:
         driver = self._started("feed a batch before draining")
         with driver.running():
-            return driver.rows(driver.head if driver.drain() else None)
+            return driver.rows(driver.head if driver.drain(timeout_s) else None)
+
+    @property
+    def waits(self) -> SinkWaits:
+        return self._started("nothing has run yet").waits
 
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
@@ -144,6 +150,19 @@ class StandaloneRunner(Standalone):
             driver.deliver()
             back = late_rows(driver.job, given, operator)
             return driver.rows(driver.reprocess_late(back, whole=rows is None) if back else None)
+
+    def rebuild(self, replay: Batch | Iterable[Batch]) -> pa.Table:
+        panes = []
+        try:
+            for batch in several(replay):
+                table = self._rows(batch)
+                driver = self._begin(schemas_of(table), _check_runner)
+                streams = one_batch(driver.job.graph, table)
+                panes.append(driver.rows(driver.rebuild([streams])))
+        finally:
+            self._end()
+        driver = self._started("there is no replay: give a table, or tables")
+        return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
     @property
     def head(self) -> Manifest:
@@ -166,7 +185,7 @@ class StandaloneRunner(Standalone):
                 may_change=True,
                 policy=self._policy,
             )
-            self._driver = Driver(job, InProcess(), self._sink)
+            self._driver = Driver(job, InProcess(), self._sinks)
         self._driver.begin()
         self._driver.deliver()
         return self._driver
@@ -203,7 +222,9 @@ def _plain(position: Any) -> Any:
 
 
 def _take(driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], position: Position) -> pa.Table:
-    return driver.rows(driver.batch([streams], now_us(), lambda _id: position))
+    panes = driver.rows(driver.batch([streams], now_us(), lambda _id: position))
+    driver.skip_idle_time(now_us())
+    return panes
 
 
 def _check_runner(head: Manifest | None) -> None:

@@ -30,7 +30,7 @@ from tidestate.operators.plan.ledger import (
     ledger,
 )
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, Arrival, Plan
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, RECEIVED, REFUSED, Arrival, Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
@@ -73,6 +73,10 @@ class Classified:
     origins: tuple[str, ...] = ()
     claims: Claims = field(default_factory=Claims)
 
+    def of_replay(self) -> Classified:
+        """The same of a replay for lost messages: what it rejects had been judged before, and nothing is counted."""
+        return replace(self, rejected=None, counters={})
+
 
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
@@ -95,12 +99,14 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, time
     Late events to reprocess may have a column ``window_start``: the window that each is for, or null.
     """
     named = events["window_start"] if intake.reprocessing and "window_start" in events.column_names else None
-    events = _conform(plan, events, intake)
+    events = conform(plan, events, intake)
+    if plan.classifies_late and plan.watermarks.filters_rows:
+        events = events.append_column(RECEIVED, events[plan.event_time].cast(pa.int64()))
     first = _source_first(plan, events, intake)
     events = first.events if first else events
     if named is not None and plan.names_windows:
         events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
-    accepted, rejected, counters = _classify(plan, events, intake)
+    accepted, rejected, counters = judge(plan, events, intake)
     claims = Claims()
     if first is not None:
         claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
@@ -112,23 +118,38 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, time
             Rounds(plan.watermarks).present(rejected) if rejected is not None else {}
         )
     origins = one_origin(plan, intake.origins, _origins(plan, accepted))
+    newest, times = None, event_times(accepted[plan.event_time])
+    if not intake.reprocessing and accepted.num_rows:
+        peak = peak_of(times, accepted, plan.named_by)
+        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
+    if plan.classifies_late:
+        whole = _with_reasons(events, first.refused) if first and first.refused else events
+        sent = PartitionedRows.of(plan.arrive(whole, times, intake), plan.key_names, partitions)
+        nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
+        nothing_yet |= first.counters if first else {}
+        return Classified(sent, accepted, None, newest, nothing_yet, origins, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
         return Classified(nothing, accepted, rejected, None, counters, origins, claims)
-    times = _int_times(accepted[plan.event_time])
-    if intake.watermark_us is not None:
-        partly = plan.refused(accepted, times, intake.watermark_us, reprocessing=intake.reprocessing)
-        if partly is not None:
-            partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
-            rejected = partly if rejected is None else pa.concat_tables([rejected, partly])
-            counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
+    rejected = with_refused(plan, accepted, rejected, counters, intake)
     with timed("group"):
         partials = PartitionedRows.of(plan.arrive(accepted, times, intake), plan.key_names, partitions)
-    newest = None
-    if not intake.reprocessing:
-        peak = peak_of(times, accepted, plan.named_by)
-        newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     return Classified(partials, accepted, rejected, newest, counters, origins, claims)
+
+
+def with_refused(
+    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, intake: Intake
+) -> pa.Table | None:
+    """The ``rejected`` events, and for accepted ones the windows that refuse them; these are counted."""
+    if intake.watermark_us is None:
+        return rejected
+    times = event_times(accepted[plan.event_time])
+    partly = plan.refused(accepted, times, intake.watermark_us, reprocessing=intake.reprocessing)
+    if partly is None:
+        return rejected
+    partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
+    counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
+    return partly if rejected is None else pa.concat_tables([rejected, partly])
 
 
 def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | None:
@@ -155,6 +176,13 @@ def _with_first(counters: Counters, first: Observed) -> Counters:
     reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
     refused = {row["values"]: row["counts"] for row in pc.value_counts(reasons).to_pylist()}
     return total([counters, {"events": len(reasons)}, refused, first.counters])
+
+
+def _with_reasons(events: pa.Table, refused: tuple[pa.Table, pa.Array]) -> pa.Table:
+    """The events, and those that were refused, with the reasons in a column."""
+    out, reasons = refused
+    going = events.append_column(REFUSED, pa.nulls(events.num_rows, pa.string()))
+    return pa.concat_tables([going, out.append_column(REFUSED, reasons)], promote_options="default")
 
 
 def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
@@ -185,7 +213,8 @@ def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
     return [str(origin) for origin in pc.unique(accepted[plan.one_origin]).slice(0, 2).to_pylist()]
 
 
-def _conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
+def conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
+    """The columns of the plan's input, with its types. Raises `UsageError` if that fails."""
     events = with_fields(events, plan.read_names)
     missing = [name for name in plan.read_names if name not in events.column_names]
     if missing:
@@ -217,12 +246,12 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def _classify(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Table | None, Counters]:
+def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Table | None, Counters]:
     """Split events into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = intake.watermark_us
     null_time = _nulls(events, [plan.event_time])
     null_key = _nulls(events, plan.never_null)
-    times = _int_times(events[plan.event_time])
+    times = event_times(events[plan.event_time])
     early = np.zeros(0, bool)
     if watermark_us is not None:
         early = plan.too_late(events, times, watermark_us, reprocessing=intake.reprocessing)
@@ -312,7 +341,7 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _bad_lifetimes(kind: Sliding, column: str, begins: pa.ChunkedArray, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows whose lifetime is empty or touches too many windows; of length 0 if there are none."""
-    ends, starts = events[column].cast(pa.int64()), _int_times(begins)
+    ends, starts = events[column].cast(pa.int64()), event_times(begins)
     last = pc.fill_null(ends, 0).to_numpy()
     # Far times would leave int64; a start of that kind has a reason of its own.
     lasts, firsts = (np.clip(one, -LIMIT_US, LIMIT_US) for one in (last, starts))
@@ -350,7 +379,7 @@ def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
     return mask
 
 
-def _int_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+def event_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Times in microseconds; null becomes the largest time, so that it is never late."""
     whole = column.cast(pa.int64())
     if whole.null_count:

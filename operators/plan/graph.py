@@ -5,7 +5,7 @@ A job with one operator is a graph with one node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -118,9 +118,9 @@ class Graph:
             if feed.origin == origin
         ]
 
-    def reads_streams(self, name: str) -> bool:
-        """Whether an operator reads streams of the input, so that it has a watermark of its own."""
-        return any(origin in self.streams for node in self.nodes if node.plan.name == name for origin in node.origins)
+    def reads_streams(self, name: str, how: Callable[[Iterable[bool]], bool] = any) -> bool:
+        """Whether an operator reads streams of the input, so that it has a watermark of its own; `all`: only them."""
+        return how(origin in self.streams for node in self.nodes if node.plan.name == name for origin in node.origins)
 
     def split(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Rows of the combined stream, by stream; their columns may be named as in `sent_name`."""

@@ -12,8 +12,9 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import StepTimes, Transition, first_due
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges
@@ -69,8 +70,16 @@ class Holding:
             counts, own = moved.changes.get(NUMBERED), number_rows({AHEAD: first + arriving.num_rows})
             together = own if counts is None else pa.concat_tables([own, expect(counts.merge, "numbers are merged")])
             changes[NUMBERED] = TableChanges(merge=together)
-        # Which row is next is not known without reading them.
-        return replace(moved, changes={**moved.changes, **changes}, due_mark=None)
+        mark = None if moved.due_mark is None else min(moved.due_mark, self._next(view, changes[AHEAD], at))
+        return replace(moved, changes={**moved.changes, **changes}, due_mark=mark)
+
+    def _next(self, view: StateView, ahead: TableChanges, at: StepTimes) -> int:
+        """The watermark that passes the first row that is held; `END_US` if none is."""
+        if at.after == END_US:
+            return END_US
+        new = [] if ahead.put is None or not ahead.put.num_rows else [int(pc.min(ahead.put[HELD_AT]).as_py())]
+        stored = first_due(view, AHEAD, HELD_AT, at.after) if at.due_mark is None else [at.due_mark - 1]
+        return min([*new, *stored, END_US - 1]) + 1
 
     def _due(
         self, view: StateView, arriving: pa.Table, first: int, at: StepTimes

@@ -13,6 +13,10 @@ VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_ev
 BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
 BEYOND_RETENTION = "out_of_retention"
 """The reason of a row that is older than the retention."""
+DUPLICATES = "duplicates"
+"""Counts rows that are known already; they are in no ledger."""
+PUT_BACK, INCOMPLETE, INCOMPLETE_PANES = "put_back", "incomplete_windows", "incomplete_panes"
+"""Counters where messages were lost: those put back, windows that lack some, panes of such windows."""
 LEDGER_REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)
 
 

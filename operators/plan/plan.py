@@ -33,6 +33,10 @@ PANE_KIND = KIND
 """The column of panes that marks retractions."""
 ONLY = "__only"
 """A column of late events to reprocess: the start of the one window that refused them, null for all windows."""
+RECEIVED, REFUSED = "_received", "_refused"
+"""Columns of events whose identity is asked for after a generator has read them: the time as it was received, and why
+the generator refused the event, null if it did not.
+"""
 RESERVED = {
     "window_start",
     "window_end",
@@ -70,6 +74,10 @@ class Plan(ABC):
 
     reprocesses: ClassVar[bool] = False
     """Whether it retains windows, for which late events may be reprocessed."""
+    classifies_late: ClassVar[bool] = False
+    """Whether events are classified next to the state, once it is known which of them are new."""
+    may_lose_again: ClassVar[bool] = True
+    """Whether messages may be lost a second time before a replay has put all of them back."""
     late_option: ClassVar[str] = ""
     """The method that sets its allowed lateness; empty if there is none."""
 
@@ -111,6 +119,16 @@ class Plan(ABC):
     def partition_by(self) -> tuple[str, ...]:
         """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
         return tuple(self.key_names)
+
+    @property
+    def follows_sides(self) -> bool:
+        """Whether something may be due in each state partition once the newest position of a side moves."""
+        return False
+
+    @property
+    def replayable(self) -> tuple[str, ...]:
+        """The state tables whose rows a replay of the input puts back if their files were lost."""
+        return ()
 
     @property
     def named_by(self) -> list[str]:
@@ -225,8 +243,13 @@ class Plan(ABC):
         return TableSpec("rows", key, (*values, *self.computed))
 
     @property
+    def taken(self) -> TableSpec:
+        """The rows that `step` goes by: those that were sent, unless it makes others of them first."""
+        return self.exchanged
+
+    @property
     def held_by(self) -> tuple[str, ...]:
-        """The columns of ``exchanged`` that order held rows: first their times."""
+        """The columns of ``taken`` that order held rows: first their times."""
         return (self.event_time,)
 
     @cached_property
@@ -235,7 +258,7 @@ class Plan(ABC):
         if not self.in_order:
             return None
         time, *then = self.held_by
-        return Holding(self.exchanged, time, self.key_specs, tuple(then))
+        return Holding(self.taken, time, self.key_specs, tuple(then))
 
     @property
     def held_tables(self) -> tuple[TableSpec, ...]:

@@ -12,6 +12,8 @@ import pyarrow as pa
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
+from tidestate.statestore.spec.keyrange import key_range
+from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
@@ -26,9 +28,11 @@ class StepTimes:
     """The watermark (``before``, ``after``) and the processing time (``was``, ``now``) before and after a step, in
     microseconds; `BEGINNING_US` is no watermark yet.
 
-    ``reprocessing``: arrivals are from the late ledger. ``sides_before`` and ``sides``: the largest position of each
-    side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory for intermediate
-    rows.
+    ``reprocessing``: arrivals are from the late ledger; ``rebuilding``: they are a replay, for messages that were
+    lost. ``incomplete``: some were lost, and windows may lack them. ``sides_before`` and ``sides``: the largest
+    position of each side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory
+    for intermediate rows. ``due_mark``: that of the stored state, if it is known, and neither watermark nor clock
+    reaches anything in this step: then only arrivals have effects. None otherwise.
     """
 
     before: int
@@ -36,10 +40,13 @@ class StepTimes:
     was: int = 0
     now: int = 0
     reprocessing: bool = False
+    rebuilding: bool = False
+    incomplete: bool = False
     sides_before: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
     steps: tuple[Maxima, ...] = ()
     budget_bytes: int = BUDGET_BYTES
+    due_mark: int | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,13 @@ class Transition:
     rejected: pa.Table | None = None
     due_us: int | None = None
     due_mark: int | None = None
+
+
+def first_due(view: StateView, table: str, column: str, lower: int, upper: int | None = None) -> list[int]:
+    """The least value from ``lower`` to before ``upper`` of the column that a table's key begins with, if any."""
+    rows = view[table].scan(key_range((lower,), None if upper is None else (upper,)))
+    first = next((part for part in rows if part.num_rows), None)
+    return [] if first is None else [int(first[column][0].as_py())]
 
 
 def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:

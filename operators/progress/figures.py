@@ -40,6 +40,17 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class SinkWaits:
+    """How a run has waited for sinks. ``since_us``: since when one refuses, None if none does; ``total_us``: how long
+    they have refused in this run; ``checkpoints``: how many have output that a sink has yet to accept, at most.
+    """
+
+    since_us: int | None
+    total_us: int
+    checkpoints: int
+
+
+@dataclass(frozen=True)
 class Gap:
     """Sequence numbers ``first`` to ``last`` of ``origin`` that are not complete. The origin has waited for them
     since processing time ``since_us``; ``buffers`` later ones have arrived.

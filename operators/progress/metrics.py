@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
+from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits, SourceMetrics
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import TrackedSource, Tracker
@@ -71,18 +71,20 @@ def prometheus_text(
     buffers: Mapping[str, OriginCounters] | None = None,
     gaps: Sequence[Gap] = (),
     counters: Mapping[str, int] | None = None,
+    waits: SinkWaits | None = None,
 ) -> str:
     """All metrics in the text format 0.0.4. Every sample has the ``labels``, such as the job's name.
 
     ``violations`` has advance-time states by source, ``buffers`` the counters of buffers by source, ``gaps`` the gaps
-    that origins wait for, ``counters`` the events and panes by class since the start. There is no sample of a
-    watermark that is not defined.
+    that origins wait for, ``counters`` the events and panes by class since the start, ``waits`` how the run has
+    waited for sinks. There is no sample of a watermark that is not defined.
     """
     return "".join(
         line
         for name, kind, help_, samples in (
             *_families(numbers, violations or {}, buffers or {}),
             *_gaps(gaps),
+            *(_sinks(waits) if waits is not None else ()),
             ("counted_total", "counter", "Events, panes and the like, by class.", _by_class(counters or {})),
         )
         for line in _lines(name, kind, help_, samples, dict(labels or {}))
@@ -139,6 +141,12 @@ def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[str, str, str, list[Sample]]]:
     yield "gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing
     held: list[Sample] = [({"source": str(gap.origin)}, gap.buffers) for gap in gaps]
     yield "gap_buffers", "gauge", "Buffers that wait behind a gap.", held
+
+
+def _sinks(waits: SinkWaits) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    yield "sink_waiting", "gauge", "Whether the intake waits for a sink.", [({}, int(waits.since_us is not None))]
+    yield "sink_waited_seconds_total", "counter", "Time that the intake waited for sinks.", _alone(waits.total_us)
+    yield "undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", [({}, waits.checkpoints)]
 
 
 def _by_class(counters: Mapping[str, int]) -> list[Sample]:

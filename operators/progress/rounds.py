@@ -17,7 +17,7 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, read_buffers
 from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.ctis import CtiRounds
-from tidestate.operators.progress.figures import Gap
+from tidestate.operators.progress.figures import Gap, SinkWaits
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
@@ -58,10 +58,11 @@ class Progress(msgspec.Struct, frozen=True):
         now_us = self.tracker.processing_us
         return self.buffers.gaps(now_us) if self.buffers is not None and now_us is not None else []
 
-    def prometheus(self, name: str, counters: Mapping[str, int]) -> str:
+    def prometheus(self, name: str, counters: Mapping[str, int], waits: SinkWaits | None = None) -> str:
         """Metrics in the text format of Prometheus, with the job's name as a label of every sample."""
         buffers = {INPUT: self.buffers.origins.counters} if self.buffers is not None else {}
-        return prometheus_text(metrics(self.tracker), {"job": name}, self.advances, buffers, self.gaps, counters)
+        numbers = metrics(self.tracker)
+        return prometheus_text(numbers, {"job": name}, self.advances, buffers, self.gaps, counters, waits)
 
 
 class Claims(msgspec.Struct, frozen=True):

@@ -50,10 +50,9 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(list(streams), history)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
-    rows = _together(job, streams, batches)
-    _check_columns(graph, job.stream, rows)
+    rows = past_rows(job, graph, history)
     stamps = FileStamps(job.stream.sparkSession)
-    source_ends = _source_ends(job, streams, batches, _offsets(list(streams), offsets), stamps)
+    source_ends = _source_ends(streams, batches, _offsets(list(streams), offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = open_with(job.stream.sparkSession, job.checkpoint)
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
@@ -64,10 +63,17 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
         return Position(spark=spark_position(checkpoint.objects, source_ends.ends, source_ends.files, number))
 
     with driver.running():
-        chosen = rows.select(*(column_at(rows, name) for name in begun.graph.columns))
-        manifest = driver.bootstrap(SparkBatch(chosen), position, deliver=deliver)
+        manifest = driver.bootstrap(SparkBatch(rows), position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, job.hook)
     return manifest
+
+
+def past_rows(job: StreamJob, graph: Graph, past: PastEvents) -> DataFrame:
+    """What the job reads of past events, the streams together. Raises `UsageError` for other columns or streams."""
+    streams = job.streams or {INPUT: job.stream}
+    rows = _together(job, streams, _by_stream(list(streams), past))
+    _check_columns(graph, job.stream, rows)
+    return rows.select(*(column_at(rows, name) for name in graph.columns))
 
 
 def _by_stream(names: list[str], history: PastEvents) -> dict[str, DataFrame]:
@@ -123,7 +129,6 @@ def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
 
 
 def _source_ends(
-    job: StreamJob,
     streams: Mapping[str, DataFrame],
     batches: Mapping[str, DataFrame],
     offsets: Mapping[str, Any],
@@ -142,12 +147,6 @@ def _source_ends(
             else:
                 files[len(ends)] = _files(source, stream, batch, stamps)
                 ends.append(FILES_READ)
-    if len(ends) != len(sources_of(job.stream)):
-        raise UsageError(
-            "two streams read the same source, which spark counts once: read it twice, or make them one stream",
-            code="bootstrap-sources",
-            streams=list(streams),
-        )
     return _SourceEnds(tuple(ends), files)
 
 

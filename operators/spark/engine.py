@@ -11,11 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
+from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
-from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.in_driver import InDriver
+from tidestate.operators.spark.rdd_job import answers
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.tasks import (
@@ -27,11 +29,9 @@ from tidestate.operators.spark.tasks import (
     map_side,
     packed_rows,
     packed_states,
-    scan_side,
     tick_side,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.files.segments import read_verified
 
 BATCH_ROWS = 100_000
@@ -40,6 +40,7 @@ TASKS_PER_CORE = 4
 """The tasks of a level, at most; more state partitions share them."""
 INLINE_BYTES = 256 << 10
 """Up to this size the state partitions are part of what each task gets to run; beyond it, it gets its own as rows."""
+_DESCRIPTION = "spark.job.description"
 _LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
 """Spark reads a path with one of these as a pattern, unless it is escaped."""
 
@@ -52,22 +53,37 @@ def configured(batch: DataFrame) -> DataFrame:
     return batch
 
 
+def note_in_ui(session: SparkSession, text: str) -> None:
+    """Leave a text in the list of jobs of Spark's UI: the description of a job without tasks, which takes no core."""
+    context = session.sparkContext
+    was = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        context._jsc.emptyRDD().collect()
+    finally:
+        context.setLocalProperty(_DESCRIPTION, was)
+
+
 @dataclass
 class SparkBatch:
     """A batch for the engine: its rows, and how tasks can read its files themselves, if they can. Where the files say
-    otherwise, ``needs_jvm`` has the reason afterwards.
+    otherwise, ``needs_jvm`` has the reason afterwards; ``in_driver``: whether the driver has processed it.
     """
 
     rows: DataFrame
     direct: DirectBatch | None = None
     needs_jvm: str | None = None
+    in_driver: bool = False
 
 
 class OnSpark:
-    """An `Engine` with one Spark job per round: classify, exchange, step; exchange and step again for each level."""
+    """An `Engine` with one Spark job per round: classify, exchange, step; exchange and step again for each level.
+    With ``in_driver`` small rounds have none.
+    """
 
-    def __init__(self, session: SparkSession) -> None:
+    def __init__(self, session: SparkSession, *, in_driver: bool = False) -> None:
         self._session = session
+        self._in_driver = InDriver() if in_driver else None
         self.parallel = session.sparkContext.defaultParallelism
         self.tasks = TASKS_PER_CORE * self.parallel
 
@@ -77,26 +93,34 @@ class OnSpark:
         If a task finds a file that it cannot read as Spark would, the whole batch is read by Spark: nothing has been
         published yet.
         """
-        sent, states = _as_sent(round_)
-        session = batch.rows.sparkSession
         if batch.direct is not None:
             try:
-                return self._from(_scanned(session, sent, batch.direct), sent, states)
+                return self._scan(round_, batch, batch.direct)
             except NeedsJvmError as why:
                 batch.needs_jvm = str(why)  # for the manifest
+        sent, states = _as_sent(round_)
         rows = _in_order(times_as_numbers(batch.rows), round_.graph)
-        return self._from(rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE), sent, states)
-
-    def _from(self, exchanged: DataFrame, sent: TaskRound, states: pa.Table | None) -> list[OperatorResult]:
-        """Run the rows that the tasks next to the input have made."""
+        exchanged = rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE)
         if states is not None:
             exchanged = exchanged.union(exchanged.sparkSession.createDataFrame(states))
         return _levels(exchanged, sent, 1)
+
+    def _scan(self, round_: GraphRound, batch: SparkBatch, direct: DirectBatch) -> list[OperatorResult]:
+        """Run a batch whose files are read here or by the tasks. Raises `NeedsJvmError`."""
+        if self._in_driver is not None and (results := self._in_driver.take(round_, direct)) is not None:
+            batch.in_driver = True
+            return results
+        sent, states = _as_sent(round_)
+        return decode_answers(answers(self._session.sparkContext, sent, states, direct))
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
     ) -> list[OperatorResult]:
         """As in `Engine`. Pieces are encoded in the driver and processed in the tasks of their state partitions."""
+        if after is not None and self._in_driver is not None:
+            results = self._in_driver.tick(round_, after)
+            if results is not None:
+                return results
         sent, states = _as_sent(round_)
         if after is None:
             rows = pa.Table.from_batches(exchange_rows(pieces))
@@ -109,21 +133,13 @@ class OnSpark:
             numbers = self._session.createDataFrame(states).repartitionById(tasks, sf.col("task"))
         return _levels(numbers.mapInArrow(partial(tick_side, sent, ends), EXCHANGE), sent, 2)
 
-    def panes(self, checkpoint: Checkpoint, output: Output, plan: Plan) -> DataFrame:
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
         """As in `Engine`, in the columns of the files."""
         objects = checkpoint.objects
-        for ref in output.panes:
+        for ref in delivery.files:
             read_verified(objects, ref)
-        paths = [objects.url(ref.path).translate(_LITERAL) for ref in output.panes]
+        paths = [objects.url(ref.path).translate(_LITERAL) for ref in delivery.files]
         return self._session.read.parquet(*paths)
-
-
-def _scanned(session: SparkSession, sent: TaskRound, direct: DirectBatch) -> DataFrame:
-    """Rows of the exchange from tasks that read the files of a batch themselves."""
-    tasks = len(direct.tasks)
-    numbers = session.range(0, tasks, 1, tasks)
-    task = partial(scan_side, sent.round_, direct.scan, direct.tasks, direct.row_group_bytes)
-    return numbers.mapInArrow(task, EXCHANGE)
 
 
 def _as_sent(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:

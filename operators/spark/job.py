@@ -14,11 +14,12 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
 from tidestate.operators.engine.bootstrap import has_begun
-from tidestate.operators.spark.bootstrap import PastEvents, bootstrap
+from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
+from tidestate.operators.spark.sources import separated
 from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import column_at
@@ -66,7 +67,10 @@ class JobOnSpark(StreamJob, SparkJob):
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
         tick_s = self.tick / 1e6 if graph.clocked else None
-        query = QueryOnSpark(session, job, spark_log, read, self.sink, tick_s, scans)
+        replayed = partial(past_rows, self, job.graph)
+        query = QueryOnSpark(
+            session, job, spark_log, read, self.sinks, tick_s, scans, replayed, in_driver=self.in_driver
+        )
         query.begin(stream, self.trigger)
         return query
 
@@ -80,14 +84,16 @@ def job_on_spark(
         one = by_name(description.streams, given)
         named = given if isinstance(given, Mapping) else dict.fromkeys(description.streams, given)
         check_streams(named.values())
-        return JobOnSpark(description, one, streams={name: named[name] for name in description.streams}, **settings)
+        streams_of = {name: named[name] for name in description.streams}
+        return JobOnSpark(description, separated(one), streams=streams_of, **settings)
     frames = [one for one in streams if not isinstance(one, Mapping)]
     if not isinstance(description, Sided):
         (stream,) = frames
-        return JobOnSpark(description, stream, **settings)
+        return JobOnSpark(description, separated(stream), **settings)
     check_streams(frames)
     named = dict(zip(description.sides.names, frames, strict=False))
-    return JobOnSpark(description, all_sides(description.sides, frames), streams=named, **settings)
+    one = separated(all_sides(description.sides, frames))
+    return JobOnSpark(description, one, streams=named, **settings)
 
 
 def _folded_every(session: SparkSession) -> int:

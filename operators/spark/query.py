@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,24 +17,30 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tidestate.operators.describe.runs import DurableQuery
-from tidestate.operators.describe.sinks import SparkSink
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.progress.figures import Gap, Metrics
+from tidestate.operators.plan.ledger import PUT_BACK
+from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.rounds import Progress, skip_idle_time
-from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
+from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured, note_in_ui
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
+from tidestate.recovery.log.summary import time_text
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
+
+NOTED_PAUSE_S = 0.4
+"""The pause between two offers from which Spark's UI has a note of the wait."""
 
 
 class StoppingError(TidestateError):
@@ -50,12 +56,18 @@ class QueryOnSpark(DurableQuery):
         job: Job,
         spark_log: SparkLog,
         read: FilesRead,
-        sink: SparkSink | None,
+        sinks: Sinks[DataFrame],
         tick_s: float | None,
         scans: BatchScans,
+        replayed: Callable[[DataFrame | Mapping[str, DataFrame]], DataFrame],
+        *,
+        in_driver: bool,
     ) -> None:
+        self._session = session
+        self._noted_since_us: int | None = None
         self._job = job
         self._scans = scans
+        self._replayed = replayed
         self._scan: Scan | None = None
         self._log = spark_log
         self._read = read
@@ -65,7 +77,8 @@ class QueryOnSpark(DurableQuery):
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        self._driver = Driver(job, OnSpark(session), sink, wait=self._wait, still=lambda: not self._over)
+        engine = OnSpark(session, in_driver=in_driver)
+        self._driver = Driver(job, engine, sinks, wait=self._wait, still=lambda: not self._over)
 
     def __repr__(self) -> str:
         root = self._job.checkpoint.objects.root
@@ -117,6 +130,10 @@ class QueryOnSpark(DurableQuery):
         return self._driver.offers.waiting_since_us
 
     @property
+    def waits(self) -> SinkWaits:
+        return self._driver.waits
+
+    @property
     def is_active(self) -> bool:
         return self._query is not None and bool(self._query.isActive)
 
@@ -132,27 +149,33 @@ class QueryOnSpark(DurableQuery):
             return self._guard(spark_query.awaitTermination) is not False
         return self._guard(partial(spark_query.awaitTermination, max(timeout_s, 0.001))) is not False
 
-    def stop(self, *, drain: bool = False) -> None:
+    def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
         try:
-            self._stop()
+            self._stop(timeout_s)
             if drain:
                 with self._driver.lock, contextlib.suppress(StoppingError):
                     self._waits_no_more.clear()
                     self._draining = True
-                    self._driver.drain()
+                    self._driver.drain(timeout_s)
         finally:
             self._driver.end()
 
     def _wait(self, pause_s: float) -> None:
         """Wait between two offers to a sink that refuses; raises when the query stops. The lock is held meanwhile."""
+        since = self._driver.offers.waiting_since_us
+        if pause_s >= NOTED_PAUSE_S and since != self._noted_since_us:
+            self._noted_since_us = since
+            note_in_ui(self._session, f"{self._job.plan.name}: waits for a sink since {time_text(since)} UTC")
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
-    def _stop(self) -> None:
+    def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
         self._waits_no_more.set()
-        with self._driver.lock:
-            pass  # wait for a running batch; the next one sees the flag
+        # Wait for a running batch, but not for a sink that does not return; the next batch sees the flag.
+        while not self._driver.lock.acquire(timeout=1.0 if timeout_s is None else min(1.0, timeout_s)):
+            self._driver.offers.check_called(timeout_s)
+        self._driver.lock.release()
         if self._ticker is not None:
             self._ticker.stop()
         self._spark_query.stop()
@@ -164,11 +187,22 @@ class QueryOnSpark(DurableQuery):
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         with self._driver.lock:
-            back = late_rows(self._job, rows, operator)
+            back, before = late_rows(self._job, rows, operator), self._job.head.id
             if back:
                 with contextlib.suppress(StoppingError):
                     self._driver.reprocess_late(back, whole=rows is None)
-        return sum(table.num_rows for table in back.values())
+            done = self._job.head.id > before  # not if the query was stopped while a sink held it
+        return sum(table.num_rows for table in back.values()) if done else 0
+
+    def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
+        rows = SparkBatch(self._replayed(replay))
+        with self._driver.lock:
+            before = self._job.head.id
+            with contextlib.suppress(StoppingError):
+                self._driver.rebuild(rows)
+            head = self._job.head
+        counters = head.counters if head.id > before else {}  # not if the query was stopped while a sink held it
+        return sum(count for name, count in counters.items() if name.rpartition(".")[2] == PUT_BACK)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Spark's hook. An error ends the query, and `await_termination` raises it."""
@@ -199,13 +233,12 @@ class QueryOnSpark(DurableQuery):
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)
-            return Position(spark=spark, scan=self._scans.outcome(taken.needs_jvm))
+            return Position(spark=spark, scan=self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver))
 
         self._scan = self._driver.batch(taken, planned.timestamp_ms * 1000, after).scan
         self._read.add(position)
         # Idle time counts from here: during a batch Spark polls no source.
-        now = now_us()
-        job.set_progress({name: skip_idle_time(progress, now) for name, progress in job.progress.items()})
+        self._driver.skip_idle_time(now_us())
 
     def _tick(self) -> bool:
         """Advance time without a batch. Returns False if the query has ended."""
@@ -234,7 +267,7 @@ class QueryOnSpark(DurableQuery):
         if not self._job.graph.single:
             prefix = f"{name}."
             totals = {key.removeprefix(prefix): count for key, count in totals.items() if key.startswith(prefix)}
-        return self._progress_of(operator).prometheus(name, totals)
+        return self._progress_of(operator).prometheus(name, totals, self.waits)
 
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress

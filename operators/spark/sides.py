@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.plan.graph import STREAM
-from tidestate.operators.spark.types import arrow_schema
+from tidestate.operators.spark.types import arrow_schema, column_at
 from tidestate.statestore.errors import UsageError
 
 
@@ -43,9 +43,9 @@ def _side(sides: Sides, name: str, own: DataFrame, columns: list[str], types: di
         if column == SIDE:
             chosen.append(sf.lit(name).alias(SIDE))
         elif column == AT:
-            chosen.append(sf.col(f"`{sides.time_of(name)}`").alias(AT))
-        elif column in prefixed:
-            chosen.append(sf.col(f"`{prefixed[column]}`").alias(column))
+            chosen.append(column_at(own, sides.time_of(name)).alias(AT))
+        elif column in prefixed or column in sides.shared:
+            chosen.append(column_at(own, prefixed.get(column, column)).alias(column))
         else:
             chosen.append(sf.lit(None).cast(types[column]).alias(column))
     return own.select(*chosen)

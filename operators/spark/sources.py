@@ -80,14 +80,50 @@ class FileStamps:
 
 
 def sources_of(stream: DataFrame) -> list[StreamSource]:
-    """The sources of a stream, in the order in which Spark numbers them: from left to right, each once."""
+    """The sources of a stream, in the order in which Spark numbers them: from left to right."""
     leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
-    sources: list[StreamSource] = []
-    for leaf in (leaves.apply(place) for place in range(leaves.size())):
-        streaming = leaf.getClass().getSimpleName().startswith("StreamingRelation")
-        if streaming and not any(leaf.equals(source.leaf) for source in sources):
-            sources.append(StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession))
-    return sources
+    return [
+        StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession)
+        for leaf in (leaves.apply(place) for place in range(leaves.size()))
+        if _streams(leaf)
+    ]
+
+
+def separated(stream: DataFrame) -> DataFrame:
+    """``stream`` with a source for each place that reads one. Where one DataFrame is there twice, Spark would read
+    both from one source, but write the offsets of two.
+    """
+    leaves = [source.leaf for source in sources_of(stream)]
+    if not any(one.equals(other) for place, one in enumerate(leaves) for other in leaves[:place]):
+        return stream
+    session = stream.sparkSession
+    scala = session._jvm.scala  # type: ignore[attr-defined]
+    plan = _renamed(scala, stream._jdf.queryExecution().analyzed(), [])
+    dataset = session._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[attr-defined]
+    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]
+
+
+def _renamed(scala: Any, step: Any, met: list[Any]) -> Any:
+    """A plan where each source that equals one of ``met`` has another name, which makes it another source."""
+    if _streams(step):
+        before = sum(step.equals(one) for one in met)
+        met.append(step)
+        if not before:
+            return step
+        fields = [step.productElement(place) for place in range(step.productArity())]
+        fields[fields.index(step.sourceName())] = f"{step.sourceName()} {before + 1}"
+        return step.makeCopy(_sequence(scala, fields).toArray(scala.reflect.ClassTag.AnyRef()))
+    children = step.children()
+    below = [_renamed(scala, children.apply(place), met) for place in range(children.size())]
+    return step.withNewChildren(_sequence(scala, below)) if below else step
+
+
+def _sequence(scala: Any, values: list[Any]) -> Any:
+    return scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq()
+
+
+def _streams(leaf: Any) -> bool:
+    return str(leaf.getClass().getSimpleName()).startswith("StreamingRelation")
 
 
 def dropping(frame: DataFrame) -> Iterator[str]:

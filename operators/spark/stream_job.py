@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.describe.sinks import SparkSink
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.shared_root import check_shared
@@ -28,7 +28,7 @@ class StreamJob:
     stream: DataFrame
     checkpoint: str
     store: StoreConfig
-    sink: SparkSink | None
+    sinks: Sinks[DataFrame]
     partitions: int | None
     trigger: dict[str, Any] | None = None
     hook: JobHook = no_job_hook
@@ -36,6 +36,7 @@ class StreamJob:
     policy: Policy = field(default_factory=Policy)
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
     direct_scan: bool = True
+    in_driver: bool = True
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"

@@ -35,6 +35,9 @@ CHUNK_ROWS = 1 << 20
 
 ANSWER, STATES = -1, -2
 """The operator numbers of rows with an answer, and with the state partitions of a task."""
+COMPRESSED_FROM = 1 << 16
+"""Larger partials cross the shuffle compressed: Spark copies each byte several times."""
+_COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
 EXCHANGE = "task int, operator int, input long, header binary, partials binary, rejected binary"
 
 _EXCHANGE_SCHEMA = pa.schema(
@@ -111,17 +114,19 @@ def map_side(
     this ``phase``.
     """
     _freeze_once()
-    task, intakes = _task_number(), Intakes(round_)
+    try:
+        yield from exchange_rows(classified(round_, _task_number(), batches, phase))
+    except TidestateError as error:
+        for one in range(len(round_.spans)):
+            yield _answer_row(one, Answer(failure=_failure(error)))
+
+
+def classified(round_: GraphRound, task: int, batches: Iterator[pa.RecordBatch], phase: str) -> Iterator[Outgoing]:
+    """The pieces that task number ``task`` makes of its input. Waiting for ``batches`` is time of this ``phase``."""
+    intakes = Intakes(round_)
     for chunk_number, chunk in enumerate(intakes.watch.awaited(phase, _chunks(batches))):
         # Ordered by task, then chunk: sums do not depend on what arrives first.
-        number = (task << 20) + chunk_number
-        try:
-            going = intakes.streams(round_.graph.split(chunk), number)
-        except TidestateError as error:
-            for one in range(len(round_.spans)):
-                yield _answer_row(one, Answer(failure=_failure(error)))
-        else:
-            yield from exchange_rows(going)
+        yield from intakes.streams(round_.graph.split(chunk), (task << 20) + chunk_number)
 
 
 def scan_side(
@@ -129,16 +134,19 @@ def scan_side(
     scan: DirectScan,
     tasks: Sequence[Sequence[FileRange]],
     row_group_bytes: int,
-    batches: Iterator[pa.RecordBatch],
+    numbers: Iterable[int],
 ) -> Iterator[pa.RecordBatch]:
-    """As `map_side`, but this task reads its ranges of the files itself. Each input row is the number of a task."""
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            try:
-                yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes), "read")
-            except NeedsJvmError as why:
-                for one in range(len(round_.spans)):
-                    yield _answer_row(one, Answer(needs_jvm=str(why)))
+    """As `map_side`, but this task reads its ranges of the files itself. ``numbers`` has only that of the task."""
+    for number in numbers:
+        try:
+            yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes), "read")
+        except NeedsJvmError as why:
+            yield from needing_jvm(round_, why)
+
+
+def needing_jvm(round_: GraphRound, why: NeedsJvmError) -> Iterator[pa.RecordBatch]:
+    """Answers for all tasks that Spark must read the batch."""
+    return (_answer_row(one, Answer(needs_jvm=str(why))) for one in range(len(round_.spans)))
 
 
 def level_side(sent: TaskRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -280,7 +288,8 @@ def _failed(answers: pa.Table) -> bool:
 
 def _pack(rows: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as writer:
+    options = _COMPRESSED if rows.nbytes >= COMPRESSED_FROM else None
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
         writer.write_table(rows)
     return bytes(sink.getvalue().to_pybytes())
 

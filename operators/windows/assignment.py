@@ -35,7 +35,7 @@ def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times
     if isinstance(kind, Global):
         return each, np.full(len(times), FIRST_US), np.full(len(times), LAST_US)
     if isinstance(kind, Sessions):
-        return each, times, times + _gaps(kind, events)
+        return each, times, times + gaps_of(kind, events)
     if isinstance(kind, Counted):
         return each, np.zeros(len(times), np.int64), np.zeros(len(times), np.int64)
     if isinstance(kind, NamedWindow):
@@ -65,7 +65,8 @@ def lifetime_ends(kind: Sliding, times: Times, events: pa.Table) -> Times:
     return ends
 
 
-def _gaps(kind: Sessions, events: pa.Table) -> Times | int:
+def gaps_of(kind: Sessions, events: pa.Table) -> Times | int:
+    """The gap of each event. Raises `UsageError` for one that is none."""
     if kind.gap_column is None:
         return kind.gap
     column = events[kind.gap_column]

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from tidestate.operators.windows.groups import NEVER
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.spec.lists import flat
-from tidestate.statestore.table.group_ids import entries
+from tidestate.statestore.table.group_ids import map_entries
 
 
 def equal(now: Values, then: Values) -> Flags:
     """Whether two columns are equal, row by row: nulls equal nulls, NaN equals NaN, lists are compared by value."""
     missing = np.asarray(pc.is_null(now)), np.asarray(pc.is_null(then))
     if pa.types.is_map(now.type):
-        return equal(entries(now), entries(then))
+        return equal(map_entries(now), map_entries(then))
     if pa.types.is_nested(now.type) and not pa.types.is_struct(now.type):
         same = _equal_lists(now, then)
     elif pa.types.is_struct(now.type):

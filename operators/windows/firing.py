@@ -98,6 +98,8 @@ def due_next(plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) 
         if trigger.kind == "after_processing_time":
             waiting = column_numbers(groups, f"_done_{node}") == 0
             since = column_numbers(groups, f"_since_{node}", NEVER)
+            # Once the span is over it is another part, with a timer, elements or an end of its own, that waits.
+            waiting &= since > at.now - trigger.span_us
             clock = np.where(waiting & (since != NEVER), np.minimum(clock, since + trigger.span_us), clock)
     clock = np.where(clock == NEVER, NEVER, np.maximum(clock, at.now))
     marks = np.full(groups.num_rows, NEVER)

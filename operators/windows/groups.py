@@ -21,11 +21,13 @@ NEVER = END_US
 class Ready:
     """``arriving``: rows of `GroupTables.arriving`, of windows that are due now or were before; the others wait in
     parts, by ``changes``. ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
+    ``next_end``: the least end, after the watermark, of the stored parts that were read; None if none were read.
     """
 
     arriving: pa.Table
     changes: ChangeSet
     alone: Flags | None = None
+    next_end: int | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from tidestate.statestore.table.fold import combine, combine_values
 
 
 def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-    """Accepted events as rows of `GroupTables.exchanged`: one per window and key, or one per event and window."""
+    """Accepted events as rows of `GroupTables.taken`: one per window and key, or one per event and window."""
     if plan.lazy and plan.in_cells:
         return _as_windows(plan, events, times, arrival)
     if plan.lazy and (arrival.reprocessing or plan.touching):
@@ -66,7 +66,7 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arri
             extra.append(pa.array(times[index]))
         if plan.triggers.finishes:
             extra.append(_whole(plan, events).take(places))
-        return pa.table([*keys, *bounds, *sizes, *columns, *extra], schema=plan.exchanged.schema)
+        return pa.table([*keys, *bounds, *sizes, *columns, *extra], schema=plan.taken.schema)
     rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
     if plan.lazy and plan.in_cells:
         return rows

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.windows.groups import Gathered, column_numbers
-from tidestate.operators.windows.names import EMITTED, END, NET, PANES, START
+from tidestate.operators.windows.names import EMITTED, PANES
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
 
@@ -22,15 +21,6 @@ def values_where(plan: GroupTables, groups: pa.Table, where: Flags) -> pa.Table:
     values = results(plan.aggregates, groups.filter(pa.array(where)))
     places = np.cumsum(where) - 1
     return values.take(pa.array(places, mask=~where))
-
-
-def results_of(plan: Plan, groups: pa.Table) -> pa.Table:
-    """Window, key and results of stored ``groups``, for queries."""
-    if plan.signed:
-        groups = groups.filter(pc.greater(groups[NET], 0))
-    values = results(plan.aggregates, groups)
-    columns = [groups[START], groups[END], *(groups[name] for name in plan.key_names), *values.columns]
-    return pa.table(columns, names=[START, END, *plan.key_names, *values.column_names])
 
 
 def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:

@@ -11,13 +11,14 @@ from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import refused_windows, too_late
-from tidestate.operators.windows.due import due_mark
+from tidestate.operators.windows.due import due_group, due_mark
 from tidestate.operators.windows.intake import arriving_parts
 from tidestate.operators.windows.parts.cells import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.parts.hand_over import hand_over
 from tidestate.operators.windows.parts.ready import ready_windows
+from tidestate.operators.windows.shares import Step, step_in_shares
 from tidestate.operators.windows.single import step_by_element
-from tidestate.operators.windows.step import step_windows
+from tidestate.operators.windows.step import expiring_step, step_windows
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
@@ -52,20 +53,27 @@ class WindowPlan(GroupTables):
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if self.lazy:
             ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, at)
-            moved = step_windows(self, view, ready.arriving, at, ready.alone)
+            if at.due_mark is not None and not ready.arriving.num_rows and not self.triggers.by_clock:
+                moved = expiring_step(self, at)
+            else:
+                moved = step_in_shares(self, view, ready.arriving, at, self._step(at), ready.alone)
             made = {**moved.changes, **ready.changes}
-            return replace(moved, changes=made, due_mark=due_mark(self, view, made, at))
+            return replace(moved, changes=made, due_mark=due_mark(self, view, made, at, ready.next_end))
         handed = hand_over(self, view, at.before, at.was)
         if handed is None:
-            return self.taking(view, arriving, at, lambda rows: self._taken(view, rows, at))
+            return self.taking(view, arriving, at, lambda rows: self._grouped(view, rows, at))
         # Former settings left windows in parts: from here on they are groups.
         state = OverlayView(view, self.tables)
         state.apply(handed.changes)
-        moved = self.taking(state, arriving, at, lambda rows: self._taken(state, rows, at))
+        moved = self.taking(state, arriving, at, lambda rows: step_in_shares(self, state, rows, at, self._step(at)))
         state.apply(moved.changes)
         return replace(moved, changes=state.changes(), panes=pa.concat_tables([handed.panes, moved.panes]))
 
-    def _taken(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+    def _grouped(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+        moved = step_in_shares(self, view, rows, at, self._step(at))
+        return replace(moved, due_mark=due_group(self, view, moved.changes, at))
+
+    def _step(self, at: StepTimes) -> Step:
         if self.triggers.looks_after_each:
-            return step_by_element(self, view, rows, at, step_windows)
-        return step_windows(self, view, rows, at)
+            return lambda view, rows, _: step_by_element(self, view, rows, at, step_windows)
+        return lambda view, rows, alone: step_windows(self, view, rows, at, alone)

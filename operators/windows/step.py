@@ -60,7 +60,7 @@ from tidestate.statestore.spec.tables import TableSpec
 def step_windows(
     plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, alone: Flags | None = None
 ) -> Transition:
-    """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.exchanged`.
+    """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.taken`.
 
     ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
     """
@@ -103,7 +103,19 @@ def step_windows(
     before = [_not_last(first, fired.any)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
-    return Transition(changes, rows, counters, rejected, _due_us(plan, view, changes[CLOCK], at))
+    return Transition(changes, rows, counters, rejected, clock_due_us(plan, view, at, changes[CLOCK].put))
+
+
+def expiring_step(plan: GroupTables, at: StepTimes) -> Transition:
+    """`step_windows` without arrivals, where no stored group is due, by the clock either: rows expire."""
+    changes = {
+        CLOCK: TableChanges(expire=_clock_bound(plan, at)),
+        MARKS: TableChanges(expire=_bound(at.after)),
+        GROUPS: TableChanges(expire=_groups_bound(plan, at)),
+    }
+    if plan.sessions:
+        changes[ENDS] = TableChanges(expire=_groups_bound(plan, at))
+    return Transition(changes, plan.pane_schema.empty_table())
 
 
 def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
@@ -127,12 +139,12 @@ def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
-def _due_us(plan: GroupTables, view: StateView, timers: TableChanges, at: StepTimes) -> int | None:
+def clock_due_us(plan: GroupTables, view: StateView, at: StepTimes, timers: pa.Table | None = None) -> int | None:
     """The processing time at which a group is due next, stored timers and new ones."""
     if not plan.triggers.by_clock:
         return None
     first = (int(rows["due"][0].as_py()) for rows in view[CLOCK].scan(key_range((at.now + 1,))) if rows.num_rows)
-    fresh = [] if timers.put is None else [int(pc.min(timers.put["due"]).as_py())]
+    fresh = [] if timers is None else [int(pc.min(timers["due"]).as_py())]
     return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
@@ -217,10 +229,10 @@ def _after_panes(
     """
     if not settled.any():
         return groups
-    where, was_due = pa.array(fired.any), pa.array(settled)
+    where, over = pa.array(fired.any), pa.array(settled)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
-        PENDING: pc.if_else(was_due, 0, groups[PENDING]),
-        SINCE: pc.if_else(was_due, pa.scalar(None, pa.int64()), groups[SINCE]),
+        PENDING: pc.if_else(over, 0, groups[PENDING]),
+        SINCE: pc.if_else(over, pa.scalar(None, pa.int64()), groups[SINCE]),
         PANES: pc.add(groups[PANES], where.cast(pa.int64())),
         EMITTED: pa.array(np.where(fired.any, 1, column_numbers(groups, EMITTED)) * ~emptied),
     }
@@ -251,11 +263,11 @@ def _changes(
     kept = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
-    bound = None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
+    bound = _groups_bound(plan, at)
     changes = {
         CLOCK: TableChanges(
             put=_timers(plan.clock, kept, clock, fresh_clock),
-            expire=_bound(at.now - 1) if plan.triggers.by_clock else None,
+            expire=_clock_bound(plan, at),
         ),
         MARKS: TableChanges(put=_timers(plan.marks, kept, marks, fresh_marks), expire=_bound(at.after)),
     }
@@ -278,6 +290,14 @@ def _changes(
 def _timers(spec: TableSpec, groups: pa.Table, moments: npt.NDArray[np.int64], where: Flags) -> pa.Table | None:
     rows = groups.filter(pa.array(where)).append_column("due", pa.array(moments[where]))
     return _some(spec.conform(rows))
+
+
+def _clock_bound(plan: GroupTables, at: StepTimes) -> int | None:
+    return _bound(at.now - 1) if plan.triggers.by_clock else None
+
+
+def _groups_bound(plan: GroupTables, at: StepTimes) -> int | None:
+    return None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
 
 
 def _bound(moment: int) -> int | None:

@@ -325,8 +325,12 @@ class GroupTables(Plan):
         """Whether events reach the state one by one: to number, refuse or order them, or for a pane after each."""
         return self.by_number or self.triggers.per_element or self.triggers.finishes or self.in_order
 
+    @property
+    def exchanged(self) -> TableSpec:  # type: ignore[override]
+        return self.taken
+
     @cached_property
-    def exchanged(self) -> TableSpec:
+    def taken(self) -> TableSpec:  # type: ignore[override]
         if self.lazy:
             return self.parts
         if not self.per_event:
@@ -343,7 +347,7 @@ class GroupTables(Plan):
 
     @property
     def order_names(self) -> list[str]:
-        """Names of the order's columns in `exchanged`, if events are sent one by one."""
+        """Names of the order's columns in `taken`, if events are taken one by one."""
         return [f"_order_{number}" for number in range(len(self.order))]
 
     @property

@@ -18,6 +18,10 @@ verbs = typer.Typer()
 Root = Annotated[
     str, typer.Argument(metavar="ROOT", help="The checkpoint= of the job: a folder or URL.", show_default=False)
 ]
+Roots = Annotated[
+    list[str],
+    typer.Argument(metavar="ROOT...", help="The checkpoint= of one job or several.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Confirm = Annotated[bool, typer.Option("--confirm", help="Do it. Without this, only print what would be done.")]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import RenderableType
 from rich.table import Table
@@ -17,7 +18,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
     SummaryRow,
@@ -124,7 +125,11 @@ def show(
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     up_to = delivered(checkpoint, head.manifest)
     if as_json:
-        more = {"delivered": up_to, "recovery": predicted_restore(head.manifest), "pins": [pin.name for pin in pins]}
+        more = {
+            "delivered": msgspec.structs.asdict(up_to),
+            "recovery": predicted_restore(head.manifest),
+            "pins": [pin.name for pin in pins],
+        }
         print_json({**full(head.manifest), **more})
         return
     driver = running(checkpoint) if checkpoint_id is None else None
@@ -141,7 +146,7 @@ def show(
     print_out(*parts)
 
 
-def _facts(manifest: Manifest, driver: Lease | None, up_to: int) -> Table:
+def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     table = key_value_table()
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
@@ -157,11 +162,14 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: int) -> Table:
         table.add_row("spark batch", str(manifest.spark.batch_id))
         for source, offset in enumerate(manifest.spark.end):
             table.add_row(f"source {source} read to", offset)
-    if manifest.scan is not None:
-        table.add_row("rows read by", "tasks, directly" if manifest.scan.direct else f"spark: {manifest.scan.reason}")
+    if (scan := manifest.scan) is not None:
+        reader = "driver" if scan.in_driver else "tasks"
+        table.add_row("rows read by", f"{reader}, directly" if scan.direct else f"spark: {scan.reason}")
     if manifest.input:
         table.add_row("input", pluralize(manifest.input.batches, "batch", "batches"))
-    table.add_row("delivered up to", f"checkpoint {up_to}")
+    table.add_row("delivered up to", f"checkpoint {up_to.panes}")
+    if up_to.late_sink:
+        table.add_row("late rows up to", f"checkpoint {up_to.late}")
     table.add_row("restore", predicted_restore_text(manifest))
     if manifest.restored is not None:
         table.add_row("last start", restore_text(manifest.restored))
@@ -194,6 +202,9 @@ def _configuration(operator: OperatorState) -> Table:
     table = key_value_table()
     table.add_row("reads", ", ".join(operator.inputs) or "-")
     table.add_row("configured since", f"checkpoint {operator.since}")
+    if (lost := operator.rebuilding) is not None:
+        lacking = "" if lost.lacking is None else f"; {lost.lacking:,} windows or rows are incomplete"
+        table.add_row("rebuilding since", f"checkpoint {lost.since}{lacking}")
     chosen = {name: value for name, value in operator.configuration.items() if value not in (None, False, [], {})}
     for name, value in spans_as_text(chosen).items():
         table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))

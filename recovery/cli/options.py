@@ -14,6 +14,11 @@ from tidestate.statestore.errors import UsageError
 
 AtOption = Annotated[int | None, typer.Option("--at", metavar="ID", help="The checkpoint; by default the newest.")]
 First = Annotated[int | None, typer.Option("--from", metavar="ID", help="The first checkpoint.")]
+FromTime = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="The first time, or offset where these are the bounds.")
+]
+ToTime = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The last one, inclusive.")]
+Side = Annotated[str | None, typer.Option("--side", help="The side, of a join.")]
 Last = Annotated[int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.")]
 Operator = Annotated[str | None, typer.Option("--operator", help="The operator; by default the last of a chain.")]
 TableName = Annotated[str | None, typer.Option("--table", help="The state table; by default the first.")]

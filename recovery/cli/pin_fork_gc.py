@@ -127,7 +127,7 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
         if gone:
             table.add_row("", f"{what} of checkpoints above {gone} only")
     if found.unacknowledged:
-        table.add_row("", f"{found.unacknowledged:,} old pane files that no sink has acknowledged")
+        table.add_row("", f"{found.unacknowledged:,} old files of panes and late rows that no sink has acknowledged")
     for root in found.freed:
         table.add_row("unpinned" if done else "to unpin", f"{root}: none of its files is needed any more")
     print_out(table, *([] if done else [DRY]))

@@ -125,18 +125,19 @@ def print_rows(
     limit: int | None,
     columns: Callable[[], pa.Schema] | None = None,
     clear: Callable[[], None] = lambda: None,
+    note: str = "",
 ) -> None:
     """Rows, as many as ``limit`` says, in a format; Parquet and Arrow go to a file or a pipe, never to a terminal.
 
     ``columns`` says which columns all parts have together; they are asked for where a format needs them in advance.
-    ``clear`` is called before anything is written to a terminal.
+    ``clear`` is called before anything is written to a terminal. ``note`` stands below a table.
     """
     limit = None if limit is None else min(limit, _MOST_ROWS)
     if form is Format.table:
         tables = list(_first(parts, None if limit is None else limit + 1))  # one more row shows that there are more
         clear()
         with redirected_to(output):
-            _print_table(tables, limit)
+            _print_table(tables, limit, note)
         return
     parts = _first(parts, limit)
     on_terminal = output is None and sys.stdout.isatty()
@@ -227,7 +228,7 @@ def _nested(value: Any) -> str | None:
     return None if value is None else value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
 
 
-def _print_table(tables: list[pa.Table], limit: int | None) -> None:
+def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
     import pyarrow as pa
 
     # The columns change when the job does.
@@ -242,7 +243,8 @@ def _print_table(tables: list[pa.Table], limit: int | None) -> None:
     table = data_table(rows.column_names, right)
     for row in _rows(rows):
         table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
-    print_out(table, *([Text(f"more than {limit:,} rows: use --limit to print more", style="dim")] if more else []))
+    note = f"more than {limit:,} rows: use --limit to print more" if more else note
+    print_out(table, *([Text(note, style="dim")] if note else []))
 
 
 def _cell(value: Any) -> str | None:

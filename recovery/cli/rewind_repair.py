@@ -127,4 +127,7 @@ def _plan(reset: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]
         table.add_row(label, f"{pluralize(panes.rows, 'pane')} of checkpoint {panes.checkpoint}{delivered}")
     if len(replay.panes) > LISTED:
         table.add_row("", f"and those of {pluralize(len(replay.panes) - LISTED, 'more checkpoint')}, see --json")
+    if again := [late for late in replay.late if late.delivered]:
+        rows, those = sum(late.rows for late in again), pluralize(len(again), "checkpoint")
+        table.add_row("repeats", f"{pluralize(rows, 'late row')} of {those}, already delivered to the late sink")
     return [table, Text("done", style="green") if confirmed else DRY]

@@ -55,17 +55,20 @@ class Wanted:
     def of(self, rows: pa.Table) -> pa.Table:
         """The matching ``rows``. Raises `UsageError` for a missing column or a value of another type."""
         for name, text in self.keys.items():
-            rows = rows.filter(pc.equal(_column(rows, name), _value(text, rows.schema.field(name).type, name)))
+            rows = rows.filter(pc.equal(_column(rows, name), value_of_text(text, rows.schema.field(name).type, name)))
         if self.window is not None:
             bounds = [name for name in (*STARTS, *ENDS) if name in rows.column_names]
             if not bounds:
                 raise UsageError("these rows have no window", code="read-column", columns=rows.column_names)
-            equal = [pc.equal(rows[name], _value(self.window, rows.schema.field(name).type, name)) for name in bounds]
+            equal = [
+                pc.equal(rows[name], value_of_text(self.window, rows.schema.field(name).type, name))
+                for name in bounds
+            ]
             rows = rows.filter(reduce(pc.or_, equal))
         for bound, test in ((self.since, pc.greater_equal), (self.until, pc.less)):
             if bound is not None:
                 time = _time_column(rows)
-                rows = rows.filter(test(rows[time], _value(bound, rows.schema.field(time).type, time)))
+                rows = rows.filter(test(rows[time], value_of_text(bound, rows.schema.field(time).type, time)))
         return rows
 
 
@@ -196,8 +199,8 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
-def _value(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
-    """Text as a value of the column's type."""
+def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
+    """Text as a value of the column's type. Raises `UsageError` (``read-value``)."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     try:
         if pa.types.is_timestamp(kind):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -31,6 +31,9 @@ TimeUs = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Microseconds since 1970 UTC, or an offset in its place."""
 Ids = tuple[int, int]
 """Checkpoint ids from the first to the last, both inclusive."""
+OutputKind: TypeAlias = Literal["panes", "late"]
+"""What a checkpoint puts out for a sink."""
+OUTPUT_KINDS: tuple[OutputKind, ...] = ("panes", "late")
 
 
 class ReadFiles(msgspec.Struct, frozen=True):
@@ -65,10 +68,13 @@ class SparkPosition(msgspec.Struct, frozen=True):
 
 
 class Scan(msgspec.Struct, frozen=True):
-    """Who read the files of a Spark batch: the tasks themselves (``direct``), or Spark for this ``reason``."""
+    """Who read the files of a Spark batch: the tasks themselves (``direct``), or Spark for this ``reason``.
+    ``in_driver``: the driver processed the batch, which was small, without tasks.
+    """
 
     direct: bool
     reason: str = ""
+    in_driver: bool = False
 
 
 class InputPosition(msgspec.Struct, frozen=True):
@@ -79,6 +85,15 @@ class InputPosition(msgspec.Struct, frozen=True):
     batches: Natural
     last: str
     position: Any = None
+
+
+class Rebuilding(msgspec.Struct, frozen=True):
+    """Lost messages are put back since checkpoint ``since``. ``lacking``: how many windows lacked some after the last
+    replay, or how many rows a join lacked; None before the first.
+    """
+
+    since: Natural
+    lacking: Natural | None = None
 
 
 class OperatorState(msgspec.Struct, frozen=True, dict=True):
@@ -132,6 +147,9 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """Per table: rows with expiry at or below this are gone in all partitions; a partition may have a higher bound.
     Owner: the step; a rescale.
     """
+
+    rebuilding: Rebuilding | None = None
+    """Messages were lost, and a replay puts them back. A start sets it; the replay that finds all again clears it."""
 
     count: int = 0
     """How many partitions the parts have; 0 if there are none. Owner of this and of the parts: who publishes."""
@@ -204,6 +222,24 @@ class Restore(msgspec.Struct, frozen=True):
     rate: int | None = None
 
 
+class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Up to which checkpoints sinks have acknowledged the panes, and the rows of late ledgers. ``late_sink``: the run
+    has a sink for these, so they are kept until it has accepted them.
+    """
+
+    panes: Natural = 0
+    late: Natural = 0
+    late_sink: bool = False
+
+    def up_to(self, kind: OutputKind) -> int:
+        """The highest checkpoint of which a sink has acknowledged this."""
+        return self.panes if kind == "panes" else self.late
+
+    def reached(self, kind: OutputKind, checkpoint_id: int) -> Delivered:
+        """With this acknowledged up to a checkpoint; it never goes back."""
+        return msgspec.structs.replace(self, **{kind: max(self.up_to(kind), checkpoint_id)})
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """A checkpoint. Times are microseconds since 1970 UTC."""
 
@@ -246,9 +282,9 @@ class Manifest(msgspec.Struct, frozen=True):
     """The last operator's panes, of this checkpoint alone. Only a step has any."""
     late: tuple[FileRef, ...] = ()
     """Ledger files of this checkpoint alone, each operator's in a folder of its name. Only a step has any."""
-    delivered: Natural = 0
-    """The highest id whose panes a sink had acknowledged when this was published. At most ``id``, and never lower
-    than in the parent; records in ``delivered/`` may go beyond it (`delivered`).
+    delivered: Delivered = Delivered()
+    """What sinks had acknowledged when this was published. At most up to ``id``, and never less than in the parent;
+    records in ``delivered/`` may go beyond it (`delivered`).
     """
     counters: dict[str, int] = {}
     """Counts of this checkpoint alone; ``<operator>.<counter>`` in a chain. Only a step has any."""
@@ -282,6 +318,10 @@ class Manifest(msgspec.Struct, frozen=True):
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""
         return ledger_of(self.late, operator)
+
+    def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
+        """The files of this checkpoint's panes, or ledgers."""
+        return self.panes if kind == "panes" else self.late
 
     @property
     def due_us(self) -> int | None:

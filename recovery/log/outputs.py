@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, Natural, SparkPosition, TimeUs, ledger_of
+from tidestate.recovery.log.manifest import Manifest, Natural, OutputKind, SparkPosition, TimeUs, ledger_of
 from tidestate.statestore.files.refs import FileRef
 
 
@@ -14,14 +14,19 @@ from tidestate.statestore.files.refs import FileRef
 class DeliveryId:
     """The identity of a delivery: the run that published the checkpoint, and the checkpoint's id.
 
-    A run is one start of the job, with a random id. Within a run ``checkpoint`` only grows, so a sink that remembers
-    the highest one of each ``run`` has every pane once. Ids of different runs cannot be compared: a root that was
-    restored from a copy, rewound or forked uses ids again, but never with the same run. ``str()`` is an idempotency
-    key.
+    A run is one start of the job, with a random id; for late rows the name of their operator follows it. Within a run
+    ``checkpoint`` only grows, so a sink that remembers the highest one of each ``run`` has every row once. Ids of
+    different runs cannot be compared: a root that was restored from a copy, rewound or forked uses ids again, but
+    never with the same run. ``str()`` is an idempotency key.
     """
 
     run: str
     checkpoint: int
+
+    @property
+    def operator(self) -> str:
+        """The operator that rejected these rows; empty for panes."""
+        return self.run.partition("-")[2]
 
     def __str__(self) -> str:
         return f"{self.run}-{self.checkpoint}"
@@ -45,6 +50,16 @@ class Output(msgspec.Struct, frozen=True, omit_defaults=True):
     def delivery_id(self) -> DeliveryId:
         """The identity under which its panes are delivered."""
         return DeliveryId(self.run, self.id)
+
+    @property
+    def ledgers(self) -> dict[DeliveryId, tuple[FileRef, ...]]:
+        """The ledger files of each operator that has any, by the identity under which their rows are delivered."""
+        names = dict.fromkeys(ref.path.split("/")[1] for ref in self.late)
+        return {DeliveryId(f"{self.run}-{name}", self.id): self.late_of(name) for name in names}
+
+    def output(self, kind: OutputKind) -> tuple[FileRef, ...]:
+        """The files of its panes, or ledgers."""
+        return self.panes if kind == "panes" else self.late
 
     def late_of(self, operator: str) -> tuple[FileRef, ...]:
         """The ledger files of one operator."""

@@ -12,7 +12,9 @@ import msgspec
 
 from tidestate.recovery.log.manifest import (
     MANIFEST_FORMAT,
+    OUTPUT_KINDS,
     CheckpointKind,
+    Delivered,
     Head,
     Ids,
     InputPosition,
@@ -44,7 +46,7 @@ class Changes(TypedDict, total=False):
     scan: Scan | None
     panes: tuple[FileRef, ...]
     late: tuple[FileRef, ...]
-    delivered: int
+    delivered: Delivered
     counters: dict[str, int]
     fed: int
     parent_id: int
@@ -121,13 +123,14 @@ def _check_follows(was: Manifest, made: Manifest) -> None:
         epoch=made.epoch,
         before=was.epoch,
     )
-    invariant(
-        was.delivered <= made.delivered <= made.id,
-        "what was delivered stays delivered, and only what exists is delivered",
-        id=made.id,
-        delivered=made.delivered,
-        before=was.delivered,
-    )
+    for kind in OUTPUT_KINDS:
+        invariant(
+            was.delivered.up_to(kind) <= made.delivered.up_to(kind) <= made.id,
+            "what was delivered stays delivered, and only what exists is delivered",
+            id=made.id,
+            delivered=made.delivered,
+            before=was.delivered,
+        )
     has_output = made.panes or made.late or made.counters
     invariant(made.kind in STEPS or not has_output, "only a step has panes, ledgers and counters", kind=made.kind)
     counts = {len(one.partitions) for one in made.operators.values()}

@@ -101,7 +101,8 @@ def is_name(text: str) -> bool:
 def _check_numbers(manifest: Manifest) -> None:
     require(1 <= manifest.id <= MOST, "id")
     require(manifest.parent_id < manifest.id, "parent_id")
-    require(max(manifest.delivered, manifest.fed) <= manifest.id, "delivered or fed")
+    delivered = manifest.delivered
+    require(max(delivered.panes, delivered.late, manifest.fed) <= manifest.id, "delivered or fed")
     ends = [end for ids in manifest.abandoned for end in ids]
     require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
 

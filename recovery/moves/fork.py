@@ -100,7 +100,7 @@ def plan_fork(
         job_id=marker.job_id,
         operators={name: _from_base(operator) for name, operator in was.operators.items()},
         spark=spark,
-        delivered=was.id,
+        delivered=was.delivered.reached("panes", was.id).reached("late", was.id),
         abandoned=(),
     )
     state = state_files(manifest)

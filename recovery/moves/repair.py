@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tidestate.recovery.inspect.verify import Finding, file_finding, spark_findings
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Head, Manifest
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Head, Manifest, OutputKind
+from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.records import outputs_below
@@ -138,7 +139,7 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
     log.warning("back to checkpoint %d, the newest intact one; abandoned: %s", reset.to, ids_text(reset.abandoned))
     if reset.again:
         ids = ", ".join(str(number) for number, _ in reset.again)
-        log.warning("delivered panes of these checkpoints are delivered again under new ids: %s", ids)
+        log.warning("what was delivered of these checkpoints is delivered again under new ids: %s", ids)
 
 
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
@@ -169,13 +170,24 @@ def _files(
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:
-    """Pane files of earlier checkpoints that a sink has not acknowledged; none if it never acknowledged any."""
+    """Output files of earlier checkpoints that a sink has not acknowledged; none of a kind if it never acknowledged
+    any.
+    """
     had = delivered(checkpoint, newest)
-    if had:
-        boundary = checkpoint.boundary()
-        for output in outputs_below(checkpoint.objects, boundary, had + 1, manifest.id - 1):
-            if not manifest.abandons(output.id):
-                yield from ((output.id, ref) for ref in output.panes)
-        left = range(max(had, boundary.id) + 1, manifest.id)
-        for number, read in checkpoint.load_each([one for one in left if not manifest.abandons(one)]):
-            yield from ((number, ref) for ref in read().manifest.panes)
+    due = {kind: had.up_to(kind) for kind in OUTPUT_KINDS if had.up_to(kind) and (kind == "panes" or had.late_sink)}
+    if not due:
+        return
+    boundary, least = checkpoint.boundary(), min(due.values())
+    for output in outputs_below(checkpoint.objects, boundary, least + 1, manifest.id - 1):
+        if not manifest.abandons(output.id):
+            yield from _not_had(output, due)
+    left = range(max(least, boundary.id) + 1, manifest.id)
+    for _, read in checkpoint.load_each([one for one in left if not manifest.abandons(one)]):
+        yield from _not_had(boundary.remaining(output_of(read().manifest)), due)
+
+
+def _not_had(output: Output, due: Mapping[OutputKind, int]) -> Iterator[tuple[int, FileRef]]:
+    """The files of a checkpoint's output beyond what is acknowledged, by kind."""
+    for kind, had in due.items():
+        if output.id > had:
+            yield from ((output.id, ref) for ref in output.output(kind))

@@ -19,7 +19,7 @@ from tidestate.recovery.inspect.verify import file_finding
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Ids, Manifest, without_state
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Delivered, Ids, Manifest, OutputKind, without_state
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.pins import pinned
 from tidestate.recovery.log.ranges import merged_ranges, outside
@@ -34,6 +34,7 @@ from tidestate.recovery.spark.spark_checkpoint import (
     no_crash_hook,
 )
 from tidestate.statestore.errors import CorruptionError, NotFoundError, invariant
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import put_all
 
 
@@ -41,15 +42,15 @@ from tidestate.statestore.storage.objects import put_all
 class Reset:
     """A planned reset to checkpoint ``to``: its own id, and the ids that it abandons.
 
-    ``delivered`` is the highest acknowledged id that still counts; ``again`` are abandoned checkpoints with delivered
-    panes, each with its rows, which are delivered again under new ids. ``newest``: the newest manifest when this was
-    planned. ``manifest`` is published after ``files`` are written.
+    ``delivered`` is what is acknowledged and still counts; ``again`` are abandoned checkpoints with delivered panes
+    or ledger rows, each with the number of these, which are delivered again under new ids. ``newest``: the newest
+    manifest when this was planned. ``manifest`` is published after ``files`` are written.
     """
 
     id: int
     to: int
     abandoned: tuple[Ids, ...]
-    delivered: int
+    delivered: Delivered
     again: tuple[tuple[int, int], ...]
     newest: int
     manifest: Manifest
@@ -118,9 +119,15 @@ def plan_reset(checkpoint: Checkpoint, to: int) -> Reset:
     )
     _check_line(manifest, to)
     had = delivered(checkpoint, readable[top])
-    undone = [one for one in readable.values() if to < one.id <= had and not readable[top].abandons(one.id)]
-    again = tuple((one.id, sum(ref.rows for ref in one.panes)) for one in undone if one.panes)
-    return Reset(manifest.id, to, abandoned, manifest.delivered, again, max(ids, default=0), manifest, files)
+    undone = [one for one in readable.values() if to < one.id and not readable[top].abandons(one.id)]
+    again = [(one.id, sum(ref.rows for kind in OUTPUT_KINDS for ref in _had(one, kind, had))) for one in undone]
+    twice = tuple((number, rows) for number, rows in again if rows)
+    return Reset(manifest.id, to, abandoned, manifest.delivered, twice, max(ids, default=0), manifest, files)
+
+
+def _had(manifest: Manifest, kind: OutputKind, had: Delivered) -> tuple[FileRef, ...]:
+    """The files of a checkpoint with output that a sink has acknowledged."""
+    return manifest.output(kind) if manifest.id <= had.up_to(kind) else ()
 
 
 def _check_line(manifest: Manifest, to: int) -> None:

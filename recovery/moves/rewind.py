@@ -12,7 +12,7 @@ import msgspec
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Manifest, without_state
+from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, without_state
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.summary import events_of, time_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
@@ -37,8 +37,8 @@ class ReplaySpan:
 
 
 @dataclass(frozen=True)
-class RepeatedPanes:
-    """Panes that are produced again under new ids; ``delivered``: a sink has acknowledged them."""
+class RepeatedOutput:
+    """Panes or ledger rows that are produced again under new ids; ``delivered``: a sink has acknowledged them."""
 
     checkpoint: int
     rows: int
@@ -59,7 +59,8 @@ class Replay:
     batches: int
     unreadable: tuple[int, ...]
     sources: tuple[ReplaySpan, ...]
-    panes: tuple[RepeatedPanes, ...]
+    panes: tuple[RepeatedOutput, ...]
+    late: tuple[RepeatedOutput, ...]
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,16 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
         batches=sum(one.input is not None and one.kind == "batch" for one in undone),
         unreadable=tuple(one for one in reversed(later) if isinstance(one, int)),
         sources=_spans(checkpoint, chosen, newest, undone),
-        panes=tuple(
-            RepeatedPanes(one.id, sum(ref.rows for ref in one.panes), one.id <= had)
-            for one in reversed(undone)
-            if one.panes
-        ),
+        panes=_repeated(undone, "panes", had),
+        late=_repeated(undone, "late", had),
+    )
+
+
+def _repeated(undone: list[Manifest], kind: OutputKind, had: Delivered) -> tuple[RepeatedOutput, ...]:
+    return tuple(
+        RepeatedOutput(one.id, sum(ref.rows for ref in refs), one.id <= had.up_to(kind))
+        for one in reversed(undone)
+        if (refs := one.output(kind))
     )
 
 

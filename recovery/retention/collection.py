@@ -44,8 +44,8 @@ from tidestate.statestore.storage.objects import Objects, put_all
 class Collected:
     """What a collection deletes: manifests up to the boundary, files and their bytes; and what it keeps.
 
-    ``unacknowledged`` pane files are old enough, but no sink has acknowledged them. ``freed`` are the roots that this
-    one was forked from and no longer needs: its pins there are removed.
+    ``unacknowledged`` files of panes and ledgers are old enough, but no sink has acknowledged them. ``freed`` are the
+    roots that this one was forked from and no longer needs: its pins there are removed.
     """
 
     boundary: int

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from tidestate.recovery.log.boundary import Boundary, Pin
-from tidestate.recovery.log.manifest import Manifest, state_files
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
@@ -99,7 +99,8 @@ def next_boundary(
     invariant(was.id <= bound < known.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id)
     made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
     if retention.output_age_us is not None:
-        panes, late = _gone(known, at_us - retention.output_age_us)
+        aged = _aged(known, at_us - retention.output_age_us)
+        panes, late = _acknowledged(known, aged, "panes"), _acknowledged(known, aged, "late")
         made = msgspec.structs.replace(
             made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
         )
@@ -141,26 +142,35 @@ def _lost(known: RootContents, number: int) -> bool:
     )
 
 
-def _gone(known: RootContents, before_us: int) -> tuple[int, int]:
-    """Up to which checkpoints acknowledged panes, and ledgers, are older than a time."""
+def _aged(known: RootContents, before_us: int) -> int:
+    """Up to which checkpoint output is older than a time."""
     made = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
     made += [(number, known.manifests[number].created_us) for number in known.ids if number in known.manifests]
-    late = 0
+    aged = 0
     for number, created_us in made:
         if created_us > before_us:
             break
-        late = number
-    return min(late, known.head.delivered), late
+        aged = number
+    return aged
+
+
+def _acknowledged(known: RootContents, aged: int, kind: OutputKind) -> int:
+    """Up to which checkpoint output of that age can go: panes need a sink that has acknowledged them, ledgers only if
+    the job has a sink for these.
+    """
+    had = known.head.delivered
+    return min(aged, had.up_to(kind)) if kind == "panes" or had.late_sink else aged
 
 
 def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
-    """How many pane files are old enough to delete, but not acknowledged by a sink."""
+    """How many files of panes and ledgers are old enough to delete, but not acknowledged by a sink."""
     if retention.output_age_us is None:
         return 0
-    panes, late = _gone(known, at_us - retention.output_age_us)
+    aged = _aged(known, at_us - retention.output_age_us)
+    gone = {kind: _acknowledged(known, aged, kind) for kind in OUTPUT_KINDS}
     outputs = [one for _, entries in known.entries for one in entries]
     outputs += [_output(known.manifests[number]) for number in known.ids if number in known.manifests]
-    return sum(len(one.panes) for one in outputs if panes < one.id <= late)
+    return sum(len(one.output(kind)) for one in outputs for kind in gone if gone[kind] < one.id <= aged)
 
 
 def reachable(known: RootContents, boundary: Boundary, parts: Iterable[Part]) -> set[str]:

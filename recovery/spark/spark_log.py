@@ -227,8 +227,7 @@ class SparkLog:
         lacking = next((number for number in range(first, last + 1) if number not in alone), None)
         if lacking is not None:
             raise NotFoundError(
-                "spark's log of the file source lacks an entry: if the query reads one DataFrame twice, as in a "
-                "union with itself, load it twice",
+                "spark's log of the file source lacks an entry",
                 code="spark-source-log",
                 source=source,
                 entry=lacking,

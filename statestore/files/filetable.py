@@ -28,6 +28,12 @@ LEVEL_0_BANDS = 2
 SPLIT_BYTES = 256 << 10
 """How far apart a segment that is sorted can be cut."""
 
+LARGEST_VALUE = 2**63 - 1
+"""The largest leading value."""
+
+WHOLE_BYTES = 4 << 20
+"""A segment up to this is not cut into bands where it is read once."""
+
 ARRANGE_BANDS = 4
 """Over more bands than this, sorting level 0 by the whole key pays."""
 
@@ -36,7 +42,9 @@ class RowSource(Protocol):
     """Rows of a table from one place."""
 
     def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
-        """Keys at which it can be cut within ``keys``, each with the bytes that lie before it."""
+        """Keys after which it can be cut within ``keys``, or leading values before which it can, each with the bytes
+        that lie before the cut.
+        """
         ...
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
@@ -79,11 +87,32 @@ class Segment:
 
 
 class SegmentFile(Segment):
-    """A changelog segment of the durable files."""
+    """A changelog segment of the durable files. With ``once`` its bands are read in key order, once: it can be cut
+    where its times end, and its rows are let go when a band lies beyond them.
+    """
 
-    def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef) -> None:
+    def __init__(self, objects: Objects, spec: TableSpec, ref: FileRef, *, once: bool = False) -> None:
         super().__init__(spec, [])
         self._objects, self._ref, self._read = objects, ref, False
+        self._end = ref.expiry_max if once and spec.expires_in_order and ref.expiry_max != LARGEST_VALUE else None
+
+    def splits(self, keys: KeyRange) -> list[tuple[Key, int]]:
+        """As of any segment; before it is read, the leading value that follows its last one."""
+        if self._end is None or self._read:
+            return super().splits(keys)
+        return [((self._end + 1,), self._ref.bytes)] if _may_touch(self._spec, self._ref, keys) else []
+
+    def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
+        """Its rows within ``keys``."""
+        lower = keys.lower.values[:1] if keys.lower is not None else ()
+        if lower and self._end is not None and self._end < lower[0]:
+            self._layers = []
+        return super().layers(keys, wanted)
+
+    def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
+        """Sort the rows by the whole key, once; with ``once`` those of a large segment, or of one that is read."""
+        if self._end is None or self._read or self._ref.bytes > max(limit_bytes, WHOLE_BYTES):
+            super().arrange(keys, limit_bytes)
 
     def _held(self, keys: KeyRange) -> list[Layer]:
         if not self._read and _may_touch(self._spec, self._ref, keys):
@@ -134,12 +163,16 @@ class SortedFiles:
         """They are sorted."""
 
 
-def open_sources(objects: Objects, spec: TableSpec, files: Sequence[FileRef]) -> list[RowSource]:
-    """The sources that read durable files of one table, one per level. Nothing is read yet."""
+def open_sources(
+    objects: Objects, spec: TableSpec, files: Sequence[FileRef], *, once: bool = False
+) -> list[RowSource]:
+    """The sources that read durable files of one table, one per level. Nothing is read yet. ``once``: see
+    `SegmentFile`.
+    """
     sources: list[RowSource] = []
     for level in levels_of(files):
         if level[0].kind == "changelog":
-            sources += [SegmentFile(objects, spec, ref) for ref in level]
+            sources += [SegmentFile(objects, spec, ref, once=once) for ref in level]
         else:
             share = Share(spec, level[0]) if level[0].share else None
             sources.append(SortedFiles([SortedFile(objects, spec, ref) for ref in level], share))
@@ -221,7 +254,7 @@ class FileTable:
         for key, size in splits[:-1]:
             held += size
             if held >= self._band_bytes and not (cuts and cuts[-1].values == key):
-                cuts.append(Cut(key, after=True))
+                cuts.append(Cut(key, after=len(key) == len(self._spec.key)))
                 held = 0
         return [cut for cut in cuts if _inside(keys, cut)]
 

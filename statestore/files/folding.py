@@ -18,8 +18,8 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.fold import fold_run
 from tidestate.statestore.table.layers import sorted_by_key
 
-BAND_SHARE = 32
-"""A band is this share of the budget: folding holds a few copies of it."""
+BAND_SHARE = 16
+"""A band is this share of the budget: folding holds half a dozen copies of it."""
 BLOCKS, LEAST_BLOCK_BYTES = 4, 256 << 10
 """A band has so many blocks at least, as it holds one of each level."""
 FILE_BYTES = 32 << 20
@@ -68,9 +68,10 @@ class LevelFolder:
         done = tuple(ref for ref in levels[0] if ref.last == name.last)
         rest = [levels[0][len(done) :], *levels[1:]]
         begin = Cut(self._end(done[-1]), after=True) if done else None
-        bands = self._table([ref for level in rest for ref in level]).bands(KeyRange(begin))
-        keys = KeyRange(begin, bands[min(len(bands), max(1, size // self.band_bytes)) - 1].upper)
         selected = [ref for level in rest for ref in level]
+        bands = self._table(selected).bands(KeyRange(begin))
+        share = size / max(1, sum(ref.bytes for ref in selected))
+        keys = KeyRange(begin, bands[min(len(bands), max(1, int(len(bands) * share))) - 1].upper)
         made = self._fold(selected, keys, "snapshot" if lowest else "run", name)
         beyond = [self._beyond(level, keys.upper) for level in rest]
         return [level for level in [(*done, *made, *beyond[0]), *beyond[1:]] if level]
@@ -95,7 +96,7 @@ class LevelFolder:
         return tuple(made)
 
     def _table(self, files: Sequence[FileRef]) -> FileTable:
-        sources = open_sources(self.objects, self.spec, files)
+        sources = open_sources(self.objects, self.spec, files, once=True)
         return FileTable(self.spec, sources, self.expired, self.band_bytes)
 
     def _end(self, ref: FileRef) -> tuple[object, ...]:

@@ -269,8 +269,14 @@ class SortedFile:
             index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))
             index = index.rename_columns(self._spec.key_names)
             columns = [[comparable(value) for value in column] for column in index.columns]
-        sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+        sizes = [_block_bytes(metadata.row_group(number), written) for number in range(metadata.num_row_groups)]
         return Footer(written, metadata, index, list(zip(*columns, strict=True)), sizes)
+
+
+def _block_bytes(block: pq.RowGroupMetaData, written: TableSpec) -> int:
+    """About what a block takes in memory: columns of fixed width may take a tenth of that in the file."""
+    widths = (field.type.bit_width for field in written.schema if pa.types.is_primitive(field.type))
+    return int(max(block.total_byte_size, block.num_rows * sum(widths) // 8))
 
 
 def split(spec: TableSpec, kind: FileKind, rows: pa.Table, keys: KeyRange) -> list[Layer]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from tidestate.statestore.messages.retention import position_column
 from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
-from tidestate.statestore.spec.keyrange import Key, as_scalar, key_range
+from tidestate.statestore.spec.keyrange import Key, KeyRange, as_scalar, key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
 
@@ -38,15 +39,28 @@ def get_messages(
     A bound is ``(time, offset)`` or ``(time,)``, in layouts without time ``(offset,)``; None is no bound. ``session``
     and ``equal`` are values of all session key and equality columns. Columns: ``tables.schema``. Raises `UsageError`.
     """
-    names = [name for name in BOUND_NAMES if tables.layout.by_time or name.endswith(OFFSET)]
-    half = len(names) // 2
-    values = [*_padded(start, half), *_padded(end, half)]
-    wanted = dict(zip(names, values, strict=True))
-    for columns, given in ((tables.session_names, session), (tables.equal_names, equal)):
-        if given is not None:
-            _check(len(given) == len(columns) > 0, "give a value for each of these columns", columns)
-            wanted |= dict(zip(columns, given, strict=True))
-    return messages_for(tables, view, _one_request(tables, wanted)).rows
+    return messages_for(tables, view, _request(tables, start, end, session, equal)).rows
+
+
+def scan_messages(
+    tables: MessageTables,
+    view: StateView,
+    start: Key | None = None,
+    end: Key | None = None,
+    *,
+    session: Key | None = None,
+    equal: Key | None = None,
+) -> Iterator[pa.Table]:
+    """As `get_messages`, in the order of the store's key, in tables of bounded size; those of a key in one table."""
+    request = _request(tables, start, end, session, equal)
+    ask = _Requests(tables, _checked(tables, request))
+    if ask.prefix or not ask.rows.num_rows:
+        yield messages_for(tables, view, request).rows
+        return
+    for part in view[tables.messages.name].scan(_span(tables, ask)):
+        rows = part.select(tables.schema.names)
+        keep = ask.wants(Ranges(pa.array(np.zeros(rows.num_rows, np.int64)), rows))
+        yield rows if keep.all() else rows.filter(pa.array(keep))
 
 
 def messages_for(tables: MessageTables, view: StateView, requests: pa.Table) -> Ranges:
@@ -165,13 +179,8 @@ def _candidates(tables: MessageTables, view: StateView, ask: _Requests) -> Range
 
 def _shared(tables: MessageTables, view: StateView, ask: _Requests, lower: pa.Array, upper: pa.Array) -> Ranges:
     """One read of all positions that are requested, then the share of each request."""
-    first = int(ask.start.min()) if ask.bounded else FIRST
-    last = int(ask.end.max()) if ask.bounded else LAST
-    least, most = _limits(tables.schema.field(tables.position).type)
-    low = None if first <= least else (min(first, most),)
-    high = None if last >= most else (max(last, least - 1) + 1,)
     # Where something else leads, all is read anyway; unordered is cheaper, and a message never comes in parts.
-    parts = view[tables.messages.name].scan(key_range(low, high), folded=not tables.lead)
+    parts = view[tables.messages.name].scan(_span(tables, ask), folded=not tables.lead)
     columns = [*ask.names, tables.position]
     rest = [name for name in tables.schema.names if name not in columns]
     rows = pa.concat_tables([tables.messages.schema.empty_table(), *parts]).select([*columns, *rest])
@@ -182,6 +191,16 @@ def _shared(tables: MessageTables, view: StateView, ask: _Requests, lower: pa.Ar
     if ask.rows.num_rows == 1 and not ask.names:
         return Ranges(pa.array(np.zeros(rows.num_rows, np.int64)), rows)
     return assign_keys(tables.messages, rows, ask.rows.select(ask.names), lower, upper)
+
+
+def _span(tables: MessageTables, ask: _Requests) -> KeyRange:
+    """All positions that are requested, where these lead the key."""
+    first = int(ask.start.min()) if ask.bounded else FIRST
+    last = int(ask.end.max()) if ask.bounded else LAST
+    least, most = _limits(tables.schema.field(tables.position).type)
+    low = None if first <= least else (min(first, most),)
+    high = None if last >= most else (max(last, least - 1) + 1,)
+    return key_range(low, high)
 
 
 def _order(tables: MessageTables, request_index: Numbers, rows: pa.Table) -> pa.Array:
@@ -221,6 +240,21 @@ def _type_of(tables: MessageTables, name: str) -> pa.DataType:
     if name in BOUND_NAMES:
         name = OFFSET if name.endswith(OFFSET) else MESSAGE_TIME
     return tables.schema.field(name).type
+
+
+def _request(
+    tables: MessageTables, start: Key | None, end: Key | None, session: Key | None, equal: Key | None
+) -> pa.Table:
+    """A request of one row."""
+    names = [name for name in BOUND_NAMES if tables.layout.by_time or name.endswith(OFFSET)]
+    half = len(names) // 2
+    values = [*_padded(start, half), *_padded(end, half)]
+    wanted = dict(zip(names, values, strict=True))
+    for columns, given in ((tables.session_names, session), (tables.equal_names, equal)):
+        if given is not None:
+            _check(len(given) == len(columns) > 0, "give a value for each of these columns", columns)
+            wanted |= dict(zip(columns, given, strict=True))
+    return _one_request(tables, wanted)
 
 
 def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:

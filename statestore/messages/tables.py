@@ -4,7 +4,7 @@
 |---|---|---|---|
 | ``messages`` | as the layout says, then the origin, then what they are spread by | the other columns | position |
 | ``messages_seen`` | offset, origin | position | position |
-| ``messages_marks`` | mark | at | never; two rows |
+| ``messages_marks`` | mark | at | never; two rows, four with a horizon |
 | ``messages_sizes`` | slot of positions | count, bytes, newest time | position; only with a limit that needs it |
 
 The **position** is the time, or the offset in layouts without a time. Offsets lead in ``messages_seen``, so the
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -137,22 +138,22 @@ class MessageTables:
     def seen(self) -> TableSpec:
         """The identity index: every message ever stored, until its position is forgotten."""
         place = Column("position", type_text(self.schema.field(self.position).type))
-        key, shared = (*self._parts["offset"], self._origin), bool(self.partition_by)
-        return TableSpec(
-            f"{self.name}_seen", key, (place,), "position", partition_by=self.partition_by, shared=shared
-        )
+        key = (*self._parts["offset"], self._origin)
+        return TableSpec(f"{self.name}_seen", key, (place,), "position", **self._shared)
 
     @cached_property
     def marks(self) -> TableSpec:
         """How far the store has come: the newest time stored, and the bound of what is forgotten."""
-        return TableSpec(f"{self.name}_marks", (Column("mark", "string"),), (Column("at", "int64", combiner="max"),))
+        key, values = (Column("mark", "string"),), (Column("at", "int64", combiner="max"),)
+        return TableSpec(f"{self.name}_marks", key, values, **self._shared)
 
     @cached_property
     def sizes(self) -> TableSpec:
         """Messages and bytes per slot of positions, with the newest time in the slot."""
         slot = Column("slot", type_text(self.schema.field(self.position).type))
         sums = (Column("count", "int64", combiner="sum"), Column("bytes", "int64", combiner="sum"))
-        return TableSpec(f"{self.name}_sizes", (slot,), (*sums, Column("newest", "int64", combiner="max")), "slot")
+        values = (*sums, Column("newest", "int64", combiner="max"))
+        return TableSpec(f"{self.name}_sizes", (slot,), values, "slot", **self._shared)
 
     @property
     def counts_sizes(self) -> bool:
@@ -181,6 +182,11 @@ class MessageTables:
                 columns=nulls,
             )
         return rows
+
+    @property
+    def _shared(self) -> dict[str, Any]:
+        """Tables whose rows name no key are those of all keys of a state partition."""
+        return {"partition_by": self.partition_by, "shared": bool(self.partition_by)}
 
     @property
     def _never_null(self) -> list[str]:

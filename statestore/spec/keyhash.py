@@ -43,10 +43,12 @@ def hash_range(partition: int, partitions: int) -> tuple[int, int]:
 
 
 def key_hash(keys: pa.Table) -> npt.NDArray[np.uint32]:
-    """crc32 of each row's canonical key text. Shape ``(rows,)``, uint32. Keys must hold no null."""
+    """crc32 of each row's canonical key text. Shape ``(rows,)``, uint32. A null, which no table has in its key,
+    counts as an empty text.
+    """
     hashes = np.full(keys.num_rows, 0xFFFFFFFF, np.uint32)
     for place, column in enumerate(keys.columns):
-        text = _text(column)
+        text = pc.fill_null(_text(column), "") if column.null_count else _text(column)
         if place == 0:
             hashes = _extend(_prefix_states(pc.binary_length(text).to_numpy()), text)
         else:

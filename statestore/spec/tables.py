@@ -216,16 +216,20 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     if rows.schema.equals(schema):
         return rows
-    missing = [name for name in schema.names if name not in rows.column_names]
+    there = set(rows.column_names)
+    missing = [name for name in schema.names if name not in there]
     if missing:
         raise UsageError("rows lack columns of their table", code="rows-columns", table=table, missing=missing)
-    chosen = rows.select(schema.names)
-    for field in schema:
-        found = chosen.schema.field(field.name).type
-        if not is_close(found, field.type):
-            raise _mistyped(table, field, found, "another kind of value")
+    columns = [rows[name] for name in schema.names]
+    for field, column in zip(schema, columns, strict=True):
+        if column.type != field.type and not is_close(column.type, field.type):
+            raise _mistyped(table, field, column.type, "another kind of value")
     try:
-        return chosen.cast(schema)
+        cast = [
+            column if column.type == field.type else column.cast(field.type)
+            for field, column in zip(schema, columns, strict=True)
+        ]
+        return pa.table(cast, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise _mistyped(table, schema, rows.schema, str(error)) from None
 

@@ -210,6 +210,8 @@ def parts(spec: TableSpec, layers: Sequence[Layer]) -> pa.Table:
         return pa.concat_tables([spec.schema.empty_table(), *(layer.rows for layer in layers)])
     if not any(layer.op == MERGE for layer in layers):
         return _newest(spec, layers)[1]
+    if layers[0].op == PUT and all(layer.op == MERGE for layer in layers[1:]):
+        return pa.concat_tables([layer.rows for layer in layers])  # nothing is hidden
     return _visible(spec, layers).select(spec.schema.names)
 
 

@@ -19,10 +19,10 @@ def group_ids(columns: Sequence[pa.Array], first: Numbers) -> Numbers:
 
 
 @overload
-def entries(maps: pa.Array) -> pa.Array: ...
+def map_entries(maps: pa.Array) -> pa.Array: ...
 @overload
-def entries(maps: pa.ChunkedArray) -> pa.ChunkedArray: ...
-def entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def map_entries(maps: pa.ChunkedArray) -> pa.ChunkedArray: ...
+def map_entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """Maps as lists of what they hold."""
     kind = cast(pa.MapType, maps.type)
     pair = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
@@ -33,7 +33,7 @@ def _of(values: pa.Array) -> Numbers:
     """A number for each value, the same for equal ones; nulls are equal."""
     kind = values.type
     if pa.types.is_map(kind):
-        return _of(entries(values))
+        return _of(map_entries(values))
     if pa.types.is_struct(kind):
         return _together([_known(values), *(_of(part) for part in struct_fields(values))])
     if kind.num_fields:

@@ -52,7 +52,7 @@ class Told:
         raise NotImplementedError
 
     def job(self, root: str, **options: Any) -> SparkJob:
-        return job().on_spark(self.stream(**options), checkpoint=root, partitions=2, sink=deliver)
+        return job().on_spark(self.stream(**options), checkpoint=root, partitions=2, sink=deliver, in_driver=False)
 
     def start(self, root: str, pause: str = "", **options: Any) -> None:
         def hook(moment: str, checkpoint_id: int) -> None:

@@ -1,36 +1,51 @@
-"""The look-up with imported CTIs as a Spark job in a process of its own, to be killed.
+"""The look-up with imported CTIs as a job in a process of its own, to be killed.
 
-``python -m tests.children.look_up FOLDER``: ``left`` and ``right`` in it are the input. With a further argument N it
-stops dead before manifest N, its files written, and waits there for the SIGKILL.
+``python -m tests.children.look_up FOLDER RUNNER``: on ``spark``, with ``left`` and ``right`` in it as input, or
+``standalone``. With a further argument N it stops dead before manifest N, its files written, and waits there for the
+SIGKILL.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
-from tests.children.spark_job import read
-from tests.helpers.look_up import JOINED
+from tests.children.pausing import paused_before
+from tests.helpers.look_up import JOINED, LIMITS, READINGS, batches
+from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.local.standalone import StandaloneRunner
+from tidestate.statestore.spec.store import Memory
 from tools.demo.job import say
-from tools.java import local_session
+
+CUTS = (2, 4)
 
 
-def main(folder: str, death: str = "0") -> None:
-    """Run to the end of the input, or to the death."""
+def standalone(folder: str, hook: JobHook) -> None:
+    """The whole input, at every start."""
+    schema = JOINED.schema(READINGS, LIMITS)
+    runner = StandaloneRunner(JOINED, f"{folder}/checkpoint", Memory(), Sinks(), 2, hook)
+    runner.run([JOINED.rows(schema, **sides) for sides in batches(CUTS)], drain=True)
 
-    def hook(moment: str, checkpoint_id: int) -> None:
-        if moment == "before-manifest" and checkpoint_id == int(death):
-            say("paused", checkpoint=checkpoint_id)
-            time.sleep(3600)
+
+def spark(folder: str, hook: JobHook) -> None:
+    """To the end of the files."""
+    from tests.children.spark_job import read
+    from tools.java import local_session
 
     session = local_session("look_up")
     sides = [read(session, Path(folder) / side) for side in ("left", "right")]
-    query = JOINED.on_spark(*sides, checkpoint=f"{folder}/checkpoint", partitions=2).with_hook(hook).start()
+    job = JOINED.on_spark(*sides, checkpoint=f"{folder}/checkpoint", partitions=2, in_driver=False)
+    query = job.with_hook(hook).start()
     query.process_all_available()
     query.stop(drain=True)
     session.stop()
-    say("done", checkpoint=query.checkpoint_id)
+
+
+def main(folder: str, runner: str, death: str = "0") -> None:
+    """Run to the end of the input, or to the death."""
+    {"spark": spark, "standalone": standalone}[runner](folder, paused_before(int(death)))
+    say("done")
 
 
 if __name__ == "__main__":

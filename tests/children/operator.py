@@ -34,7 +34,7 @@ def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> N
             file.write(json.dumps([checkpoint_id, plain(panes)], default=str) + "\n")
         hook("received", checkpoint_id)
 
-    with operator(JOB, Path(root), store_config(name, Path(cache)), hook=hook) as running:
+    with operator(JOB, Path(root), store_config(name, Path(cache)), hook=hook, partitions=2) as running:
         for batch in [] if running.drained else stream(9):
             running.add_messages(table(batch))
             for result in running.get_result():

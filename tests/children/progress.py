@@ -7,9 +7,9 @@ its files written, and waits there for the SIGKILL.
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
+from tests.children.pausing import paused_before
 from tests.helpers.spark_inputs import SCHEMA
 from tidestate.operators import Windowed, count, list_, max_event_time, tumbling, windowed
 from tools.demo.job import say
@@ -25,15 +25,10 @@ def job() -> Windowed:
 
 def main(folder: str, root: str, death: str = "0") -> None:
     """Run to the end of the input, or to the death."""
-
-    def hook(moment: str, checkpoint_id: int) -> None:
-        if moment == "before-manifest" and checkpoint_id == int(death):
-            say("paused", checkpoint=checkpoint_id)
-            time.sleep(3600)
-
     session = local_session("progress")
     stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(Path(folder)))
-    query = job().on_spark(stream, checkpoint=root, partitions=2).with_hook(hook).start()
+    made = job().on_spark(stream, checkpoint=root, partitions=2, in_driver=False)
+    query = made.with_hook(paused_before(int(death))).start()
     query.process_all_available()
     query.stop(drain=True)
     session.stop()

@@ -23,6 +23,7 @@ from tidestate.operators import (
     join,
     max_,
     mean,
+    median,
     merge,
     sum_,
     tumbling,
@@ -57,7 +58,18 @@ def hourly() -> Any:
     return merged.late("22 hours").accumulation(RETRACTING)
 
 
-JOBS: dict[str, Callable[[], Any]] = {"chain": departures, "join": in_weather, "merge": hourly}
+def by_carrier() -> Any:
+    """Flights per airline and day, each once though it comes several times."""
+    per_day = windowed(event_time="scheduled", key="carrier", name="by_carrier").window(tumbling("1 day"))
+    per_day = per_day.aggregate(flights=count(), middle=median("dep_delay")).late("6 hours").retain("3 days")
+    return per_day.messages("flight_id").accumulation(RETRACTING)
+
+
+JOBS: dict[str, Callable[[], Any]] = {"chain": departures, "join": in_weather, "merge": hourly, "again": by_carrier}
+SIDES = {"chain": ("flights",), "again": ("again",)}
+"""The folders of jobs that do not read flights and weather."""
+PARTITIONS = {"again": 100}
+"""State partitions of a job, if not 2. Of more than 64 the manifest names parts, and tasks process every batch."""
 
 
 def read(spark: SparkSession, folder: Path) -> DataFrame:
@@ -68,9 +80,9 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
 
 def batches(name: str, folder: Path) -> list[pa.Table]:
     """The same input for the standalone runner, as Spark makes batches of it."""
-    sides = [sorted((folder / side).glob("*.parquet")) for side in ("flights", "weather")]
+    sides = [sorted((folder / side).glob("*.parquet")) for side in SIDES.get(name, ("flights", "weather"))]
     tables = [[pq.ParquetFile(path).read() for path in paths] for paths in sides]
-    if name == "chain":
+    if name in SIDES:
         return tables[0]
     description = JOBS[name]()
     schema = description.schema(tables[0][0].schema, tables[1][0].schema)
@@ -84,6 +96,7 @@ def main() -> None:
     parser.add_argument("--store", choices=STORES, default="parquet")
     parser.add_argument("--pause", default="", help="MOMENT:CHECKPOINT")
     parser.add_argument("--drain", action="store_true")
+    parser.add_argument("--in-driver", action="store_true", help="small batches need no tasks")
     arguments = parser.parse_args()
     Checkpoint.open_or_create(arguments.folder / "checkpoint")
 
@@ -96,10 +109,14 @@ def main() -> None:
             time.sleep(3600)
 
     spark = local_session(arguments.job)
-    sides = ["flights"] if arguments.job == "chain" else ["flights", "weather"]
+    sides = SIDES.get(arguments.job, ("flights", "weather"))
     streams = [read(spark, arguments.folder / side) for side in sides]
     job = JOBS[arguments.job]().on_spark(
-        *streams, checkpoint=arguments.folder / "checkpoint", store=STORES[arguments.store], partitions=2
+        *streams,
+        checkpoint=arguments.folder / "checkpoint",
+        store=STORES[arguments.store],
+        partitions=PARTITIONS.get(arguments.job, 2),
+        in_driver=arguments.in_driver,
     )
     query = job.with_hook(hook).start()
     say("started", query.checkpoint_id)

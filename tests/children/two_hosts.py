@@ -65,7 +65,7 @@ def main(folder: Path) -> None:
     def run(root: Path, event: str) -> None:
         error = ""
         try:
-            query = described.on_spark(rows, checkpoint=str(root), partitions=4).start()
+            query = described.on_spark(rows, checkpoint=str(root), partitions=4, in_driver=False).start()
             query.process_all_available()
             query.stop()
         except TidestateError as refused:

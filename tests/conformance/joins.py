@@ -81,14 +81,14 @@ def _description(case: Case, made: Input) -> Join:
     if not case.keyed or kind not in ("interval", "window") or asked.get("emit_mode") == "final":
         raise Unsupported("kind join")
     late = units.span(0 if isinstance(case.allowed_lateness, str) else case.allowed_lateness or 0)
-    told: dict[str, Any] = {"event_time": "time", "on": "key", "how": HOW[asked["how"]], "late": late}
-    told["unmatched"] = "final"  # a row alone is due once nobody can come any more
+    chosen: dict[str, Any] = {"event_time": "time", "on": "key", "how": HOW[asked["how"]], "late": late}
+    chosen["unmatched"] = "final"  # a row alone is due once nobody can come any more
     if kind == "window":
         window = window_of(case.window or {}, units)
-        return join(occurrence="each", **told, window=window)  # type: ignore[arg-type]
+        return join(occurrence="each", **chosen, window=window)  # type: ignore[arg-type]
     low = _bound(asked["lower"], units, 0 if asked.get("lower_inclusive", True) else 1)
     high = _bound(asked["upper"], units, 0 if asked.get("upper_inclusive", True) else -1)
-    return join(within=(low, high), **told)
+    return join(within=(low, high), **chosen)
 
 
 def _bound(value: Any, units: Any, inside: int) -> str | None:

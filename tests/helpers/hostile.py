@@ -138,7 +138,7 @@ def run(root: Path, verb: list[str]) -> Result:
     return CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
 
 
-def answers(root: Path, verbs: Sequence[list[str]] = VERBS) -> set[str]:
+def check_answers(root: Path, verbs: Sequence[list[str]] = VERBS) -> set[str]:
     """What verbs say: only documented exit codes, and errors of ours."""
     codes = set()
     for verb in verbs:
@@ -165,7 +165,7 @@ def untouched(root: Path, path: Path, data: bytes, verbs: Sequence[list[str]]) -
     try:
         path.write_bytes(data)
         was = listing(root)
-        answers(root, verbs)
+        check_answers(root, verbs)
         return listing(root) == was
     finally:
         path.write_bytes(before)

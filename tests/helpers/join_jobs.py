@@ -25,7 +25,7 @@ STORES: dict[str, StoreConfig] = {
 
 
 def described(asked: Asked) -> Join:
-    told: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "event_time": "t",
         "on": "key" if asked.on else (),
         "how": asked.how,
@@ -39,14 +39,14 @@ def described(asked: Asked) -> Join:
         "retain": tuple(map(_kept, asked.spans, asked.counts, asked.past)),
     }
     if asked.named:
-        told["offset"] = "off"
+        chosen["offset"] = "off"
     if asked.window is not None:
-        return join(**told, window=_window(asked.window), occurrence="first" if asked.first else "each")
+        return join(**chosen, window=_window(asked.window), occurrence="first" if asked.first else "each")
     if asked.own is not None:
-        told["window"] = tuple(None if window is None else _window(window) for window in asked.own)
+        chosen["window"] = tuple(None if window is None else _window(window) for window in asked.own)
     if asked.own is None or (asked.low, asked.high) != (None, None):
-        told["within"] = tuple(None if bound is None else f"{bound} s" for bound in (asked.low, asked.high))
-    return join(**told)
+        chosen["within"] = tuple(None if bound is None else f"{bound} s" for bound in (asked.low, asked.high))
+    return join(**chosen)
 
 
 def _kept(span: int | None, count: int | None, past: int | None) -> Any:

@@ -85,7 +85,7 @@ def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest
     return fence
 
 
-def is_mended(root: Path, interval: int = COMPACTED) -> None:
+def check_mended(root: Path, interval: int = COMPACTED) -> None:
     found = seen(root, interval)
     assert (found.differs, found.refusal) == ((), None)
     assert found.read == {0: {number: files_of(number) for number in range(BATCHES)}}

@@ -31,7 +31,7 @@ from tests.helpers.other_cuts import (
     window_of,
 )
 from tests.helpers.process import forget
-from tidestate.operators import Memory, Parquet, Policy, RocksDB, query
+from tidestate.operators import Memory, Parquet, Policy, Query, RocksDB, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair
@@ -208,7 +208,7 @@ class Root:
 
     def open_windows(self) -> list[Row]:
         """What the state of the operator that shows panes holds."""
-        return in_seconds(query(self.root).windows())
+        return in_seconds(values(query(self.root)))
 
     def untold(self) -> list[Row]:
         """What the first operator of a chain has not told the second yet."""
@@ -216,7 +216,12 @@ class Root:
             return []
         first = query(self.root, operator="job")
         mark = first.watermark_us
-        return [row for row in in_seconds(first.windows()) if mark is None or row["window_end"] * SECOND > mark]
+        return [row for row in in_seconds(values(first)) if mark is None or row["window_end"] * SECOND > mark]
+
+
+def values(asked: Query) -> pa.Table:
+    """Windows with their results alone."""
+    return asked.get_windows().drop_columns(["events", "panes"])
 
 
 def in_seconds(table: pa.Table) -> list[Row]:

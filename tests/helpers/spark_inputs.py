@@ -58,6 +58,15 @@ def write(folder: Path, number: int, table: pa.Table) -> None:
     hidden.rename(path)
 
 
+def write_int96(folder: Path, number: int, table: pa.Table) -> None:
+    """As `write`, with times as INT96, which only Spark reads."""
+    write(folder, number, table)
+    path = folder / f"{number:04d}.parquet"
+    stamp = path.stat().st_mtime
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    os.utime(path, (stamp, stamp))
+
+
 def sample(batches: int, rows: int, seed: int = 7) -> list[pa.Table]:
     """Out-of-order events with nulls, late by anything, so that every class of lateness is there."""
     import random

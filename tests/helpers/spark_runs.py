@@ -34,6 +34,23 @@ def output(root: Path | str, kind: str, operator: str | None = None) -> dict[int
     return dict(enumerate(found))
 
 
+def same(one: Path, other: Path) -> None:
+    """Assert that two roots have the same panes, ledgers and positions, batch by batch."""
+    assert output(one, "panes") == output(other, "panes")
+    for operator in Checkpoint.open(one).head().manifest.operators:
+        assert output(one, "late", operator) == output(other, "late", operator)
+    both = [[m for m in Checkpoint.open(root).history() if m.kind == "batch"] for root in (one, other)]
+    for mine, theirs in zip(*both, strict=True):
+        assert mine.counters == theirs.counters
+        assert mine.spark is not None
+        assert theirs.spark is not None
+        assert (mine.spark.files, mine.spark.read, mine.spark.end) == (
+            theirs.spark.files,
+            theirs.spark.read,
+            theirs.spark.end,
+        )
+
+
 def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
     query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
     query.process_all_available()

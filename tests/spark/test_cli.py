@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
+from tidestate.operators import query
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -103,3 +104,10 @@ def test_a_table_of_panes_can_be_read_by_others(running: tuple[Path, DurableQuer
     table = pa.ipc.open_stream((tmp_path / "panes.arrow").read_bytes()).read_all()
     committed = [row for found in output(root, "panes").values() for row in found]
     assert sorted(rows(table.drop_columns(["checkpoint"])), key=repr) == sorted(committed, key=repr)
+
+
+def test_windows_of_a_running_job(running: tuple[Path, DurableQuery]) -> None:
+    root, _ = running
+    found = query(root).get_windows()
+    assert sorted(row["events"] for row in lines("windows", root)) == sorted(found["events"].to_pylist())
+    assert found.num_rows > 1

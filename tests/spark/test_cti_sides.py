@@ -5,7 +5,6 @@ document, killed.
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,19 @@ from pyspark.sql import SparkSession
 
 from tests.children.spark_job import read
 from tests.helpers import look_up
-from tests.helpers.checkout import ROOT
+from tests.helpers.killed import killed
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate.operators import (
     DISCARDING,
+    RETRACTING,
     advance_time,
     altered,
     chain,
     count,
     generation,
     join,
+    list_,
     merge,
     overlap_join,
     session_join,
@@ -40,7 +41,6 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
 
@@ -132,7 +132,7 @@ def inputs() -> dict[str, list[pa.Table]]:
                 times = [one if one is None else one * SECOND for one in (at, end)]
                 rows.append([chance.choice("ab"), *times, shape, offsets[part], part])
                 offsets[part] += 1
-            rows[3][4] = None
+            rows[3][4] = rows[5][0] = None
             chance.shuffle(rows)
             columns = zip(*rows, strict=True)
             arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
@@ -179,6 +179,41 @@ def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_
             assert marks[0] == marks[1]
 
 
+def test_messages_with_an_identity_take_part_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches that are handed in again, at once and much later: as the same job without identities, each row once."""
+    described = windowed(event_time="t", key="k", **OFFSETS, name="job").window(tumbling("5 seconds"))
+    described = described.aggregate(n=count(), offsets=list_("off")).accumulation(RETRACTING).late("100 days")
+    by_span = advance_time("adjust", generation("5 seconds", "1 second"))
+    described = described.advance_time(by_span, sources=["p", "q"], **ABOUT)
+    tables = [table.filter(table["off"].is_valid()) for table in inputs()["left"]]
+    for number, of in enumerate((0, 1, 1, 2, 0, 3)):
+        write(tmp_path / "in", number, tables[of])
+    known = described.messages(("part", "off"))
+    query = known.on_spark(read(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
+    query.process_all_available()
+    query.stop(drain=True)
+    alone = described.standalone(checkpoint=tmp_path / "alone")
+    alone.run(tables, drain=True)
+    found = [[in_order(row) for row in flat(output(tmp_path / root, "panes"))] for root in ("root", "alone")]
+    assert sorted(found[0]) == sorted(found[1])
+    assert len(found[0]) > 10
+    again = [row for of in (0, 1) for row in tables[of].to_pylist() if row["k"] is not None]
+    assert query.manifest.totals["duplicates"] >= sum(row["shape"] not in ("cti", "edge_end") for row in again)
+    # An end that was taken is not known: it is refused if it comes again.
+    refused = [flat(output(tmp_path / root, "late")) for root in ("root", "alone")]
+    ledgers = [sorted(str(r) for r in rows if "cti_violation" in r and "edge_end" not in r) for rows in refused]
+    assert ledgers[0] == ledgers[1] != []
+
+
+def flat(found: dict[int, list[tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
+    return [row for rows in found.values() for row in rows]
+
+
+def in_order(row: tuple[Any, ...]) -> str:
+    """A pane as text; its list has no order of its own."""
+    return str([sorted(value) if isinstance(value, list) else value for value in row])
+
+
 def history(root: Path) -> list[Manifest]:
     return [manifest for manifest in Checkpoint.open(root).history() if manifest.kind != "fence"]
 
@@ -189,16 +224,11 @@ def in_any_order(found: dict[int, list[tuple[Any, ...]]]) -> list[list[str]]:
 
 @pytest.mark.parametrize("death", [3, 4])
 def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> None:
+    """On the standalone runner: tests/operators/joins/test_overlaps.py."""
     for number, sides in enumerate(look_up.batches((2, 4))):
         write(tmp_path / "left", number, sides["left"])
         write(tmp_path / "right", number, sides.get("right", look_up.LIMITS.empty_table()))
-    command = [sys.executable, "-m", "tests.children.look_up", str(tmp_path)]
-    child = Child([*command, str(death)], tmp_path / "log", cwd=ROOT)
-    child.wait_for(lambda event: event["event"] == "paused")
-    child.kill()
-    child = Child(command, tmp_path / "log", cwd=ROOT)
-    child.wait_for(lambda event: event["event"] == "done")
-    child.finish()
+    killed("tests.children.look_up", tmp_path, "spark", death=death)
     checkpoint = Checkpoint.open(tmp_path / "checkpoint")
     refs = [ref for found in checkpoint.outputs() for ref in found.panes]
     tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]

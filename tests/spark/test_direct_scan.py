@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write
-from tests.helpers.spark_runs import output, stream
+from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
+from tests.helpers.spark_runs import same, stream
 from tidestate.operators import advance_time, count, generation, join, tumbling, windowed
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.spark import rdd_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
@@ -45,23 +44,6 @@ def ways(root: Path) -> list[tuple[bool, str]]:
     """How each batch was read."""
     history = Checkpoint.open(root).history()
     return [(one.scan.direct, one.scan.reason) for one in history if one.scan is not None]
-
-
-def same(one: Path, other: Path) -> None:
-    """The same panes, ledgers and positions, batch by batch."""
-    assert output(one, "panes") == output(other, "panes")
-    for operator in Checkpoint.open(one).head().manifest.operators:
-        assert output(one, "late", operator) == output(other, "late", operator)
-    both = [[m for m in Checkpoint.open(root).history() if m.kind == "batch"] for root in (one, other)]
-    for mine, theirs in zip(*both, strict=True):
-        assert mine.counters == theirs.counters
-        assert mine.spark is not None
-        assert theirs.spark is not None
-        assert (mine.spark.files, mine.spark.read, mine.spark.end) == (
-            theirs.spark.files,
-            theirs.spark.read,
-            theirs.spark.end,
-        )
 
 
 @contextmanager
@@ -137,20 +119,12 @@ def test_filters_and_options_of_the_stream(spark: SparkSession, tmp_path: Path) 
     assert ways(tmp_path / "True") == [(True, "")] * 2
 
 
-def int96(folder: Path, number: int, table: pa.Table) -> None:
-    write(folder, number, table)
-    path = folder / f"{number:04d}.parquet"
-    stamp = path.stat().st_mtime
-    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
-    os.utime(path, (stamp, stamp))
-
-
 def test_a_file_in_the_middle_of_a_run_that_only_spark_can_read(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tables = sample(6, 60)
     for number, table in enumerate(tables):
-        (int96 if number == 1 else write)(tmp_path / "input", number, table)
+        (write_int96 if number == 1 else write)(tmp_path / "input", number, table)
     with caplog.at_level(logging.INFO, "tidestate"):
         run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
     run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", direct=False)
@@ -160,6 +134,22 @@ def test_a_file_in_the_middle_of_a_run_that_only_spark_can_read(
     assert found[1][1] == found[2][1]
     assert "INT96" in found[1][1]
     assert len([one for one in caplog.messages if "INT96" in one]) == 1
+
+
+def test_a_batch_that_makes_too_much_for_the_shuffle_is_read_by_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(tmp_path / "left", 2, 1)
+    files(tmp_path / "right", 2, 2)
+    for most in (1 << 30, 10_000):
+        monkeypatch.setattr(rdd_job, "SHUFFLED_BYTES", most)
+        sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
+        run(two_streams(), [dict(zip(("orders", "prices"), sides, strict=True))], tmp_path / str(most))
+    same(tmp_path / "10000", tmp_path / str(1 << 30))
+    assert ways(tmp_path / "10000") == [
+        (False, "a task sends more than 10000 bytes"),
+        (False, "a task sends more than 10000 bytes"),
+    ]
 
 
 PLANS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {

@@ -1,5 +1,5 @@
-"""SIGKILL on a chain, a join and a merge over real flights and weather: then the output of a run that was not killed,
-and that of a plain query over the files.
+"""SIGKILL on jobs over real flights and weather: a chain, a join, a merge, windows of messages that come again. Then
+the output of a run that was not killed, and that of a plain query over the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.children.spark_job import JOBS, batches
+from tests.children.spark_job import JOBS, PARTITIONS, batches
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import write
@@ -35,6 +35,7 @@ BOUNDED = [
     ("chain", "before-manifest:4", "parquet"),
     ("join", "after-manifest:4", "rocksdb"),
     ("merge", "random", "memory"),
+    ("again", "before-manifest:4", "parquet"),
 ]
 """In CI each job is killed once, each moment and each store has its turn."""
 
@@ -50,11 +51,14 @@ QUERIES = {
         select origin, start, sum(flight) as flights, round(avg(wind), 9) as wind from (
             select origin, date_trunc('hour', scheduled) as start, 1 as flight, null as wind from flights
             union all select origin, time_hour, 0, wind_speed from weather) group by all""",
+    "again": """
+        select carrier, date_trunc('day', scheduled) as day, count(*), median(dep_delay) from flights group by all""",
 }
 SHOWN = {
     "chain": "carrier, window_start, hours, flights, worst",
     "join": "left_flight_id, right_temp, right_wind_speed",
     "merge": "origin, window_start, flights, round(wind, 9)",
+    "again": "carrier, window_start, flights, middle",
 }
 
 
@@ -68,7 +72,10 @@ def inputs() -> dict[str, list[pa.Table]]:
     bounds = list(zip([datetime(2013, 1, 1, tzinfo=UTC), *ends[:-1]], ends, strict=True))
     hours = observed["time_hour"]
     between = [pc.and_(pc.greater_equal(hours, pa.scalar(a)), pc.less(hours, pa.scalar(b))) for a, b in bounds]
-    return {"flights": files, "weather": [observed.filter(mask) for mask in between]}
+    before = [files[0], *files[:-1]]
+    sent = [(one, was.slice(200, 300), one.slice(0, 100)) for was, one in zip(before, files, strict=True)]
+    again = [pa.concat_tables(parts) for parts in sent]
+    return {"flights": files, "weather": [observed.filter(mask) for mask in between], "again": again}
 
 
 @pytest.fixture
@@ -94,7 +101,7 @@ def test_killed_and_exact(folder: Path, job: str, moment: str, store: str) -> No
         child = start(folder, job, store, "--pause", moment)
         child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
-    child = start(folder, job, store, "--drain")
+    child = start(folder, job, store, "--drain", "--in-driver")
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
     root = folder / "checkpoint"
@@ -103,8 +110,14 @@ def test_killed_and_exact(folder: Path, job: str, moment: str, store: str) -> No
     names = list(Checkpoint.open(root).read(1).manifest.operators)
     for name in names:
         assert output(root, "late", name) == output(folder / "alone", "late", name)
-    late = late_flights(root, names[0]) if job == "chain" else []
+    late = late_flights(root, names[0]) if job in ("chain", "again") else []
+    if job == "again":
+        assert Checkpoint.open(root).head().manifest.totals["duplicates"] == FILES * 400  # type: ignore[union-attr]
+        assert len(set(late)) == len(late)
     assert net(root, SHOWN[job]) == plain(folder, job, set(late))
+    places = [one.scan.in_driver for one in Checkpoint.open(root).history() if one.scan is not None]
+    assert places[-1] == (store == "parquet" and job not in PARTITIONS), "killed in tasks, continued in the driver"
+    assert {bool(of.base) for of in Checkpoint.open(root).head().manifest.operators.values()} == {job in PARTITIONS}
     for name in names[1:] if job == "chain" else names:
         assert output(root, "late", name) == {}
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.spark_inputs import SCHEMA, Event, batch, sample, write
+from tests.helpers import evidence
+from tests.helpers.killed import killed
+from tests.helpers.lost_messages import REBUILD, lose
+from tests.helpers.orders_and_shipments import EXPECTED, at
+from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, sliding, tumbling
+from tidestate.operators import Memory, Parquet, chain, count, query, sliding, tumbling, windowed
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
 from tidestate.statestore.errors import UsageError
@@ -100,6 +107,107 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
     assert sorted(map(str, alone)) == found
 
 
+def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads one source for both, and writes the offsets of two; two filters of it are one stream too."""
+    description, _ = JOINS["near in time, all rows"]
+    tables = sample(3, 40, seed=3)
+    write(tmp_path / "in", 0, tables[0])
+    write(tmp_path / "in", 1, tables[1])
+
+    def run(last: bool) -> None:
+        orders = stream(spark, tmp_path / "in")
+        sides = orders.where("v > 0"), orders.where("v <= 20")
+        query = description.on_spark(*sides, checkpoint=tmp_path / "spark", partitions=2).start()
+        query.process_all_available()
+        assert query.scan is not None
+        assert query.scan.direct
+        query.stop(drain=last)
+
+    run(False)
+    write(tmp_path / "in", 2, tables[2])
+    run(True)
+    schema = description.schema(tables[0].schema, tables[0].schema)
+    low, high = pc.field("v") > 0, pc.field("v") <= 20
+    both = [description.rows(schema, left=one.filter(low), right=one.filter(high)) for one in tables]
+    description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(map(len, panes.values())) > 50
+    assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
+
+
+def test_a_stream_in_a_union_with_itself(spark: SparkSession, tmp_path: Path) -> None:
+    (table,) = sample(1, 40)
+    write(tmp_path / "in", 0, table)
+    once = stream(spark, tmp_path / "in")
+    for name, given, of in (("one", once, [table]), ("three", once.union(once).union(once), [table] * 3)):
+        query = job().on_spark(given, checkpoint=tmp_path / name, partitions=2).start()
+        query.process_all_available()
+        query.stop(drain=True)
+        job().standalone(checkpoint=tmp_path / f"{name} alone").run([pa.concat_tables(of)], drain=True)
+        for kind in ("panes", "late"):
+            assert output(tmp_path / name, kind) == output(tmp_path / f"{name} alone", kind)
+
+
+def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path) -> None:
+    (table,) = sample(1, 40)
+    write(tmp_path / "in", 0, table)
+    given = stream(spark, tmp_path / "in").selectExpr("struct(t, k) as of", "v")
+    met = join(event_time="of.t", on="of.k", within=("-1 second", "2 seconds"), name="met")
+    counted = windowed(event_time="time", key="of.k", name="counted").window(tumbling("1 minute"))
+    whole = chain(met, counted.aggregate(n=count()), inputs={"met": ("a", "b"), "counted": "met"})
+    for begun in (
+        met.on_spark(given, given, checkpoint=tmp_path / "join", partitions=2),
+        whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2),
+    ):
+        query = begun.start()
+        query.process_all_available()
+        query.stop(drain=True)
+    pairs = sum(map(len, output(tmp_path / "join", "panes").values()))
+    of = pa.StructArray.from_arrays([table[name].combine_chunks() for name in ("t", "k")], names=["t", "k"])
+    rows = pa.table({"of": of, "v": table["v"]})
+    whole.standalone(checkpoint=tmp_path / "alone").run([{"a": rows, "b": rows}], drain=True)
+    panes = output(tmp_path / "chain", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(row[3] for rows in panes.values() for row in rows) == pairs > 40  # type: ignore[misc]
+
+
+def test_rows_that_were_lost_are_put_back_with_the_pairs_that_were_missed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    near = join(event_time="t", on="k", within=("-1 second", "20 seconds"), late="1 hour", offset="id")
+    root, given = tmp_path / "spark", {"left": sample(4, 40, seed=1), "right": sample(4, 40, seed=2)}
+    pairs = []
+    for first, last in ((0, 2), (2, 3), (3, 4)):
+        for side, tables in given.items():
+            for number in range(first, last):
+                write(tmp_path / side, number, tables[number])
+        sides = [stream(spark, tmp_path / side) for side in given]
+        running = near.on_spark(*sides, checkpoint=root, partitions=2, policy=REBUILD).start()
+        running.process_all_available()
+        pairs.append(sum(map(len, output(root, "panes").values())))
+        if first == 0:
+            running.stop()
+            assert lose(root, tables=given)
+            assert query(root).replay_from("left").num_rows == 1
+        if first == 2:
+            past = {side: spark.read.schema(SCHEMA).parquet(str(tmp_path / side)) for side in given}
+            assert running.rebuild(past) > 60
+            assert running.rebuild(past) == 0
+            pairs.append(sum(map(len, output(root, "panes").values())))
+            running.stop()
+    running.stop(drain=True)
+    schema = near.schema(given["left"][0].schema, given["right"][0].schema)
+    both = [near.rows(schema, left=left, right=right) for left, right in zip(*given.values(), strict=True)]
+    near.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
+    found, wanted = (
+        Counter(row for rows in output(tmp_path / name, "panes").values() for row in rows)
+        for name in ("spark", "alone")
+    )
+    assert found == wanted
+    assert pairs[0] < pairs[1] < pairs[2] < found.total(), "some at once, others with the replay"
+
+
 def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "left", 0, sample(1, 5)[0])
     description, _ = JOINS["near in time, all rows"]
@@ -110,3 +218,16 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
         description.on_spark(streaming, streaming.selectExpr("v AS k", "t"), checkpoint=tmp_path / "root")
     with pytest.raises(UsageError, match="column-missing"):
         description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")
+
+
+@pytest.mark.parametrize(("example", "death"), [("tuples", 5), ("times", 4)])
+def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, example: str, death: int) -> None:
+    """Killed before the first manifest with output: of a tick, and of a batch."""
+    killed("tests.children.orders_and_shipments", tmp_path, example, death=death)
+    root, shown = tmp_path / "checkpoint", {}
+    for manifest in evidence.work(root):
+        if manifest["panes"]:
+            rows = evidence.rows(root, manifest["panes"], ["id", "left_value", "right_cost"])
+            shown[manifest["processing_us"]] = sorted(rows)
+    assert shown == {at(moment): sorted(rows) for moment, rows in EXPECTED[example][1].items()}
+    assert not output(root, "late")

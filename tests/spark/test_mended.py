@@ -75,7 +75,7 @@ def root(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "before", tmp_path / "root"))
 
 
-def goes_on(spark: SparkSession, made: Path, root: Path) -> None:
+def check_goes_on(spark: SparkSession, made: Path, root: Path) -> None:
     """To its end, with what the undisturbed one has put out; and then Spark's checkpoint is as it should be."""
     last = run(spark, made / "input", root, drain=True)
     assert last.totals["events"] == sum(table.num_rows for table in TABLES)
@@ -110,7 +110,7 @@ def test_a_torn_file(
     damage(path)
     if not sums:
         path.with_name(f".{path.name}.crc").unlink()
-    goes_on(folding, made, root)
+    check_goes_on(folding, made, root)
 
 
 def test_all_at_once_and_again_after_a_start(
@@ -142,7 +142,7 @@ def test_all_at_once_and_again_after_a_start(
 def test_nothing_is_rewritten_without_need(folding: SparkSession, made: Path, root: Path) -> None:
     """After a crash Spark's planned batch stays as it was planned."""
     planned = (root / f"spark/offsets/{N + 1}").read_bytes()
-    goes_on(folding, made, root)
+    check_goes_on(folding, made, root)
     assert (root / f"spark/offsets/{N + 1}").read_bytes() == planned
     assert not (root / "spark-replaced").exists()
 
@@ -158,7 +158,7 @@ def test_before_the_first_batch(folding: SparkSession, made: Path, tmp_path: Pat
         query.with_hook(dies).start().process_all_available()
     empty(root / "spark/sources/0/0")
     zeros(root / "spark/offsets/0")
-    goes_on(folding, made, root)
+    check_goes_on(folding, made, root)
 
 
 def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -329,3 +329,27 @@ def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path:
     ]
     assert found[0] == found[1]
     assert evidence.manifests(tmp_path / "root")[-1]["epoch"] == 2
+
+
+def test_a_quiet_source_killed_before_its_window_is_published_fires_it_once(tmp_path: Path) -> None:
+    """The time of the run that died counts no more, and no watermark goes back; what comes behind it is late."""
+    folder, root = tmp_path / "in", tmp_path / "root"
+    write(folder, 0, batch([(1, "a", 1), (8, "a", 1)]))
+    command = [sys.executable, "-m", "tests.children.quiet", str(folder), str(root)]
+    child = Child([*command, "3"], tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "paused")
+    child.kill()
+    assert [one["kind"] for one in evidence.manifests(root)] == ["fence", "batch"], "the tick is not published"
+    child = Child([*command, "0"], tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "fired")
+    write(folder, 1, batch([(3, "a", 1), (300, "a", 1)], 2))
+    child.tell("go on")
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+    manifests = evidence.work(root)
+    kinds = [one["kind"] for one in manifests if one["panes"]]
+    assert kinds == ["tick", "tick"], "the window that was quiet, and the last one at the end of time"
+    assert [sorted(ids) for m in manifests for (ids,) in evidence.rows(root, m["panes"], ["all"])] == [[0, 1], [3]]
+    marks = [one["watermark_us"] for one in manifests]
+    assert marks == sorted(marks)
+    assert [row[0] for m in manifests for row in evidence.rows(root, m["late"], ["id"])] == [2]

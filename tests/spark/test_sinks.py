@@ -1,22 +1,30 @@
-"""A sink of a Spark job that refuses: nothing is taken in, the query says so, stops cleanly, and nothing is lost."""
+"""A sink of a Spark job that refuses or is not ready: nothing is taken in, the query says so, stops cleanly or is
+killed, and nothing is lost.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.feather as feather
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import evidence
-from tests.helpers.spark_inputs import batch, job, rows, write
+from tests.helpers.checkout import ROOT
+from tests.helpers.process import LONG
+from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import UnavailableError, UsageError
+from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
 
@@ -82,7 +90,7 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
     sink.check(root)
     head = Checkpoint.open(root).head()
     assert head is not None
-    assert delivered(Checkpoint.open(root), head.manifest) == head.manifest.id
+    assert delivered(Checkpoint.open(root), head.manifest).panes == head.manifest.id
 
 
 def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: SparkSession, tmp_path: Path) -> None:
@@ -106,3 +114,99 @@ def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: Spa
     assert [one for one in sink.took if one.run == sink.offered[0].run] == [sink.offered[0]]
     sink.check(root)
     assert sum(manifest["counters"].get("events", 0) for manifest in evidence.work(root)) == 2
+
+
+class Gate(Sink):
+    """Is not ready while ``full``, and then takes everything; of panes and late rows."""
+
+    asked = 0
+
+    def ready(self) -> bool:
+        self.asked += 1
+        return not self.full
+
+
+def test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for number, second in enumerate((1, 30, 2, 99)):
+        write(tmp_path / "input", number, batch([(second, "a", second), (None, "b", 1)], number))
+    root, panes, late = tmp_path / "cp", Gate(), Sink()
+    late.full = False
+    started = job().on_spark(
+        stream(spark, tmp_path / "input"), checkpoint=root, sink=panes, late_sink=late, partitions=1
+    )
+    query = started.start()
+    until(query, lambda: panes.asked > 5)
+    assert (query.checkpoint_id, panes.offered, query.waiting_since_us is None) == (1, [], False)
+    waits = query.waits
+    assert waits.since_us is not None
+    assert (waits.checkpoints, waits.total_us > 0) == (0, True)
+    text = query.prometheus()
+    assert 'tidestate_sink_waiting{job="job"} 1\n' in text
+    assert 'tidestate_undelivered_checkpoints{job="job"} 0\n' in text
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    notes = [jobs.apply(n).description() for n in range(jobs.size())]
+    assert any("job: waits for a sink since" in str(one) for one in notes)
+    query.stop()
+    assert query.checkpoint_id == 1, "the batch that waited is taken at the next start"
+    panes.full = False
+    query = started.start()
+    query.process_all_available()
+    panes.full = True
+    with pytest.raises(UnavailableError, match=r"the sink refuses the panes of checkpoint.*sink-refuses"):
+        query.stop(drain=True, timeout_s=0.2)
+    assert query.manifest.drained
+    panes.full = False
+    with pytest.raises(UsageError, match="drained"):
+        started.start()
+    panes.check(root)
+    ledgers = [(number, found) for one in Checkpoint.open(root).outputs() for number, found in one.ledgers.items()]
+    assert list(late.took) == [number for number, _ in ledgers]
+    assert list(late.took.values()) == list(output(root, "late").values()) != []
+
+
+def test_a_sink_that_never_returns_does_not_hold_stop_for_ever(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, batch([(1, "a", 1), (30, "a", 1)]))
+    called, returns = threading.Event(), threading.Event()
+
+    def hangs(_panes: DataFrame, _id: DeliveryId) -> None:
+        called.set()
+        returns.wait(60)
+
+    started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp", sink=hangs, partitions=1)
+    query = started.start()
+    assert called.wait(60)
+    with pytest.raises(UnavailableError, match="sink-hangs"):
+        query.stop(timeout_s=0.1)
+    returns.set()
+    query.stop()
+    assert not query.is_active
+
+
+@pytest.mark.kill
+def test_killed_while_it_is_held_it_delivers_each_row_once(tmp_path: Path) -> None:
+    tables = sample(5, 60)
+    for number, table in enumerate(tables):
+        write(tmp_path / "in", number, table)
+    root, received = tmp_path / "root", tmp_path / "received"
+    received.mkdir()
+    command = [sys.executable, "-m", "tests.children.held", str(tmp_path / "in"), str(root), str(received)]
+    for mode in ("unready", "refuse") if LONG else ("unready",):
+        child = Child([*command, mode], tmp_path / "log", cwd=ROOT)
+        for _ in range(3):
+            child.wait_for(lambda event: event["event"] == "held")
+        there = len(evidence.manifests(root))
+        child.wait_for(lambda event: event["event"] == "held")
+        child.kill()
+        assert len(evidence.manifests(root)) == there < 7, "no checkpoint while it is held"
+    child = Child([*command, "open"], tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    found: dict[str, list[tuple[object, ...]]] = {"panes": [], "late": []}
+    for path in received.iterdir():
+        found["late" if path.name.count("-") > 1 else "panes"] += rows(feather.read_table(path))
+    for kind, got in found.items():
+        expected = [row for one in output(tmp_path / "alone", kind).values() for row in one]
+        assert sorted(got, key=repr) == sorted(expected, key=repr) != []

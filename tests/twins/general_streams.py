@@ -220,14 +220,7 @@ class HarnessPlayer:
         return self.rows(self.harness.finish())
 
     def rows(self, panes: pa.Table) -> list[Row]:
-        """Panes as the twin has them."""
-        keys = 2 + len(self.setting.key)
-        return [Row(*self.bounds(row), row[2:keys], row[keys:-4], *row[-4:]) for row in plain(panes)]
-
-    def bounds(self, row: Sequence) -> tuple[int, int]:
-        if self.setting.windows.name == "global":
-            return -FOREVER, FOREVER
-        return row[0], row[1]
+        return pane_rows(self.setting, panes)
 
     def windows(self) -> list[tuple[int, int, tuple, Values]] | None:
         """Live windows, None where the operator keeps slices instead."""
@@ -236,17 +229,28 @@ class HarnessPlayer:
             found = plain(self.harness.windows())
         except UsageError:
             return None
-        return [(*self.bounds(row), tuple(row[2 : 2 + keys]), tuple(row[2 + keys :])) for row in found]
+        return [(*bounds(self.setting, row), tuple(row[2 : 2 + keys]), tuple(row[2 + keys :])) for row in found]
 
     def ledger(self) -> list[tuple]:
-        """Events, reasons, watermarks, and the bounds of a window that alone refused the event (else None)."""
-        table = self.harness.ledger()
-        found = plain(table.select([*SCHEMA.names, "reason", "watermark"]))
-        bounds = [name for name in ("window_start", "window_end") if name in table.schema.names]
-        return [
-            (*row, *of)
-            for row, of in zip(found, plain(table.select(bounds)) or [(None, None)] * len(found), strict=True)
-        ]
+        return late_rows(self.harness.ledger())
+
+
+def pane_rows(setting: Setting, panes: pa.Table) -> list[Row]:
+    """Panes as the twin has them."""
+    keys = 2 + len(setting.key)
+    return [Row(*bounds(setting, row), row[2:keys], row[keys:-4], *row[-4:]) for row in plain(panes)]
+
+
+def bounds(setting: Setting, row: Sequence) -> tuple[int, int]:
+    return (-FOREVER, FOREVER) if setting.windows.name == "global" else (row[0], row[1])
+
+
+def late_rows(ledger: pa.Table) -> list[tuple]:
+    """Events, reasons, watermarks, and the bounds of a window that alone refused the event (else None)."""
+    found = plain(ledger.select([*SCHEMA.names, "reason", "watermark"]))
+    names = [name for name in ("window_start", "window_end") if name in ledger.schema.names]
+    of_windows = plain(ledger.select(names)) or [(None, None)] * len(found)
+    return [(*row, *of) for row, of in zip(found, of_windows, strict=True)]
 
 
 def plain(table: pa.Table) -> list[tuple]:

@@ -43,6 +43,7 @@ from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.graph import single_operator
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.start.policy import Policy
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
@@ -63,10 +64,11 @@ Values = tuple[Any, ...]
 class Signed(Harness):
     """A harness whose input takes rows back."""
 
-    def _begin(self) -> Job:
+    def _begin(self, policy: Policy) -> Job:
         assert isinstance(self._schema, pa.Schema)
         graph = single_operator(bind_plan(self._description, self._schema, signed=True))
-        return Job.begin(graph, Checkpoint.open_or_create(self._folder), self._store, partitions=self._partitions)
+        checkpoint = Checkpoint.open_or_create(self._folder)
+        return Job.begin(graph, checkpoint, self._store, partitions=self._partitions, policy=policy)
 
 
 @dataclass(frozen=True)

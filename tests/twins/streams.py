@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.twins.naive import Event, Setting
 from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
 from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.local.standalone import StandaloneRunner
@@ -105,5 +106,5 @@ def run(
     hook: JobHook = no_job_hook,
 ) -> pa.Table:
     """The real thing over ``stream``, to the end."""
-    job = StandaloneRunner(description(setting), str(root), store, None, partitions, hook)
+    job = StandaloneRunner(description(setting), str(root), store, Sinks(), partitions, hook)
     return job.run([arrow(batch) for batch in stream], drain=True)

@@ -60,7 +60,7 @@ EACH_NEW = 1 << 40
 MOMENT_US = 1_000_000
 CASES = {
     "20 times the budget": Held(
-        tumbling("1 day"), Bids(EACH_NEW, 250_000, 28, 50_000), Bids(EACH_NEW, 500_000, 54, 50_000)
+        tumbling("1 day"), Bids(EACH_NEW, 100_000, 70, 50_000), Bids(EACH_NEW, 250_000, 108, 50_000)
     ),
     "a day by the minute": Held(
         sliding("1 day", "1 minute"),
@@ -79,9 +79,9 @@ CASES = {
     ),
     "10 million open windows": Held(
         tumbling("10 seconds"),
-        Bids(EACH_NEW, 100_000, 25, 10_000, closing_us=MOMENT_US),
-        Bids(EACH_NEW, 500_000, 25, 50_000, closing_us=MOMENT_US),
-        delay_s=200,
+        Bids(EACH_NEW, 40_000, 60, 4_000, closing_us=MOMENT_US),
+        Bids(EACH_NEW, 200_000, 60, 20_000, closing_us=MOMENT_US),
+        delay_s=500,
     ),
 }
 """In small size the last one has two million."""

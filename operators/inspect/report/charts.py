@@ -131,9 +131,7 @@ def partition_bars(rows: list[ChartRow], mean: float) -> Spec:
 def timeline(
     rows: list[ChartRow], lines_: list[str], standings: dict[str, str], now: float | None, *, time: bool
 ) -> Spec:
-    """Windows as bars on lines; a window without a known start is a tick. ``standings`` are the colours by standing;
-    ``now`` is the watermark.
-    """
+    """Windows as bars on lines. ``standings`` are the colours by standing; ``now`` is the watermark."""
     kind: Spec = _TEMPORAL if time else {"type": "quantitative", "scale": {"zero": False, "nice": False}}
     x = {**kind, "title": "event time (UTC)" if time else "offset"}
     x["axis"] = {**x.get("axis", {}), "tickCount": {"signal": "ceil(width / 110)"}}
@@ -150,22 +148,15 @@ def timeline(
     shared = {
         "y": y,
         **_coloured("standing", list(standings), list(standings.values())),
-        "tooltip": _tooltip("key", "window", "standing", "panes", "checkpoints"),
+        "tooltip": _tooltip("key", "window", "standing", "results", "panes", "checkpoints"),
     }
-    whole = [row for row in rows if "start" in row]
     layers: list[Spec] = [
         {
-            "data": {"values": whole},
+            "data": {"values": rows},
             "mark": {"type": "bar", "stroke": "var(--card)", "strokeWidth": 0.7, "height": {"band": 0.8}},
             "encoding": {"x": {"field": "start", **x}, "x2": {"field": "end"}, **shared},
         },
-        {
-            "data": {"values": [row for row in rows if "start" not in row]},
-            "mark": {"type": "tick", "thickness": 2.5, "height": {"band": 0.8}},
-            "encoding": {"x": {"field": "end", **x}, **shared},
-        },
     ]
-    layers = [layer for layer in layers if layer["data"]["values"]]
     if now is not None:
         layers.append(
             {

@@ -6,8 +6,10 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report import sections
 from tidestate.operators.inspect.report.page import MARK, render
 from tidestate.operators.inspect.report.points import CheckpointHistory, checkpoint_history, is_time
@@ -81,7 +83,8 @@ def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWi
     ids = [point.id for point in past.counting]
     found = []
     for done, name in enumerate(names):
-        found.append(windows_of(checkpoint, head, ids, name))
+        ask = partial(query, checkpoint, checkpoint=head.id, operator=name)
+        found.append(windows_of(checkpoint, head, ids, name, ask))
         checkpoint.on_progress("windows", done + 1, len(names))
     return found
 

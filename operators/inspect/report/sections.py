@@ -26,9 +26,7 @@ STANDINGS = {
     "closed": "var(--series-5)",
     "emitted, retained": "var(--series-2)",
     "open": "var(--series-1)",
-    "slice": "var(--series-3)",
 }
-SLICES = "slices"
 _CALENDAR_MS = 8.64e15
 
 
@@ -200,13 +198,22 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
     about = "A line for each key." if found.keyed else "All keys together; overlapping windows are on separate lines."
     about += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
     spec = timeline(rows, labels, used, now, time=not found.offsets) if rows else None
-    headings = ("window", "key", "standing", "emitted", "retracted", "checkpoints")
+    headings = ("window", "key", "standing", "events", "results now", "emitted", "retracted", "checkpoints")
     cells = [
-        (_bounds(w, found.offsets), w.key or "–", w.standing, _n(w.emitted), _n(w.retracted), _checkpoints(w))
+        (
+            _bounds(w, found.offsets),
+            w.key or "–",
+            w.standing,
+            _n(w.events),
+            w.results or "–",
+            _n(w.emitted),
+            _n(w.retracted),
+            _checkpoints(w),
+        )
         for w in reversed(found.windows)
     ]
     title = f"Windows of {found.operator}"
-    return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 4}))
+    return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 5, 6}))
 
 
 def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
@@ -214,26 +221,27 @@ def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:
     ends: dict[tuple[str, int], int] = {}
     rows, left = [], 0
     scale = 1 if found.offsets else 1000
-    for window in sorted(found.windows, key=lambda w: (w.end if w.start is None else w.start, w.end)):
-        start = window.end if window.start is None else window.start
-        number, key = 0, window.key if window.whole else " ".join(filter(None, (window.key, SLICES)))
-        while ends.get((key, number), start) > start:
+    for window in sorted(found.windows, key=lambda w: (w.start, w.end)):
+        number, key = 0, window.key
+        while ends.get((key, number), window.start) > window.start:
             number += 1
-        outside = not found.offsets and max(abs(start), abs(window.end)) / 1000 > _CALENDAR_MS
+        outside = not found.offsets and max(abs(window.start), abs(window.end)) / 1000 > _CALENDAR_MS
         if outside or ((key, number) not in ends and len(ends) >= LINES):
             left += 1
             continue
         ends[key, number] = window.end
         row: ChartRow = {
             "line": _label(key, number),
+            "start": window.start / scale,
             "end": window.end / scale,
             "key": window.key or "all keys",
             "window": _bounds(window, found.offsets),
             "standing": window.standing,
+            "results": _results(window),
             "panes": f"{window.emitted or 0:,} emitted, {window.retracted or 0:,} retracted",
             "checkpoints": _checkpoints(window),
         }
-        rows.append(row | ({"start": window.start / scale} if window.start is not None else {}))
+        rows.append(row)
     return [_label(*line) for line in sorted(ends)], rows, left
 
 
@@ -242,11 +250,13 @@ def _label(key: str, number: int) -> str:
 
 
 def _bounds(window: ReportedWindow, offsets: bool) -> str:
-    start, end = (
-        (str(bound) if offsets else time_text(bound)) if bound is not None else "…"
-        for bound in (window.start, window.end)
-    )
+    start, end = (str(bound) if offsets else time_text(bound) for bound in (window.start, window.end))
     return f"{start} to {end}"
+
+
+def _results(window: ReportedWindow) -> str:
+    """What it has in the state now."""
+    return ", ".join([pluralize(window.events, "event"), *filter(None, [window.results])]) if window.events else "–"
 
 
 def _checkpoints(window: ReportedWindow) -> str:
@@ -282,7 +292,7 @@ def about(checkpoint: Checkpoint, head: Manifest | None) -> Section:
         ("running", f"{lease.who()}, writer epoch {lease.epoch}" if lease else "no driver has a lease"),
     ]
     if head is not None:
-        rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head):,}"))
+        rows.append(("delivered up to", f"checkpoint {delivered(checkpoint, head).panes:,}"))
         rows.append(("abandoned by resets", ", ".join(_range(ids) for ids in head.abandoned) or "none"))
     rows += [("forked from", base) for base in marker.bases]
     return Section("about", "About this root", "", (), [Table("Facts", ("", ""), rows, opened=True)])

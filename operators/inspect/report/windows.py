@@ -1,30 +1,25 @@
 """The newest windows of an operator, from its state and its panes. How much is read is bounded.
 
-Columns are found by their roles in the manifest and by their names in pane files, without the operator's plan.
+Windows in the state are those of a `Query`; columns of pane files are found by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.inspect.history.changes import names_places
 from tidestate.operators.inspect.report.points import counts_offsets
-from tidestate.operators.windows.groups import int_bounds
-from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, expect
-from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.tails import read_file_rows
-from tidestate.statestore.spec.store import Parquet
-from tidestate.statestore.spec.tables import TableSpec
-from tidestate.statestore.stores.opening import open_store
 
 WINDOWS = 300
 """The largest number of windows of an operator: the newest."""
@@ -39,35 +34,35 @@ _FACTS = {
     "retracted": "sum",
     "first": "min",
     "last": "max",
+    "events": "sum",
+    "results": "max",
     "fired": "max",
     "kept": "max",
-    "whole": "max",
 }
+_COUNTED = list(_FACTS)[:6]
 
 
 @dataclass
 class ReportedWindow:
-    """A window of a key, or of all keys if there are many, in microseconds or offsets; ``start`` is None if unknown.
-    ``first`` and ``last`` are the checkpoints of its panes. ``kept``: it is in the state; not ``whole``: a slice that
-    several windows share.
+    """A window of a key, or of all keys if there are many, in microseconds or offsets. ``first`` and ``last`` are the
+    checkpoints of its panes. ``kept``: it is in the state, with ``events`` and ``results``.
     """
 
+    start: int
     end: int
-    start: int | None = None
     key: str = ""
     kept: bool = False
     emitted: int = 0
     retracted: int = 0
     first: int | None = None
     last: int | None = None
+    events: int | None = None
+    results: str | None = None
     fired: bool = False
-    whole: bool = True
 
     @property
     def standing(self) -> str:
         """Its standing, for people."""
-        if not self.whole:
-            return "slice"
         if not self.fired:
             return "open"
         return "emitted, retained" if self.kept else "closed"
@@ -84,37 +79,59 @@ class ReportedWindows:
     keyed: bool = False
 
 
-def windows_of(checkpoint: Checkpoint, head: Manifest, ids: list[int], operator: str) -> ReportedWindows:
-    """The newest windows of an operator at checkpoint ``head``; panes are those of ``ids``, read newest first."""
+class _Asked(Protocol):
+    """What is asked of a `Query`."""
+
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def sides(self) -> list[str]: ...
+    @property
+    def key(self) -> dict[str, pa.DataType]: ...
+    @property
+    def results(self) -> list[str]: ...
+    @property
+    def own_functions(self) -> list[str]: ...
+    def get_windows(self, *, side: str | None = None) -> pa.Table: ...
+    def scan_windows(
+        self, *, values: Sequence[str] | None = None, partition: int | None = None
+    ) -> Iterator[pa.Table]: ...
+
+
+def windows_of(
+    checkpoint: Checkpoint, head: Manifest, ids: list[int], operator: str, ask: Callable[[], _Asked]
+) -> ReportedWindows:
+    """The newest windows of an operator at checkpoint ``head``, which ``ask`` opens; panes are those of ``ids``, read
+    newest first.
+    """
     state = head.operators[operator]
     found = ReportedWindows(operator, offsets=counts_offsets(state))
     keys = list(dict.fromkeys(c.name for spec in state.tables for c in spec.key if c.role == "key"))
-    read = [*_panes(checkpoint, ids, operator, keys, found.notes), *_state(checkpoint, state, keys, found.notes)]
+    read = [
+        *_panes(checkpoint, ids, operator, keys, found.notes),
+        *_state(head.operators[operator], ask, keys, found.notes),
+    ]
     if not read:
         return found
     rows = pa.concat_tables(read, promote_options="permissive")
     distinct = pc.unique(rows["key"])
     found.keyed = bool(keys) and len(distinct) <= REPORTED_KEYS
     if not found.keyed:
-        rows = rows.set_column(rows.column_names.index("key"), "key", _same("", rows, pa.string()))
+        for name, same in (("key", ""), ("results", None)):
+            rows = rows.set_column(rows.column_names.index(name), name, _same(same, rows, pa.string()))
     _fill(found, rows)
     return found
 
 
 def _fill(found: ReportedWindows, rows: pa.Table) -> None:
-    """The newest of ``rows`` as windows; one that the state has by its end alone is matched with its panes."""
-    lengths = set(pc.unique(pc.drop_null(pc.subtract(rows[END], rows[START]))).to_pylist())
-    if len(lengths) == 1:  # all windows have the same length, so the start follows from the end
-        lacking = pc.and_(pc.is_null(rows[START]), rows["whole"])
-        starts = pc.if_else(lacking, pc.subtract(rows[END], lengths.pop()), rows[START])
-        rows = rows.set_column(rows.column_names.index(START), START, starts)
+    """The newest of ``rows`` as windows."""
     grouped = rows.group_by([END, START, "key"], use_threads=False).aggregate(list(_FACTS.items()))
     grouped = grouped.sort_by([(END, "descending"), ("key", "ascending")])
     if grouped.num_rows > WINDOWS:
         found.notes.append(f"the newest {WINDOWS:,} of {grouped.num_rows:,} windows")
     for row in grouped.slice(0, WINDOWS).to_pylist():
         facts = {name: row[f"{name}_{function}"] for name, function in _FACTS.items()}
-        found.windows.append(ReportedWindow(row[END], row[START], row["key"], **facts))
+        found.windows.append(ReportedWindow(row[START], row[END], row["key"], **facts))
     found.windows.sort(key=lambda window: (window.end, window.key))
 
 
@@ -151,71 +168,64 @@ def _emitted(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
         "retracted": retracts.cast(pa.int64()),
     }
     at = _same(number, rows, pa.int64())
-    return _common(rows, rows[START], rows[END], keys, {**counted, "first": at, "last": at}, fired=True, kept=False)
+    return _common(rows, _key(rows, keys), {**counted, "first": at, "last": at}, fired=True, kept=False)
 
 
-def _state(checkpoint: Checkpoint, operator: OperatorState, keys: list[str], notes: list[str]) -> Iterator[pa.Table]:
-    """Windows in the state, or their slices."""
-    specs = [spec for spec in operator.tables if _column(spec, "window_end") or _column(spec, "slice_end")]
-    left = READ_BYTES
-    for number, partition in enumerate(operator.states if specs else ()):
-        left -= sum(ref.bytes for ref in partition.files)
-        if left < 0:
-            notes.append(f"state of the first {number} of {len(operator.partitions)} partitions only")
-            return
-        try:
-            yield from _partition(checkpoint, operator, partition, specs, keys)
-        except TidestateError:
-            notes.append(f"the state of partition {number} cannot be read")
-
-
-def _partition(
-    checkpoint: Checkpoint, operator: OperatorState, base: PartitionState, specs: list[TableSpec], keys: list[str]
+def _state(
+    operator: OperatorState, ask: Callable[[], _Asked], keys: list[str], notes: list[str]
 ) -> Iterator[pa.Table]:
-    with open_store(Parquet(), checkpoint.objects, "", operator.tables, base) as store:
-        for spec in specs:
-            start, end = _column(spec, "window_start"), _column(spec, "window_end")
-            last = expect(end or _column(spec, "slice_end"), "a table of windows or slices", table=spec.name)
-            found = store[spec.name].scan()
-            if start is not None and start not in spec.key_names:
-                whole = pa.concat_tables([spec.schema.empty_table(), *found])
-                found = iter([_sessions(whole, operator.watermark_us)])
-            for rows in found:
-                starts = rows[start] if start else pa.nulls(rows.num_rows, pa.int64())
-                ends = rows[last]
-                fired = "_panes" in rows.column_names and pc.greater(rows["_panes"], 0)
-                yield _common(rows, starts, ends, keys, {}, fired=fired, kept=True, whole=end is not None)
+    """Windows in the state with their results, as `tidestate windows` prints them; those of a join by side."""
+    try:
+        asked, left = ask(), READ_BYTES
+        for number, partition in enumerate(operator.states):
+            left -= sum(ref.bytes for ref in partition.files)
+            if left < 0:
+                notes.append(f"state of the first {number} of {asked.partitions} partitions only")
+                return
+            if not asked.sides:
+                yield from _with_results(asked, number, keys)
+        for side in asked.sides:
+            rows = asked.get_windows(side=side)
+            rows = rows.filter(rows[END].is_valid())  # a side without windows has one without bounds
+            yield _common(rows, _same(side, rows, pa.string()), {"events": rows["events"]}, fired=False, kept=True)
+    except TidestateError as error:
+        if error.code != "query-windows":
+            notes.append(f"the windows in the state cannot be read ({error.code})")
 
 
-def _sessions(parts: pa.Table, watermark_us: int | None) -> pa.Table:
-    """The sessions that rows of a table of parts form; those that end before the watermark are over."""
-    if watermark_us is not None:
-        parts = parts.filter(pc.greater(parts[END].cast(pa.int64()), watermark_us))
-    kept = [field.name for field in parts.schema]
-    keys = kept[1 : kept.index(START)]
-    return merge_sessions(keys, int_bounds(parts.select([*keys, START, END]))).windows
+def _with_results(asked: _Asked, partition: int, keys: list[str]) -> Iterator[pa.Table]:
+    values = [name for name in asked.results if name not in asked.own_functions]
+    for rows in asked.scan_windows(values=values, partition=partition):
+        # After bounds and key, whatever their names are: results, events, panes.
+        first = 2 + len(asked.key)
+        results = rows.select(range(first, first + len(values)))
+        events, panes = (rows.column(first + len(values) + place) for place in (0, 1))
+        counted = {"events": events, "results": _as_text(results)}
+        yield _common(rows, _key(rows, keys), counted, fired=pc.greater(panes, 0), kept=True)
 
 
-def _common(
-    rows: pa.Table,
-    starts: Values,
-    ends: Values,
-    keys: list[str],
-    counted: dict[str, Values],
-    *,
-    fired: bool | Values,
-    kept: bool,
-    whole: bool = True,
-) -> pa.Table:
+def _as_text(results: pa.Table) -> Values:
+    """``n 3, total 6``: of a list the number of its values."""
+    texts = []
+    for name, column in zip(results.column_names, results.columns, strict=True):
+        value = pc.list_value_length(column) if pa.types.is_list(column.type) else column
+        text = pc.utf8_slice_codeunits(pc.fill_null(_text(value), "null"), 0, KEY_CHARACTERS)
+        texts.append(pc.binary_join_element_wise(name, text, *(["values"] if value is not column else []), " "))
+    if not texts:
+        return _same(None, results, pa.string())
+    return pc.binary_join_element_wise(*texts, ", ")
+
+
+def _common(rows: pa.Table, key: Values, counted: dict[str, Values], *, fired: bool | Values, kept: bool) -> pa.Table:
     """Rows in the common columns; ``fired`` for all of them, or for each."""
-    none = pa.nulls(rows.num_rows, pa.int64())
-    columns: dict[str, Values] = {name: counted.get(name, none) for name in ("emitted", "retracted", "first", "last")}
-    flags = {"fired": fired, "kept": kept, "whole": whole}
-    marks: dict[str, Values] = {
-        name: _same(value, rows, pa.bool_()) if isinstance(value, bool) else value for name, value in flags.items()
+    kinds = {name: pa.string() if name == "results" else pa.int64() for name in _COUNTED}
+    columns = {name: counted.get(name, pa.nulls(rows.num_rows, kind)) for name, kind in kinds.items()}
+    marks = {
+        name: _same(value, rows, pa.bool_()) if isinstance(value, bool) else value
+        for name, value in {"fired": fired, "kept": kept}.items()
     }
-    table = {START: starts.cast(pa.int64()), END: ends.cast(pa.int64()), "key": _key(rows, keys), **columns, **marks}
-    return pa.table(table)
+    bounds = {name: rows[name].cast(pa.int64()) for name in (START, END)}
+    return pa.table({**bounds, "key": key, **columns, **marks})
 
 
 def _key(rows: pa.Table, names: list[str]) -> pa.Array | pa.ChunkedArray:
@@ -236,7 +246,3 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _same(value: object, rows: pa.Table, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), rows.num_rows)
-
-
-def _column(spec: TableSpec, role: str) -> str | None:
-    return next((column.name for column in (*spec.key, *spec.values) if column.role == role), None)

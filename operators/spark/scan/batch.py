@@ -70,14 +70,14 @@ class BatchScans:
             return None
         return DirectBatch(self._decided, divide(found), self._row_group_bytes)
 
-    def outcome(self, needs_jvm: str | None) -> Scan:
+    def outcome(self, needs_jvm: str | None, *, in_driver: bool) -> Scan:
         """How the batch was read; ``needs_jvm``: why a task could not read its files. A new reason is logged."""
         if needs_jvm is not None:
             self._pause = min(2 * self._pause or 1, LONGEST_PAUSE)
             self._paused, self._reason = self._pause, needs_jvm
         elif not self._reason:
             self._pause = 0
-            return Scan(direct=True)
+            return Scan(direct=True, in_driver=in_driver)
         reason = _CONTROL.sub(" ", self._reason)[:REASON_CHARACTERS]
         if reason not in self._logged:
             self._logged.add(reason)

@@ -46,12 +46,13 @@ LOOK_UP = 8
 class _Rows:
     """Rows of the parts table that a step looks at. ``late``: of late events, which are not in the table.
 
-    ``opened``: keys and bounds of stored sessions whose end the watermark passes.
+    ``opened``: keys and bounds of stored sessions whose end the watermark passes. ``next_end`` as in `Ready`.
     """
 
     rows: pa.Table
     late: Flags
     opened: pa.Table
+    next_end: int | None = None
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,12 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, at: S
     waits = ~late & (ends > at.after)
     kept = new if waits.all() else new.filter(pa.array(waits))
     nothing = plan.arriving.schema.empty_table()
-    if not (at.after > at.before or late.any()):
-        return Ready(nothing, _changes(plan, [kept], at))
     soon = ~waits | (starts < at.after)
+    if not soon.any() and (at.after == at.before or at.due_mark is not None):
+        return Ready(nothing, _changes(plan, [kept], at))
     found = _read(plan, view, new.filter(pa.array(soon)), late[soon], at)
     if not found.rows.num_rows and not found.opened.num_rows:
-        return Ready(nothing, _changes(plan, [kept], at))
+        return Ready(nothing, _changes(plan, [kept], at), next_end=found.next_end)
     chains = _chains(plan, found, at)
     open_ = chains.ends > at.after
     carries = open_ & ~chains.special
@@ -115,7 +116,7 @@ def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, at: S
     merged = [kept, _joining(found.rows, chains, new.num_rows - int(np.count_nonzero(~soon)), at)]
     changes = _changes(plan, [*merged, _carried(plan, found.rows, chains, carried)], at)
     whole, chosen = _complete(plan, found, chains, handed)
-    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], at))
+    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], at), found.next_end)
 
 
 def live_parts(plan: GroupTables, view: StateView, watermark: int) -> pa.Table:
@@ -157,10 +158,13 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, at: St
         opened = pa.concat_tables([opened, *ends])
         cells = key_range(None if first is None else (2 * first,), None if at.after == END_US else (2 * last + 2,))
         stored = _not_over(plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), at.before)
-    due = column_numbers(stored, END) <= at.after
+    ends_at = column_numbers(stored, END)
+    due = ends_at <= at.after
+    next_end = int(ends_at.min(initial=END_US, where=~due)) if moves else None
     names = plan.group_keys
     if at.after == END_US or not (due.any() or new.num_rows or opened.num_rows):
-        return _Rows(pa.concat_tables([stored, new]), np.append(np.zeros(stored.num_rows, bool), late), opened)
+        rows = pa.concat_tables([stored, new])
+        return _Rows(rows, np.append(np.zeros(stored.num_rows, bool), late), opened, next_end)
     # What starts before the watermark ends at most a gap after it.
     ahead = range(last + 1 if moves else last, (at.after - 1 + gap) // gap + 1)
     cells_read = max(1, last - first + 1) if first is not None else 1
@@ -177,7 +181,13 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, at: St
         forward = [_looked_up(plan, view, asked, ahead, at.before)]
     forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), at.after)) for rows in forward]
     rows = pa.concat_tables([stored, *forward, new])
-    return _Rows(rows, np.append(np.zeros(rows.num_rows - new.num_rows, bool), late), opened)
+    return _Rows(rows, np.append(np.zeros(rows.num_rows - new.num_rows, bool), late), opened, next_end)
+
+
+def end_beyond(plan: GroupTables, view: StateView, watermark: int) -> int:
+    """The least end of the stored parts in cells after that of the watermark; `END_US` without any."""
+    ahead = view[PARTS].scan(key_range((2 * (watermark // plan.gap + 1),)), folded=False)
+    return min((int(column_numbers(rows, END).min()) for rows in ahead if rows.num_rows), default=END_US)
 
 
 def _of_keys(rows: pa.Table, asked: pa.Table) -> pa.Table:

@@ -18,7 +18,7 @@ from tidestate.operators.windows.names import COARSE, PARTS, SLICE_END
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Numbers, Times
 from tidestate.statestore.spec.changes import TableChanges
-from tidestate.statestore.spec.keyrange import KeyRange, key_range
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
 
@@ -76,9 +76,15 @@ def ranges_due(plan: GroupTables, low: int, high: int) -> tuple[list[KeyRange], 
     return [key_range((first - kind.size + 1,), (trailing + 1,)), key_range((leading + 1,), (last + 1,))], whole
 
 
-def has_coarse(plan: GroupTables, view: StateView) -> bool:
+def has_coarse(plan: GroupTables, view: StateView, watermark: int) -> bool:
     """Whether coarse parts are stored, for each slice that windows may need."""
-    return bool(plan.coarse_slices) and any(rows.num_rows for rows in view[COARSE].scan(folded=False))
+    if not plan.coarse_slices:
+        return False
+    ranges = [EVERYTHING]
+    if watermark not in (BEGINNING_US, END_US):  # there is probably one; to scan all reads every changelog segment
+        cell = int(cell_ends(plan.slices, np.array([watermark]), plan.coarse_slices)[0])
+        ranges = [key_range((cell,), (cell + 1,)), EVERYTHING]
+    return any(rows.num_rows for keys in ranges for rows in view[COARSE].scan(keys, folded=False))
 
 
 def coarse_changes(

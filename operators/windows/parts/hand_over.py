@@ -1,16 +1,13 @@
-"""State of windows in parts, as groups: for a job whose settings look at windows before they are due, and for
-questions. Pure.
-"""
+"""State of windows in parts, as groups: for a job whose settings look at windows before they are due. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
 from tidestate.operators.windows.panes import replaced_panes
@@ -20,7 +17,6 @@ from tidestate.operators.windows.parts.slices import as_arriving, combined_windo
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.overlay import OverlayView
 
 
 def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 0) -> Transition | None:
@@ -67,14 +63,3 @@ def _slices(plan: GroupTables, view: StateView, watermark: int) -> ChangeSet:
     # They follow a trigger that waits from their next event on.
     at = StepTimes(watermark, watermark, END_US, END_US)
     return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
-
-
-def all_groups(plan: GroupTables, view: StateView, watermark_us: int | None) -> Iterator[pa.Table]:
-    """Every window that is stored, as rows of `GroupTables.groups`."""
-    watermark = BEGINNING_US if watermark_us is None else watermark_us
-    handed = hand_over(plan, view, watermark)
-    if handed is not None:
-        state = OverlayView(view, plan.tables)
-        state.apply(handed.changes)
-        view = state
-    return view[GROUPS].scan()

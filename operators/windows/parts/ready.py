@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import last_refused
-from tidestate.operators.windows.expansion import combined_parts
+from tidestate.operators.windows.expansion import combined_parts, pairs_within
 from tidestate.operators.windows.groups import Ready
 from tidestate.operators.windows.names import COARSE, PARTS
 from tidestate.operators.windows.parts.coarse import coarse_changes, coarse_of, edge_windows, has_coarse, ranges_due
@@ -40,7 +40,7 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     or of `GroupTables.windows` if late events are reprocessed.
     """
     low, high = at.before, max(at.before, at.after)
-    stored = has_coarse(plan, view)
+    stored = has_coarse(plan, view, low)
     found = []
     if at.reprocessing:
         found.append(as_arriving(plan, arriving.rename_columns(plan.windows.schema.names)))
@@ -50,7 +50,7 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     coarse = coarse_of(plan, arriving) if plan.coarse_slices and plan.orderless else None
     if high > low:
         found.append(
-            as_arriving(plan, _due(plan, view, arriving, replace(at, after=high), coarse if stored else None))
+            as_arriving(plan, due_windows(plan, view, arriving, replace(at, after=high), coarse if stored else None))
         )
     bound = _needless(plan, high)
     if bound is not None:
@@ -72,17 +72,38 @@ def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: i
     return as_arriving(plan, combined_windows(plan, [rows], refused, watermark, budget_bytes))
 
 
-def _due(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, coarse: pa.Table | None) -> pa.Table:
+def due_windows(
+    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, coarse: pa.Table | None
+) -> pa.Table:
     """The windows with ``before < end <= after``, of stored and arriving parts: rows of `GroupTables.windows`.
     ``coarse``: the coarse parts that arrive, if such parts are stored for all of the others.
     """
     if coarse is not None:
-        return _due_by_levels(plan, view, arriving, coarse, at)
+        some = [_due_by_levels(plan, view, arriving, coarse, turn) for turn in _turns(plan, coarse, at)]
+        return pa.concat_tables([plan.windows.schema.empty_table(), *some])
     first = None if at.before == BEGINNING_US else plan.slices.oldest_slice_after(at.before) + 1
     last = None if at.after == END_US else at.after + 1
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
-    parts = chain(view[PARTS].scan(key_range(lower, upper), folded=False), [parts_between(arriving, first, last)])
+    rows = parts_between(arriving, first, last)
+    if at.due_mark is not None and not rows.num_rows:
+        return plan.windows.schema.empty_table()
+    stored = view[PARTS].scan(key_range(lower, upper), folded=False) if at.due_mark is None else iter(())
+    parts = chain(stored, [rows])
     return combined_windows(plan, parts, at.before, at.after, at.budget_bytes)
+
+
+def _turns(plan: GroupTables, coarse: pa.Table, at: StepTimes) -> Iterator[StepTimes]:
+    """``at`` in spans of as many window ends as the budget has room for, if each window has about as many keys
+    as arrive.
+    """
+    many = max(1, pairs_within(coarse, at.budget_bytes) // max(1, coarse.num_rows)) * plan.slices.slide
+    low = at.before
+    if low != BEGINNING_US and at.after != END_US:
+        first = plan.slices.first_end_at_or_after(low + 1)
+        for high in range(first + many - plan.slices.slide, at.after, many):
+            yield replace(at, before=low, after=high)
+            low = high
+    yield replace(at, before=low)
 
 
 def _due_by_levels(

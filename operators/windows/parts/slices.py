@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -49,17 +50,25 @@ def expanded(
 
 def pieces_of(plan: GroupTables, parts: Iterable[pa.Table], budget_bytes: int) -> Iterator[pa.Table]:
     """Parts in tables of a share of the budget; if their order matters, in one table in the order of time."""
+    most = budget_bytes // SHARE
     held, size = [plan.parts.schema.empty_table()], 0
-    for rows in parts:
+    for rows in chain.from_iterable(_cut(part, most) for part in parts) if plan.orderless else parts:
         held.append(rows)
         size += rows.nbytes
-        if size > budget_bytes // SHARE and plan.orderless:
+        if size > most and plan.orderless:
             yield pa.concat_tables(held)
             held, size = held[:1], 0
     rows = pa.concat_tables(held)
     if not plan.orderless:
         rows = rows.take(pa.array(np.argsort(slice_ends(rows), kind="stable")))
     yield rows
+
+
+def _cut(rows: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    """``rows`` in slices of about so many bytes."""
+    each = max(1, most_bytes * rows.num_rows // max(1, rows.nbytes))
+    for start in range(0, rows.num_rows, each):
+        yield rows.slice(start, each)
 
 
 def as_arriving(plan: GroupTables, windows: pa.Table) -> pa.Table:

@@ -234,15 +234,15 @@ def test_what_the_state_cannot_follow_is_shown_and_nothing_happens(tmp_path: Pat
 def test_state_panes_and_queries_across_a_change(tmp_path: Path) -> None:
     rows, before = tables(events(4)), first("sliding")
     before.standalone(checkpoint=tmp_path).run(rows[:CHANGED])
-    was = query(tmp_path).windows().sort_by(WINDOW)
+    was = query(tmp_path).get_windows()
     after = CASES["early and added"].change(without(before, "low"))
     after.standalone(checkpoint=tmp_path).run(rows[: CHANGED + 1])
     fence = CHANGED + 2
-    now = query(tmp_path, checkpoint=fence).windows().sort_by(WINDOW)
+    now = query(tmp_path, checkpoint=fence).get_windows()
     assert now.drop_columns(["high"]) == was.drop_columns(["low"])
     assert now["high"].null_count == now.num_rows > 0
-    described = query(tmp_path, description=after, schema=rows[0].schema).windows().sort_by(WINDOW)
-    assert described == query(tmp_path).windows().sort_by(WINDOW)
+    described = query(tmp_path, description=after, schema=rows[0].schema).get_windows()
+    assert described == query(tmp_path).get_windows()
     assert described["high"].null_count < described.num_rows
     checkpoint = Checkpoint.open(tmp_path)
     changed = state_difference(checkpoint, (fence - 1, fence), None, "parts", Wanted())

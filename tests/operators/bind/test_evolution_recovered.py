@@ -240,7 +240,7 @@ def taken_in(batches: list[list[Event]], since: int) -> tuple[dict[int, Event], 
 
 def check_added(root: Path, events: list[Event], first_new: int) -> None:
     """The windows of the first operator: all of each under the new name, the new aggregate of what came since."""
-    windows = in_seconds(query(root, operator="job").windows())
+    windows = in_seconds(query(root, operator="job").get_windows())
     assert windows
     for row in windows:
         own = [

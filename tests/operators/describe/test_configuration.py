@@ -51,7 +51,7 @@ def stored(description: Runnable, schema: pa.Schema, *, signed: bool = False) ->
     return plan, msgspec.json.decode(text, type=OperatorState)
 
 
-def same(description: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False) -> None:
+def check_same(description: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False) -> None:
     """That it makes the way to text and back, and that the stored one is bound to the same plan."""
     text = msgspec.json.encode(configuration_of(description))
     again_described = description_of(msgspec.json.decode(text))
@@ -67,12 +67,12 @@ def same(description: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = Fa
 
 @given(streams.settings())
 def test_windows_of_a_fixed_size(setting: Any) -> None:
-    same(streams.description(setting), streams.SCHEMA)
+    check_same(streams.description(setting), streams.SCHEMA)
 
 
 @given(general_streams.settings(), st.booleans())
 def test_windows_of_any_kind(setting: Any, few: bool) -> None:
-    same(general_streams.description(setting, general_streams.History(()), few), general_streams.SCHEMA)
+    check_same(general_streams.description(setting, general_streams.History(()), few), general_streams.SCHEMA)
 
 
 @given(ordered_settings() | feeding_settings() | inherited_settings())
@@ -83,7 +83,7 @@ def test_windows_of_rows_in_order(setting: OrderedSetting) -> None:
         bind_plan(description, schema)
     except UsageError:
         reject()  # settings are drawn one by one, and some are refused together
-    same(description, schema)
+    check_same(description, schema)
 
 
 BOUNDS = st.sampled_from([(-3, 3), (None, 4), (None, None)])
@@ -93,15 +93,15 @@ PAIR = st.sampled_from([(None, None), (8, 8), (30, None)])
 @given(BOUNDS, PAIR, PAIR, st.booleans(), st.booleans(), st.sampled_from(["inner", "left", "full"]))
 def test_joins_by_distance(bounds: Any, spans: Any, updates: Any, named: bool, large: bool, how: str) -> None:
     asked = Asked(how, *bounds, named=named, large=large, spans=spans, updates=updates, delays=(0, 3))
-    same(described_join(asked), JOINED)
+    check_same(described_join(asked), JOINED)
 
 
 @given(st.sampled_from([Window(7, 7), Window(12, 4), Window(5, 5, True), None]), st.booleans(), st.booleans())
 def test_joins_by_windows(window: Window | None, named: bool, in_order: bool) -> None:
     offset = window is not None and window.by_offset
-    same(described_join(Asked(own=(window, Window(6, 6)), named=named or offset, in_order=in_order)), JOINED)
+    check_same(described_join(Asked(own=(window, Window(6, 6)), named=named or offset, in_order=in_order)), JOINED)
     if window is not None and not offset:
-        same(described_join(Asked(window=window, named=named, first=in_order, past=(3, None))), JOINED)
+        check_same(described_join(Asked(window=window, named=named, first=in_order, past=(3, None))), JOINED)
 
 
 def base(**options: Any) -> Any:
@@ -168,7 +168,7 @@ DESCRIPTIONS: dict[str, Runnable] = {
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 def test_everything_else(name: str) -> None:
-    same(DESCRIPTIONS[name])
+    check_same(DESCRIPTIONS[name])
 
 
 def test_rows_that_take_others_back() -> None:

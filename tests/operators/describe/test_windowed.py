@@ -204,6 +204,7 @@ def test_every_step_makes_a_new_description() -> None:
         "retained": None,
         "in_order": False,
         "signed": False,
+        "messages": None,
     }
 
 

@@ -65,8 +65,8 @@ JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
             DRAIN,
         ],
     ),
-    "session": (
-        lambda root, store: operator(description(session("3 seconds"), "retracting"), root, store),
+    "session": (  # in several state partitions
+        lambda root, store: operator(description(session("3 seconds"), "retracting"), root, store, partitions=2),
         [messages((1, 1, "a"), (2, 9, "a")), messages((3, 3, "a"), (4, 40, "b")), FLUSH, DRAIN],
     ),
     "join": (
@@ -82,7 +82,10 @@ JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
 
 def standing(one: ByHand) -> tuple[Any, ...]:
     """All that can be seen of an operator, and what it has not flushed."""
-    rows = {spec.name: [plain(part) for part in one._current()[spec.name].scan()] for spec in one._plan.tables}
+    rows = {
+        spec.name: [plain(part) for view in one._views() for part in view[spec.name].scan()]
+        for spec in one._plan.tables
+    }
     seen = one.watermark_us, one.due_us, one.drained, one.counters, one.ready, one._standing
     return (*seen, {name: [row for part in parts for row in part] for name, parts in rows.items()})
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.operator_messages import (
+    SECOND,
     STORES,
     Message,
     Receiver,
@@ -19,7 +20,8 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
-from tidestate.operators import DeliveryId, Refused, run_operator, session, tumbling
+from tidestate.operators import DeliveryId, Refused, max_event_time, run_operator, session, tumbling
+from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.spec.store import StoreName
 
 
@@ -95,3 +97,64 @@ def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) 
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
         run_operator(running, messages, receiver, clock=lambda: 0, drain=True)
     assert [row[3] for row in receiver.panes] == [1, 1, 1, 1]
+
+
+def test_the_ledger_has_a_sink_and_one_that_is_not_ready_stops_the_intake(tmp_path: Path) -> None:
+    class Late(Receiver):
+        asked = 0
+
+        def ready(self) -> bool:
+            self.asked += 1
+            return self.asked % 3 == 0
+
+    job, panes, late, pauses = description(tumbling("10 seconds")), Receiver(), Late(), list[int]()
+    messages = [table([Message("x", at, at, "a", 1)]) for at in (3, 213, 5, 23, 433, 7)]
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
+
+        def wait(_pause_s: float) -> None:
+            pauses.append(running.counters.get("events", 0))
+
+        run_operator(running, messages, panes, clock=lambda: 0, wait=wait, late_sink=late)
+    assert pauses == sorted(pauses)
+    assert len(late.panes) == 3
+    assert {one.operator for one in late.taken} == {"windows"}
+    assert len(pauses) > 6
+
+
+def test_a_drained_loop_ends_where_its_sink_refuses_and_the_next_delivers(tmp_path: Path) -> None:
+    job, receiver, message = description(tumbling("10 seconds")), Receiver(), table([Message("x", 3, 3, "a", 1)])
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
+        refuses = lambda _panes, _id: False  # noqa: E731
+        with pytest.raises(UnavailableError, match="sink-refuses"):
+            run_operator(running, [message], refuses, clock=lambda: 0, wait=lambda _s: None, drain=True, timeout_s=0)
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
+        run_operator(running, [], receiver, drain=True)
+    assert len(receiver.panes) == 1
+
+
+def test_a_source_is_not_quiet_while_a_sink_is_waited_for(tmp_path: Path) -> None:
+    """The first pane waits for ten minutes of the clock; the source says nothing for two of them at most."""
+    quiet = max_event_time("t", "2 seconds", quiet="5 minutes")
+    job, now = description(tumbling("10 seconds")).watermark(quiet), [0]
+    refused, receiver = iter([False] * 10), Receiver()
+
+    def sink(panes: pa.Table, delivery_id: DeliveryId) -> bool:
+        return next(refused, True) and (receiver(panes, delivery_id) is None)
+
+    def wait(_pause_s: float) -> None:
+        now[0] += 60 * SECOND
+
+    def source() -> Iterator[pa.Table]:
+        for at in (3, 13):
+            now[0] += 60 * SECOND
+            yield table([Message("x", at, at, "a", 1)])
+
+    with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
+        run_operator(running, source(), sink, clock=lambda: now[0], wait=wait)
+        assert now[0] == 12 * 60 * SECOND
+        assert running.watermark_us == 11 * SECOND
+        running.timeout(now[0] + 299 * SECOND)
+        assert running.watermark_us == 11 * SECOND
+        running.timeout(now[0] + 301 * SECOND)
+        assert running.watermark_us is not None
+        assert running.watermark_us > 11 * SECOND

@@ -142,7 +142,7 @@ def check(asked: Any, naive: Naive, on: Sequence[str]) -> None:
         for low, high in ((None, None), (4, 9), (6, None), (None, 5)):
             bounds = [None if one is None else one * SECOND for one in (low, high)]
             for key in keys if naive.names else [None]:
-                found = ask(asked, "get_windows", side, *bounds, session=key)
+                found = ask(asked, "get_windows", side, *bounds, key=key)
                 assert told(found) == naive.windows(side, low, high, key)
         first, last = (3, 20), (9, 40)
         bounds = [first[0] * SECOND, first[1], last[0] * SECOND, last[1]]
@@ -161,7 +161,7 @@ def check(asked: Any, naive: Naive, on: Sequence[str]) -> None:
 
 
 def told(windows: pa.Table) -> list[Any]:
-    rows = [tuple(row.values()) for row in windows.to_pylist()]
+    rows = [(*row.values(), *of.values()) for row in windows.to_pylist() for of in row.pop("offsets")]
     return [(*(int(bound.timestamp()) for bound in row[:2]), *row[2:]) for row in rows]
 
 
@@ -221,7 +221,7 @@ def test_identities_are_forgotten_when_a_message_would_be_too_late(tmp_path: Pat
         assert query(tmp_path).state("left_seen").num_rows == GAP + LATE
         old = running.add_messages(**sided([Row("left", "x", 5, 5, "a", 0)]))
         assert (old.get("duplicates", 0), old["very_late"]) == (0, 1)
-        assert [row["count"] for row in running.get_windows("left").to_pylist()] == [30], "one long session"
+        assert [row["events"] for row in running.get_windows("left").to_pylist()] == [30], "one long session"
 
 
 def test_it_flushes_when_a_later_session_begins_pairs_are_shown_or_one_is_forgotten(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_it_flushes_when_a_later_session_begins_pairs_are_shown_or_one_is_forgot
         assert running._standing.since.messages == 0
         running.timeout(0, watermark_us=14 * SECOND)
         assert running._standing.since.messages == 0
-        assert running.get_windows("left", session="b").num_rows == 0, "forgotten"
-        assert running.get_windows("left", session="a").num_rows == 1
+        assert running.get_windows("left", key="b").num_rows == 0, "forgotten"
+        assert running.get_windows("left", key="a").num_rows == 1
 
 
 def test_pairs_of_a_session_where_more_is_equal(tmp_path: Path) -> None:
@@ -271,19 +271,19 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         running.add_messages(**sided([Row("left", "x", 1, 1, "a", 1)]))
         running.flush()
         for asked in (running, query(tmp_path / "root")):
-            for what in ("get_windows", "get_messages"):
+            for what, by in (("get_windows", "key"), ("get_messages", "session")):
                 with pytest.raises(UsageError, match="message-range"):
-                    ask(asked, what, "left", session=("a", 1))
+                    ask(asked, what, "left", **{by: ("a", 1)})
                 with pytest.raises(UsageError, match="message-range"):
-                    ask(asked, what, "left", session=1.5)
+                    ask(asked, what, "left", **{by: 1.5})
                 with pytest.raises(UsageError, match="sides"):
                     ask(asked, what, "middle")
         with pytest.raises(UsageError, match="query-windows"):
-            query(tmp_path / "root").windows()
+            list(query(tmp_path / "root").scan_windows())
     with operator(job(on=None), tmp_path / "alone") as running:
-        for what in ("get_windows", "get_messages"):
-            with pytest.raises(UsageError, match="leave session= out"):
-                ask(running, what, "left", session="a")
+        for what, by in (("get_windows", "key"), ("get_messages", "session")):
+            with pytest.raises(UsageError, match=f"leave {by}= out"):
+                ask(running, what, "left", **{by: "a"})
 
 
 def test_offsets_that_are_none_and_nulls_are_in_the_ledger_whole(tmp_path: Path) -> None:
@@ -306,6 +306,19 @@ def test_offsets_that_are_none_and_nulls_are_in_the_ledger_whole(tmp_path: Path)
     assert query(tmp_path).get_messages(side="left")["offset"].to_pylist() == [3]
 
 
+@pytest.mark.parametrize("name", ["first", "events"])
+def test_windows_keep_a_key_of_any_name(tmp_path: Path, name: str) -> None:
+    schema = pa.schema([("at", pa.int64()), ("part", pa.string()), ("t", TIME), (name, pa.string())])
+    made = session_join(event_time="t", on=name, gap="6 seconds", offset="at", origin="part")
+    with JoinOperator(made, schema, schema, checkpoint=tmp_path) as running:
+        times = pa.array([0, 1, 20]).cast(TIME)
+        rows = pa.table([pa.array([1, 2, 3]), pa.array(["x"] * 3), times, pa.array(["a", "b", "b"])], schema=schema)
+        running.add_messages(left=rows)
+        found = running.get_windows("left")
+    assert found.column_names[2:] == [name, "events_" if name == "events" else "events", "offsets"]
+    assert found.column(2).to_pylist() == ["a", "b"]
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_keys_are_called_as_they_are_and_partitions_make_no_difference(tmp_path: Path, partitions: int) -> None:
     """Also where the message store has a column of that name."""
@@ -326,8 +339,8 @@ def test_keys_are_called_as_they_are_and_partitions_make_no_difference(tmp_path:
         panes = harness.finish()
         assert panes.column_names[:2] == ["offset", "origin"]
         if place == 0:
-            windows = asked.get_windows(side="left", session=3)
-            assert windows["count"].to_pylist() == [4]
+            windows = asked.get_windows(side="left", key=3)
+            assert windows["events"].to_pylist() == [4]
             assert asked.get_windows(side="left").select([0, 3]).to_pylist() == [
-                {"window_start": datetime.fromtimestamp(at, UTC), "count": 4} for at in range(5)
+                {"window_start": datetime.fromtimestamp(at, UTC), "events": 4} for at in range(5)
             ]

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import (
     SECOND,
     STORES,
@@ -44,9 +45,9 @@ from tidestate.operators import (
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.store import StoreName
-from tidestate.statestore.stores.opening import _memory
 
 LAYOUTS = {
     "tumbling": "<ts>_<offset>",
@@ -56,9 +57,6 @@ LAYOUTS = {
     "counted": "<offset>",
     "global": "<ts>_<offset>",
 }
-
-
-LAYOUT_NAMES = ("ts_offset", "eq_ts_offset", "ts_eq_offset", "session_ts_offset")
 
 
 @st.composite
@@ -105,7 +103,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
         root, receiver = Path(folder) / "root", Receiver()
         panes, rejected = expected(job, made, Path(folder) / "harness")
         store = store_config(name, Path(folder) / "cache")
-        running = operator(job, root, store)
+        running = operator(job, root, store, partitions=data.draw(st.sampled_from([1, 1, 3])))
         for number, batch in enumerate(made):
             again = data.draw(st.lists(st.sampled_from([m for b in made[: number + 1] for m in b] or [None])))
             shuffled = data.draw(st.permutations([*batch, *(m for m in again if m and m in batch)]))
@@ -113,11 +111,13 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
                 running.add_messages(table(shuffled))
             running.add_messages(table([m for m in again if m and m not in batch]))
             take(running, receiver)
-            after = data.draw(st.sampled_from(["", "flush", "crash"]))
+            after = data.draw(st.sampled_from(["", "flush", "crash", "rescale"]))
             if after == "flush":
                 running.flush()
-            if after == "crash":
+            if after in ("crash", "rescale"):
                 running.close()
+                if after == "rescale":
+                    rescale(root, {1: 3, 3: 2, 2: 1}[running._job.head.partitions])
                 running = operator(job, root, store)
                 for earlier in made[: number + 1]:
                     running.add_messages(table(earlier))
@@ -154,21 +154,6 @@ def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name:
         checked = [row for at, row in whole.items() if row[3] == len(values[at])]
         assert len(checked) > 15
         assert all(row[5] == median(values[int(row[0].timestamp()) * SECOND, row[2]]) for row in checked)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "layout"), in_turn(["tumbling", "sliding", "session"], LAYOUT_NAMES))
-def test_any_layout_gives_the_same_panes(tmp_path: Path, kind: str, layout: str) -> None:
-    job, made, receiver = description(WINDOWS[kind]), stream(3), Receiver()
-    panes, _ = expected(job, made, tmp_path / "harness")
-    with operator(job, tmp_path / "root", Parquet(), layout=layout) as running:
-        assert running.layout is not None
-        assert running.layout.name == layout
-        for batch in made:
-            running.add_messages(table(batch))
-        running.drain()
-        take(running, receiver)
-    assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
 
 
 def test_no_messages_are_kept_where_nothing_needs_them(tmp_path: Path) -> None:
@@ -262,8 +247,8 @@ def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
         assert kept == [70, 75, 80, 85, 90, 95], "the size says 6, and lateness needs no more"
         assert running.get_messages(75 * SECOND, 75, 85 * SECOND, 85, equal="a").num_rows == 3
         assert running.replay_from().to_pylist() == [{"origin": "x", "start_offset": 70, "last_offset": 95}]
-        assert running.get_windows()["count"].to_pylist() == [2, 2, 2]
-        assert running.windows()["n"].to_pylist() == [2, 2]
+        assert running.get_windows()["events"].to_pylist() == [2, 2, 2]
+        assert running.get_windows()["n"].to_pylist() == [None, 2, 2], "the metadata outlives the values"
     with operator(job, tmp_path / "lateness", Parquet(), retention=Retention(count=1)) as running:
         for at in range(0, 100, 5):
             running.add_messages(table([Message("x", at, at, "a", at)]))
@@ -276,22 +261,20 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
     job, made, receiver = description(WINDOWS[kind], allowed=15), stream(5), Receiver()
     panes, _ = expected(job, made, tmp_path / "harness")
     root, store = tmp_path / "root", store_config(name, tmp_path / "cache")
-    with operator(job, root, store) as running:
+    with operator(job, root, store, partitions=1 if kind == "tumbling" else 3) as running:
         for batch in made[:9]:
             running.add_messages(table(batch))
         running.flush()
         take(running, receiver)
         origins = {row["origin"]: row["start_offset"] for row in running.replay_from().to_pylist()}
-        state = running._base
-    for ref in state.files:
-        if ref.table == "messages":
-            (root / ref.path).unlink()
+    lose(root)
     store = store_config(name, tmp_path / "another-host")
-    _memory.clear()
     with operator(job, root, store) as running, pytest.raises(TidestateError, match="file-missing"):
         running.get_messages()
+    with operator(job, root, store) as running, pytest.raises(TidestateError, match='messages="rebuild"'):
+        running.drain()
     replay = [m for batch in made[:9] for m in batch if m.at >= origins.get(m.part, 0)]
-    with operator(job, root, store) as running:
+    with operator(job, root, store, policy=REBUILD) as running:
         running.rebuild([table(replay), table(replay[:5])])
         for batch in made[9:]:
             running.add_messages(table(batch))
@@ -314,6 +297,40 @@ def test_the_example_of_the_document_runs() -> None:
         "1",
         "[] True",
         "[{'id': 1, 'left_value': 0, 'right_cost': 2}]",
-        "{'window_start': 1, 'window_end': 4, 'start_offset': 1}",
+        "{'window_start': 1, 'window_end': 4, 'offsets': [{'origin': 0, 'start_offset': 1, 'last_offset': 1}]}",
         "[1001]",
     ]
+
+
+def test_several_partitions_answer_as_one(tmp_path: Path) -> None:
+    """In each of them the same is due, known and asked for; one that no message reaches keeps up with the others."""
+    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3)
+    store, late = Parquet(), [Message("x", 900 + n, 0, key, n) for n, key in enumerate("abc")]
+    with (
+        operator(job, tmp_path / "one", store) as one,
+        operator(job, tmp_path / "more", store, partitions=5) as more,
+    ):
+        for number, batch in enumerate(made):
+            messages = table([m for m in batch if m.k == "a" or number % 3])  # some calls reach one of them only
+            assert one.add_messages(messages) == more.add_messages(messages)
+            assert one.due_us == more.due_us
+            if number == 6:
+                assert more.add_messages(messages)["duplicates"] == messages.num_rows
+                assert more.flush() > one.flush() - 2
+        for running in (one, more):
+            running.timeout(0, watermark_us=60 * SECOND)
+            running.add_messages(table(late))
+            running.reprocess_late()
+        for ask in (
+            lambda by: by.get_windows(),
+            lambda by: by.get_windows(0, 9 * SECOND, key="a"),
+            lambda by: by.get_messages(),
+            lambda by: by.replay_from(),
+        ):
+            assert ask(one).equals(ask(more))
+        panes = [[row for result in by.get_result() for row in plain(result.panes)] for by in (one, more)]
+        assert sorted(panes[0], key=repr) == sorted(panes[1], key=repr)
+        more.drain()
+    head = Checkpoint.open(tmp_path / "more").head()
+    assert head is not None
+    assert head.manifest.partitions == 5

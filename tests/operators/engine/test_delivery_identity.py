@@ -16,6 +16,7 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.local.standalone import StandaloneRunner
@@ -52,7 +53,7 @@ class Remembers:
 
 
 def run(root: Path, sink: Remembers | None, batches: list[pa.Table], *, drain: bool = False) -> None:
-    StandaloneRunner(example("retracting"), str(root), Parquet(), sink, 2).run(batches, drain=drain)
+    StandaloneRunner(example("retracting"), str(root), Parquet(), Sinks(sink), 2).run(batches, drain=drain)
 
 
 def output(root: Path) -> list[tuple[DeliveryId, Counter[evidence.Row]]]:
@@ -125,7 +126,7 @@ def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None
     tested.feed(batch([(60, "a", 1)]))
     tested.reprocess_late()
     tested.finish()
-    assert [one["delivered"] for one in evidence.manifests(tmp_path)[5:]] == [5] * 3
+    assert [one["delivered"]["panes"] for one in evidence.manifests(tmp_path)[5:]] == [5] * 3
     checkpoint = Checkpoint.open(tmp_path)
     rewind(checkpoint, checkpoint.ids()[-2])
     run(tmp_path, sink, STREAM[:4])
@@ -141,7 +142,7 @@ def test_a_clean_stop_acknowledges_and_a_plan_says_so(tmp_path: Path) -> None:
     checkpoint, again = Checkpoint.open(tmp_path), Remembers()
     head = checkpoint.head()
     assert head is not None
-    assert (head.manifest.delivered, delivered(checkpoint, head.manifest)) == (5, 6)
+    assert (head.manifest.delivered.panes, delivered(checkpoint, head.manifest).panes) == (5, 6)
     replay = plan_rewind(checkpoint, 3).replay
     assert [one.delivered for one in replay.panes] == [True] * 3
     run(tmp_path, again, STREAM[:5])
@@ -166,7 +167,7 @@ def test_whatever_becomes_of_the_record_nothing_is_lost(tmp_path: Path, damage: 
         newest.write_bytes(older.read_bytes())
         older.write_bytes(data)
     else:
-        for name in ("notes.txt", newest.name.replace(".", "x."), f"{newest.name.split('.')[0]}.{10**19}.json"):
+        for name in ("notes.txt", newest.name.replace(".", "x."), f"{newest.name.split('.')[0]}.{10**19}-0.json"):
             newest.with_name(name).write_bytes(b"?")
     assert plan_repair(Checkpoint.open(tmp_path)).reset is None
     offered = len(sink.offered)
@@ -200,7 +201,7 @@ def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = Remembers()
-    runner = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), sink, 2)
+    runner = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), Sinks(sink), 2)
     panes = runner.stream(STREAM)
     for _ in range(5):
         next(panes)
@@ -227,7 +228,7 @@ def test_an_older_self_delivers_nothing_that_a_rewind_has_abandoned(tmp_path: Pa
                 run(tmp_path, None, STREAM[:2] + OTHER)
                 collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
 
-    older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), sink, 2, hook=hook)
+    older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), Sinks(sink), 2, hook=hook)
     with pytest.raises(FencedError):
         older.run(STREAM)
     assert [one.checkpoint for one in sink.offered] == [3]

@@ -29,6 +29,7 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.local import standalone
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Delivered
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.spec.store import Parquet
 
@@ -275,6 +276,6 @@ def test_a_round_that_was_overtaken_is_not_published(at_work: Job) -> None:
 def test_no_sink_has_taken_what_is_not_published(at_work: Job) -> None:
     with pytest.raises(InvariantError, match="accepts only what is published"):
         at_work.mark_delivered(at_work.head.id + 1)
-    at_work.delivered = at_work.head.id + 5
+    at_work.delivered = Delivered(at_work.head.id + 5)
     with pytest.raises(InvariantError, match="what was delivered stays delivered"):
         Driver(at_work, InProcess()).tick(lambda round_: round_.after({}), 0)

@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import examples
-from tidestate.operators import count, deduplicated, sliding, tumbling, windowed
+from tidestate.operators import (
+    count,
+    deduplicated,
+    tumbling,
+    windowed,
+)
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine import level
@@ -41,8 +46,9 @@ def rows(*events: Event) -> pa.Table:
     return pa.table([times, pa.array([key for _, key in events], pa.string())], schema=SCHEMA)
 
 
-def job(within: int | None = 20) -> Runnable:
-    return deduplicated(event_time="t", on="k", within=None if within is None else f"{within} s", name="job")
+def job(within: int | None = 20, *, in_order: bool = False) -> Runnable:
+    span = None if within is None else f"{within} s"
+    return deduplicated(event_time="t", on="k", within=span, in_order=in_order, name="job")
 
 
 def entries(root: Path) -> list[list[Any]]:
@@ -132,17 +138,23 @@ def _publish(checkpoint: Checkpoint, operator: Any) -> None:
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6)
 
 
-@given(BATCHES, st.sampled_from([None, 0, 15]), st.integers(1, PARTITIONS))
+@given(BATCHES, st.sampled_from([None, 0, 15]), st.integers(1, PARTITIONS), st.booleans())
 @settings(deadline=None, max_examples=examples(25))
 def test_results_are_those_of_a_job_that_skips_nothing(
-    tmp_path_factory: pytest.TempPathFactory, batches: list[list[Event]], within: int | None, partitions: int
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[list[Event]],
+    within: int | None,
+    partitions: int,
+    in_order: bool,
 ) -> None:
-    folder = tmp_path_factory.mktemp("roots")
-    assert played(folder / "a", batches, within, partitions) == all_run(folder / "b", batches, within, partitions)
+    folder, how = tmp_path_factory.mktemp("roots"), (batches, within, partitions, in_order)
+    assert played(folder / "a", *how) == all_run(folder / "b", *how)
 
 
-def played(root: Path, batches: Sequence[Sequence[Event]], within: int | None, partitions: int) -> Any:
-    tested = Harness(job(within), SCHEMA, folder=root, partitions=partitions)
+def played(
+    root: Path, batches: Sequence[Sequence[Event]], within: int | None, partitions: int, in_order: bool
+) -> Any:
+    tested = Harness(job(within, in_order=in_order), SCHEMA, folder=root, partitions=partitions)
     found = []
     for number, events in enumerate(batches):
         found += [tested.feed(rows(*events)).to_pylist(), tested.advance_watermark(number * 11 * SECOND).to_pylist()]
@@ -158,45 +170,6 @@ def all_run(root: Path, *how: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Round, "due", lambda *_: True)
         return played(root, *how)
-
-
-WINDOWS = {"tumbling": tumbling("10 seconds"), "sliding": sliding("20 seconds", "5 seconds")}
-
-
-@pytest.mark.parametrize("kind", WINDOWS)
-def test_windows_are_those_of_a_job_that_skips_nothing(
-    tmp_path_factory: pytest.TempPathFactory, ran: list[int], kind: str
-) -> None:
-    skipped: list[int] = []
-
-    @given(BATCHES, st.sampled_from(["0 seconds", "15 seconds"]), st.integers(1, PARTITIONS))
-    @settings(deadline=None, max_examples=examples(15))
-    def check(batches: list[list[Event]], late: str, partitions: int) -> None:
-        folder = tmp_path_factory.mktemp("roots")
-        ran.clear()
-        mine, some = windows(folder / "a", kind, batches, late, partitions), len(ran)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Round, "due", lambda *_: True)
-            ran.clear()
-            assert mine == windows(folder / "b", kind, batches, late, partitions)
-        skipped.append(len(ran) - some)
-
-    check()
-    assert sum(skipped) > 0
-
-
-def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str, partitions: int) -> Any:
-    made = windowed(event_time="t", key="k", name="job").window(WINDOWS[kind]).aggregate(n=count()).late(late)
-    tested = Harness(made, SCHEMA, folder=root, partitions=partitions)
-    found: list[Any] = []
-    for number, events in enumerate(batches):
-        found.append(sorted(map(repr, tested.feed(rows(*events)).to_pylist())))
-        found.append(sorted(map(repr, tested.advance_watermark(number * 7 * SECOND).to_pylist())))
-        found.append(sorted(map(repr, tested.windows().to_pylist())))
-        if number % 2:
-            tested.restart()
-    expired = Checkpoint.open(root).chosen(None).manifest.operators["job"].expired
-    return [*found, expired, sorted(map(repr, tested.finish().to_pylist())), tested.counters()]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
+from tidestate.operators import chain, count, list_, query, session, sliding, sum_, tumbling, windowed
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.operators.inspect.report.points import checkpoint_history
@@ -209,15 +209,14 @@ def feed(description: object, folder: Path, rows: list[tuple[int, str]]) -> Chec
     return Checkpoint.open(folder)
 
 
-def standings(checkpoint: Checkpoint, operator: str) -> list[tuple[int | None, int, str, str]]:
+def standings(checkpoint: Checkpoint, operator: str) -> list[tuple[int, int, str, str]]:
     """Windows in seconds, with their keys and standings."""
     head = checkpoint.head()
     assert head is not None
-    found = windows_of(checkpoint, head.manifest, checkpoint.ids(), operator)
-    return [
-        (None if w.start is None else w.start // 1_000_000, w.end // 1_000_000, w.key, w.standing)
-        for w in found.windows
-    ]
+    found = windows_of(
+        checkpoint, head.manifest, checkpoint.ids(), operator, lambda: query(checkpoint, operator=operator)
+    )
+    return [(w.start // 1_000_000, w.end // 1_000_000, w.key, w.standing) for w in found.windows]
 
 
 def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
@@ -238,10 +237,24 @@ def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
         (35, 40, "a", "open"),
     ]
     shared = base.window(sliding("20 seconds", "10 seconds")).aggregate(n=count()).late("0 seconds")
-    assert standings(feed(shared, tmp_path / "shared", events), "one")[-2:] == [
+    assert standings(feed(shared, tmp_path / "shared", events), "one")[-3:] == [
         (10, 30, "b", "closed"),
-        (None, 40, "a", "slice"),
+        (20, 40, "a", "open"),
+        (30, 50, "a", "open"),
     ]
+
+
+def test_windows_in_the_state_have_the_results_that_the_verb_prints(tmp_path: Path) -> None:
+    base = windowed(event_time="t", key="k", watermark_delay="0 seconds", name="one")
+    base = base.window(sliding("20 seconds", "10 seconds")).aggregate(n=count(), each=list_("k"))
+    schema = pa.schema({"t": pa.timestamp("us", tz="UTC"), "k": "string", "id": "int64"})
+    for name, one in {"plain": base, "known": base.messages("id")}.items():
+        tested = Harness(one, schema, folder=tmp_path / name)
+        tested.feed([{"t": t * 1_000_000, "k": k, "id": t} for t, k in ((1, "a"), (12, "b"), (13, "b"))])
+        write_report(tmp_path / name, tmp_path / "report.html")
+        said = text_of(tmp_path / "report.html")
+        assert "00:00:10 to 1970-01-01 00:00:30 b open 2 n 2, each 2 values" in said
+        assert "slice" not in said
 
 
 def test_of_many_windows_the_newest_are_shown(tmp_path: Path) -> None:

@@ -214,8 +214,8 @@ def test_layouts_follow_the_matrix_and_are_shown(name: str) -> None:
     assert tuple(plan.layouts[side].name for side in ("left", "right")) == layouts
     for side, layout in zip(("left", "right"), layouts, strict=True):
         assert plan.stores[side].layout.name == layout
-        told_apart = [name for name in plan.sides[side].key_names if name not in plan.equal_names]
-        assert told_apart[-1] == "origin"
+        distinct = [name for name in plan.sides[side].key_names if name not in plan.equal_names]
+        assert distinct[-1] == "origin"
         assert set(plan.equal_names) <= set(plan.sides[side].key_names)
 
 

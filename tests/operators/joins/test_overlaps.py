@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers import evidence, look_up
 from tests.helpers.advance_time import Row
+from tests.helpers.killed import killed
 from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
@@ -23,6 +25,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES
 from tidestate.operators.progress.cti_settings import AdvanceTime
 from tidestate.operators.progress.instants import END_US
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000
@@ -135,6 +138,72 @@ def test_what_has_ended_is_not_kept(tmp_path: Path) -> None:
     assert tested.counters()["edge_ends_unmatched"] == 1
 
 
+AT_ONCE = advance_time("drop", generation(1, "-1 microseconds"))
+IMPORTED = {"left": AT_ONCE, "right": advance_time("adjust", import_from="left")}
+OWN = {"left": AT_ONCE, "right": AT_ONCE}
+NEVER = {"left": AT_ONCE, "right": advance_time("drop", generation(100))}
+POINT, EDGE = "point", "edge_start"
+ODD: dict[str, tuple[Any, list[dict[str, Numbered]], list[set[tuple[int, int, int]]], list[str], int]] = {
+    "a null meets no null": (
+        IMPORTED,
+        [{"left": [(0, None, Row(POINT, 5)), (1, "a", Row(POINT, 6))], "right": [(0, None, Row(EDGE, 1))]}],  # type: ignore[list-item]
+        [set(), set()],
+        ["null_key", "null_key"],
+        0,
+    ),
+    "both sides at one CTI": (
+        OWN,
+        [
+            {side: [(0, "a", Row(POINT, 5))] for side in SIDES},
+            {"left": [(1, "a", Row(POINT, 5)), (2, "a", Row(POINT, 6))], "right": [(1, "a", Row(POINT, 6))]},
+        ],
+        [{(0, 0, 5)}, {(2, 1, 6)}, set()],
+        ["cti_violation"],
+        0,
+    ),
+    "an edge without an end": (
+        IMPORTED,
+        [{"right": [(0, "a", Row(EDGE, 1))]}, {"left": [(0, "a", Row(POINT, 10**15))]}],
+        [set(), {(0, 0, 10**15)}, set()],
+        [],
+        1,
+    ),
+    "an end behind the CTI": (
+        IMPORTED,
+        [
+            {"left": [(0, "a", Row(POINT, 50))], "right": [(0, "a", Row(EDGE, 1))]},
+            {"left": [(1, "a", Row(POINT, 60))], "right": [(1, "a", Row("edge_end", 1, 20))]},
+        ],
+        [{(0, 0, 50)}, {(1, 0, 60)}, set()],
+        ["cti_violation"],
+        1,
+    ),
+    "a side without a CTI": (
+        NEVER,
+        [{side: [(0, "a", Row(POINT, 5))] for side in SIDES}, {"left": [(1, "a", Row(POINT, 50))]}],
+        [set(), set(), {(0, 0, 5)}],
+        [],
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_data_is_looked_up_as_documented(tmp_path: Path, name: str) -> None:
+    settings, given_, pairs, reasons, lives = ODD[name]
+    join = described(settings)
+    schema = join.schema(SCHEMA, SCHEMA)
+    tested = Harness(join, schema, folder=tmp_path, partitions=2)
+    found = []
+    for batch in given_:
+        found.append(found_in(tested.feed(join.rows(schema, **{side: table(rows) for side, rows in batch.items()}))))
+        tested.restart()
+    found.append(found_in(tested.finish()))
+    assert found == [Counter(one) for one in pairs]
+    assert tested.ledger()["reason"].to_pylist() == reasons
+    assert tested.state("left").num_rows + tested.state("right").num_rows == lives
+
+
 @pytest.mark.parametrize("cuts", [(), (2,), (1, 3, 4), (1, 2, 3, 4, 5, 6)])
 def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     join = look_up.JOINED
@@ -143,6 +212,16 @@ def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> N
     panes = runner.run([join.rows(schema, **sides) for sides in look_up.batches(cuts)], drain=True)
     assert look_up.shown(panes) == look_up.EXPECTED
     assert not [row for manifest in evidence.work(tmp_path / "root") for row in manifest.get("late", [])]
+
+
+@pytest.mark.parametrize("death", [2, 4])
+def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> None:
+    """On Spark: tests/spark/test_cti_sides.py."""
+    killed("tests.children.look_up", tmp_path, "standalone", death=death)
+    checkpoint = Checkpoint.open(tmp_path / "checkpoint")
+    refs = [ref for found in checkpoint.outputs() for ref in found.panes]
+    tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
+    assert look_up.shown(pa.concat_tables(tables)) == look_up.EXPECTED
 
 
 def test_a_chain_counts_the_pairs(tmp_path: Path) -> None:

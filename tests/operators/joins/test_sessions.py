@@ -113,13 +113,13 @@ def test_a_late_row_inside_a_session_shows_only_what_it_adds() -> None:
     harness = Harness(description, description.schema(LEFT, RIGHT), generate=False)
 
     def fed(*batch: Row) -> list[tuple[int | None, int | None, str]]:
-        return told(harness.feed(one_stream(description, list(batch))))
+        return as_rows(harness.feed(one_stream(description, list(batch))))
 
-    def told(panes: pa.Table) -> list[tuple[int | None, int | None, str]]:
+    def as_rows(panes: pa.Table) -> list[tuple[int | None, int | None, str]]:
         return [(row["left_price"], row["right_cost"], row["kind"]) for row in panes.to_pylist()]
 
     assert fed(Row("left", "a", 0, 1), Row("left", "a", 4, 2)) == []
-    assert told(harness.advance_watermark(20 * SECOND)) == [(1, None, "emit"), (2, None, "emit")]
+    assert as_rows(harness.advance_watermark(20 * SECOND)) == [(1, None, "emit"), (2, None, "emit")]
     first = fed(Row("right", "a", 3, 3))
     assert first == [(1, None, "retract"), (2, None, "retract"), (1, 3, "emit"), (2, 3, "emit")]
     assert fed(Row("left", "a", 2, 4)) == [(4, 3, "emit")]

@@ -1,4 +1,4 @@
-"""Joins of every kind against the twin: bounds, windows of both sides, windows of each side; all that is chosen."""
+"""Joins of every kind against the twin: bounds, windows of both sides, windows of each side; with any setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
     """A join and its input, with replays and duplicates where messages are known by their offsets."""
     pick = random.Random(seed)
     kind = pick.choice(["bounds", "shared", "own", "own"])
-    told: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "how": pick.choice(["inner", "left", "right", "full"]),
         "late": 0 if kind == "own" else pick.choice([0, 6, 15]),
         "close": pick.random() < 0.6,
@@ -34,41 +34,41 @@ def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
         "delays": pick.choice([(0, 0), (0, 3), (5, 5)]),
         "in_order": kind == "own" and pick.random() < 0.5,
     }
-    if pick.random() < 0.3 and not told["in_order"]:
-        told["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])
-        told["late_updates"] = pick.choice([(None, None), (3, None), (4, 6)])
+    if pick.random() < 0.3 and not chosen["in_order"]:
+        chosen["updates"] = pick.choice([(4, 4), (None, 5), (4, 6)])
+        chosen["late_updates"] = pick.choice([(None, None), (3, None), (4, 6)])
     if kind == "bounds":
-        told["low"], told["high"] = pick.choice(
+        chosen["low"], chosen["high"] = pick.choice(
             [(-3, 3), (0, 5), (-6, -2), (2, 7), (None, 4), (1, None), (None, None)]
         )
-        told["spans"] = pick.choice([(None, None), (8, 8), (30, None)])
+        chosen["spans"] = pick.choice([(None, None), (8, 8), (30, None)])
     elif kind == "shared":
-        told["window"] = Window(*pick.choice([(5, 5), (10, 10), (6, 2), (9, 3)]))
-        told["first"] = pick.random() < 0.5
-        told["spans"] = pick.choice([(None, None), (12, None)])
-        told["past"] = pick.choice([(None, None), (None, 3)])
+        chosen["window"] = Window(*pick.choice([(5, 5), (10, 10), (6, 2), (9, 3)]))
+        chosen["first"] = pick.random() < 0.5
+        chosen["spans"] = pick.choice([(None, None), (12, None)])
+        chosen["past"] = pick.choice([(None, None), (None, 3)])
     else:
-        told |= _own(pick, told["named"])
-    return Asked(**told), _batches(pick)
+        chosen |= _own(pick, chosen["named"])
+    return Asked(**chosen), _batches(pick)
 
 
 def _own(pick: random.Random, named: bool) -> dict[str, Any]:
     places = [None, Window(6, 6), Window(8, 4)] + ([Window(3, 3, True), Window(4, 1, True)] if named else [])
     own = (pick.choice(places), pick.choice(places))
     asked = Asked(own=own, named=named)
-    told: dict[str, Any] = {"own": own, "spans": [None, None], "counts": [None, None], "past": [None, None]}
+    chosen: dict[str, Any] = {"own": own, "spans": [None, None], "counts": [None, None], "past": [None, None]}
     for place, side in enumerate(SIDES):
         if pick.random() < 0.5:
             if own[place] is not None and pick.random() < 0.5:
-                told["past"][place] = pick.choice([0, 1, 2])
+                chosen["past"][place] = pick.choice([0, 1, 2])
             elif asked.by_offset(side):
-                told["counts"][place] = pick.choice([2, 6])
+                chosen["counts"][place] = pick.choice([2, 6])
             else:
-                told["spans"][place] = pick.choice([5, 20])
-    told |= {name: tuple(told[name]) for name in ("spans", "counts", "past")}
+                chosen["spans"][place] = pick.choice([5, 20])
+    chosen |= {name: tuple(chosen[name]) for name in ("spans", "counts", "past")}
     if pick.random() < 0.3:
-        told["low"], told["high"] = pick.choice([(-4, 4), (0, None), (None, 3)])
-    return told
+        chosen["low"], chosen["high"] = pick.choice([(-4, 4), (0, None), (None, 3)])
+    return chosen
 
 
 def _batches(pick: random.Random) -> list[list[Row]]:

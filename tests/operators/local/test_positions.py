@@ -17,6 +17,7 @@ from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
 from tidestate.operators import chain, count, tumbling, windowed
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
@@ -140,7 +141,7 @@ def test_whichever_side_of_a_commit_it_dies_on(tmp_path: Path, moment: str, chec
         if (now, number) == (moment, checkpoint):
             raise DiedError
 
-    dying = StandaloneRunner(example(), str(tmp_path), Parquet(), None, 1, hook=hook)
+    dying = StandaloneRunner(example(), str(tmp_path), Parquet(), Sinks(), 1, hook=hook)
     with pytest.raises(DiedError):
         dying.run(Log(STREAM))
     again = Log(STREAM)

@@ -123,7 +123,7 @@ def test_another_jobs_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_state_file_stops_the_job_and_changes_nothing(tmp_path: Path) -> None:
-    example().standalone(checkpoint=tmp_path).run(STREAM[:2])
+    example().standalone(checkpoint=tmp_path).run(STREAM[:4])
     (state,) = evidence.manifests(tmp_path)[-1]["operators"]["windows"]["partitions"]
     damaged = [one["path"] for one in state["files"] if one["table"] == "parts"][-1]  # read when it is due
     path = tmp_path / damaged
@@ -133,7 +133,7 @@ def test_a_damaged_state_file_stops_the_job_and_changes_nothing(tmp_path: Path) 
     with pytest.raises(CorruptionError) as caught:
         example().standalone(checkpoint=tmp_path).run(STREAM)
     assert caught.value.context["path"] == damaged
-    assert [m["kind"] for m in evidence.manifests(tmp_path)] == ["fence", "batch", "batch", "fence"]
+    assert [m["kind"] for m in evidence.manifests(tmp_path)] == ["fence", *["batch"] * 4, "fence"]
     path.write_bytes(whole)
     example().standalone(checkpoint=tmp_path).run(STREAM, drain=True)
     assert without_id(panes(tmp_path)) == without_id(lines(EXPECTED["accumulating"]))

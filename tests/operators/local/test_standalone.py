@@ -10,6 +10,7 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.worked_example import EXPECTED, SECOND, STREAM, batch, example, ledger, lines, panes
 from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, windowed
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
@@ -106,7 +107,7 @@ def test_record_batches_and_further_columns_are_fine(tmp_path: Path) -> None:
 def test_an_older_writer_is_fenced_and_publishes_nothing(tmp_path: Path) -> None:
     delivered: list[int] = []
     older = StandaloneRunner(
-        example(), str(tmp_path), Parquet(), lambda _rows, one: delivered.append(one.checkpoint), 1
+        example(), str(tmp_path), Parquet(), Sinks(lambda _rows, one: delivered.append(one.checkpoint)), 1
     )
     running = older.stream(STREAM)
     next(running)

@@ -13,44 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
+from tests.helpers.buffers import SCHEMA, SECOND, buffer, job
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate.operators import BufferProgress, Memory, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.cut_buffers import ArrivedBuffers, arrived_buffers, distinct_buffers
 from tidestate.statestore.errors import UsageError
 
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [
-        ("t", TIME),
-        ("k", pa.string()),
-        ("origin", pa.int32()),
-        ("sequence", pa.int64()),
-        ("chunk", pa.int16()),
-        ("last", pa.bool_()),
-        ("mark", TIME),
-    ]
-)
-
-
-def buffer(
-    origin: int | None, sequence: int | None, *seconds: int, mark: int = 0, chunk: int = 0, last: bool = True
-) -> pa.Table:
-    """A buffer with an event at each second."""
-    row = {"k": "a", "origin": origin, "sequence": sequence, "chunk": chunk, "last": last, "mark": mark * SECOND}
-    return pa.Table.from_pylist([{"t": second * SECOND, **row} for second in seconds], SCHEMA)
-
 
 def both(*tables: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
-
-
-def job(sources: list[str], patience: str | None = None, **settings: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
-    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", patience)
-    return described.late("0 seconds", keep=["sequence"]).watermark(progress, sources=sources, **settings)
 
 
 def harness(folder: Path, *sources: str, patience: str | None = None, **settings: Any) -> Harness:

@@ -15,47 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
+from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
 from tests.helpers.process import SCRATCH
-from tidestate.operators import DISCARDING, Memory, Windowed, count, list_, tumbling, windowed
-from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators import DISCARDING, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
 from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError
-
-SECOND = 1_000_000
-TIME = pa.timestamp("us", tz="UTC")
-SCHEMA = pa.schema(
-    [("t", TIME), ("end", TIME), ("shape", pa.string()), ("k", pa.string()), ("src", pa.string()), ("at", pa.int64())]
-)
-Row = tuple[Any, ...]
-
-
-def rows(*given: Row) -> pa.Table:
-    """Rows as (second, offset), then source, shape and end."""
-    whole = [(*row, *("orders", "point", None)[len(row) - 2 :]) for row in given]
-    columns = [
-        [None if row[0] is None else row[0] * SECOND for row in whole],
-        [None if row[4] is None else row[4] * SECOND for row in whole],
-        [row[3] for row in whole],
-        ["a"] * len(whole),
-        [row[2] for row in whole],
-        [row[1] for row in whole],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    return pa.table(arrays, schema=SCHEMA)
-
-
-def job(at_query: Any = None, *, origin: str | None = "src", late: str | None = None, **about: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job", offset="at", origin=origin).window(
-        tumbling("10 seconds")
-    )
-    described = described.aggregate(n=count(), times=list_("t"))
-    about = {"end": "end", "shape_column": "shape", **about}
-    described = described.advance_time(at_query, **about)
-    return described.late(late, keep=["at"])
 
 
 def harness(folder: Path, described: Windowed, partitions: int = 2) -> Harness:
@@ -232,17 +200,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             Harness(ordered.advance_time(generated, shape=shape), SCHEMA).feed(rows((1, 1)))
         assert caught.value.code == "event-shape"
-    with pytest.raises(UsageError) as caught:
-        WindowOperator(ordered.advance_time(generated), SCHEMA, checkpoint=tmp_path, origin="src", offset="at")
-    assert caught.value.code == "operator-window"
-
-
-SETTINGS = [
-    advance_time("drop", generation(3, "4 seconds")),
-    advance_time("adjust", generation(2)),
-    advance_time("adjust", generation("5 seconds", "1 second")),
-    advance_time("drop", generation(1, "-1 microseconds")),
-]
 
 
 @st.composite

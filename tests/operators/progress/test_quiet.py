@@ -14,18 +14,31 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tidestate.operators import (
+    Retention,
     Windowed,
     WindowOperator,
+    after_count,
+    after_processing_time,
+    after_watermark,
+    all_of,
+    any_of,
     chain,
     count,
+    count_window,
+    deduplicated,
+    every_event_time,
     fixed,
     join,
+    list_,
     max_event_time,
+    repeatedly,
     session,
+    session_join,
     tumbling,
     windowed,
 )
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
@@ -162,8 +175,8 @@ def test_by_hand_the_clock_moves_with_timeout(tmp_path: Path) -> None:
 class Clocked:
     """A driver as Spark's ticker uses it, with a clock set by hand; checkpoints are counted."""
 
-    def __init__(self, described: Windowed, root: Path) -> None:
-        graph = bind_graph(described, SCHEMA)
+    def __init__(self, described: Runnable, root: Path, schema: pa.Schema = SCHEMA) -> None:
+        graph = bind_graph(described, schema)
         self.job = Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2, may_change=True)
         self.driver: Driver[list[pa.Table], pa.Table] = Driver(self.job, InProcess())  # type: ignore[assignment]
         self.root, self.now = root, 0
@@ -211,12 +224,87 @@ def test_processing_time_windows_too(tmp_path: Path) -> None:
     assert tested.tick_until(60) == [10]
 
 
-def test_windows_that_do_not_say_when_they_are_due_still_fire(tmp_path: Path) -> None:
-    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("0 seconds")
-    tested = Clocked(described.watermark(fixed("0 seconds")), tmp_path)
-    tested.feed(rows(1))
-    tested.tick_until(10)
-    assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1]
+FIXED = fixed("2 seconds")
+DUE: dict[str, tuple[Windowed, list[int]]] = {
+    "early": (job(FIXED).trigger(early=every_event_time("3 seconds")), [5, 8, 11, 12, 15, 18, 21, 22]),
+    "early by the clock": (job(FIXED).trigger(early=after_processing_time("4 seconds")), [4, 12, 22]),
+    "composite": (job(FIXED).trigger(when=any_of(after_count(2), after_watermark())), [12, 22]),
+    "both parts": (
+        job(FIXED).trigger(when=repeatedly(all_of(after_count(1), after_processing_time("5 seconds")))),
+        [5, 12, 22],
+    ),
+    "closing": (job(FIXED).late("7 seconds").trigger(late=None, closing="always"), [12, 19, 22, 29]),
+    "lists": (job(FIXED).window(session("5 seconds")).aggregate(all=list_("k")), [8, 21]),
+    "counted": (job(FIXED).window(count_window(2)), []),
+}
+
+
+@pytest.mark.parametrize("name", DUE)
+def test_a_long_quiet_time_makes_a_checkpoint_only_when_something_is_due(tmp_path: Path, name: str) -> None:
+    described, wanted = DUE[name]
+    tested = Clocked(described, tmp_path)
+    tested.feed(rows(1, 14))
+    assert tested.tick_until(600) == wanted
+
+
+def test_so_it_does_with_other_clocks(tmp_path: Path) -> None:
+    early = job(max_event_time("t", quiet="30 seconds")).trigger(early=every_event_time("3 seconds"))
+    quiet = Clocked(early, tmp_path / "quiet")
+    quiet.feed(rows(1))
+    assert quiet.tick_until(600) == [32, 35, 38, 39], "none to keep the time, once no window waits"
+    described = windowed(processing_time=True, key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    clock = Clocked(described.trigger(early=after_processing_time("4 seconds")), tmp_path / "clock")
+    clock.now = 3
+    clock.feed(rows(0))
+    assert clock.tick_until(600) == [7, 10]
+
+
+def test_a_retention_of_messages_does_not_say_when_it_is_due(tmp_path: Path) -> None:
+    numbered = rows(1, 9).append_column("n", pa.array([1, 2]))
+    lists = job(FIXED).late("3 seconds").window(session("5 seconds")).aggregate(all=list_("k"))
+    made = {}
+    for name, described in (
+        ("all", lists.messages("n")),
+        ("some", lists.messages("n", retention=Retention(count=5))),
+    ):
+        tested = Clocked(described, tmp_path / name, numbered.schema)
+        tested.feed(numbered)
+        made[name] = tested.tick_until(22)
+        assert [many for _, many in panes_by_checkpoint(tmp_path / name)] == [1, 1]
+    # The sessions end at 6 and 14, and are forgotten three seconds later.
+    assert made == {"all": [8, 11, 16, 19], "some": [*range(1, 23)]}
+
+
+def test_sessions_make_a_checkpoint_when_one_may_be_due(tmp_path: Path) -> None:
+    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count())
+    tested = Clocked(described.late("3 seconds").watermark(fixed("2 seconds")), tmp_path)
+    assert tested.tick_until(100) == [1]
+    tested.feed(rows(101, 115))
+    tested.feed(rows(105, 140, key="b"))
+    # The ends are at 106, 110, 120 and 145.
+    assert tested.tick_until(1000) == [108, 112, 122, 147]
+    assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1, 1, 1, 1]
+    tested.feed(rows(1001, 1004))
+    assert tested.tick_until(1100) == [1008 + 3]
+
+
+def test_joins_make_a_checkpoint_when_a_row_or_session_is_due(tmp_path: Path) -> None:
+    both = {"left": rows(1, 30), "right": rows(3, 40)}
+    left = join(event_time="t", on="k", within=("-5 seconds", "5 seconds"), how="left", name="job")
+    sessions = session_join(event_time="t", on="k", gap="5 seconds", how="full", late="10 seconds", name="job")
+    made = {}
+    for name, described in (("left", left), ("sessions", sessions)):
+        schema = described.schema(SCHEMA, SCHEMA)
+        tested = Clocked(described.watermark(fixed("2 seconds")), tmp_path / name, schema)
+        tested.feed(described.rows(schema, **both))
+        made[name] = tested.tick_until(100)
+    # The row at 30 has no partner up to 35. The sessions end at 8, 35 and 45, and close ten seconds later.
+    assert made == {"left": [38], "sessions": [10, 20, 37, 47, 57]}
+    held = Clocked(
+        deduplicated(event_time="t", on="k", in_order=True).watermark(fixed("2 seconds")), tmp_path / "held"
+    )
+    held.feed(rows(5, 30))
+    assert held.tick_until(100) == [8, 33], "when a row is passed"
 
 
 def test_a_quiet_source_keeps_its_time_once_a_minute_while_a_window_waits(

@@ -40,11 +40,10 @@ from tidestate.operators.describe.triggers import Trigger as RealTrigger
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.panes import results_of
 from tidestate.operators.windows.parts import cells
 from tidestate.operators.windows.parts.cells import live_parts
-from tidestate.operators.windows.parts.hand_over import all_groups
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.stored_windows import answer_schema, stored_groups, windows_stored
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.changes import Applied
 from tidestate.statestore.spec.store import StoreName
@@ -109,11 +108,14 @@ class Steps:
         self.plan, self.store = plan, store
 
     def groups(self, watermark: int | None) -> list[pa.Table]:
-        return [self.plan.groups.schema.empty_table(), *all_groups(self.plan, self.store, watermark)]
+        return [self.plan.groups.schema.empty_table(), *stored_groups(self.plan, self.store, watermark)]
 
     def windows(self) -> list[tuple[Any, ...]]:
         watermark = None if self.watermark == BEGINNING_US else self.watermark
-        return plain(results_of(self.plan, pa.concat_tables(self.groups(watermark))))
+        found = pa.concat_tables(
+            [answer_schema(self.plan).empty_table(), *windows_stored(self.plan, self.store, watermark)]
+        )
+        return plain(found.select(found.column_names[:-2]))
 
 
 def evolved(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,7 @@ from tests.twins.naive import Setting as OldSetting
 from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
 from tidestate import Harness, after_count, count, tumbling, windowed
+from tidestate.operators.windows import shares
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
@@ -95,6 +97,18 @@ def test_a_restart_at_any_step_changes_nothing(
     with new_folder() as folder:
         real = HarnessPlayer(setting, history, False, store_config(name, folder, limits), folder / "root", 2)
         check_run(setting, history, False, real, restarts)
+
+
+@patient
+@HALF
+@given(setting=streams.settings(), history=streams.histories(), partitions=PARTITIONS)
+def test_every_step_in_shares_equals_the_twins(setting: Setting, history: History, partitions: int) -> None:
+    """With a budget of a byte, every row of a step is a share of its own."""
+    with new_folder() as folder, patch.object(shares, "LEAST_ROWS", 1):
+        real = HarnessPlayer(
+            setting, history, False, store_config("parquet", folder, (4, 1)), folder / "root", partitions
+        )
+        check_run(setting, history, False, real, restarts=frozenset())
 
 
 def check_run(setting: Setting, history: History, few: bool, real: HarnessPlayer, restarts: frozenset[int]) -> None:

@@ -349,3 +349,17 @@ def test_counters_of_feeding_add_up(told: tuple[OrderedSetting, History]) -> Non
         if all(not entry.taken for entry in twin.twin.ledger):
             reasons = Counter(entry.reason for entry in twin.twin.ledger)
             assert real.harness.counters().get("purged", 0) == reasons["purged"]
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_window_that_a_reprocessed_event_opened_again_fires(partitions: int) -> None:
+    """With nothing else waiting: its partition was due at the end of time, and the window never fired."""
+    job = windowed(event_time="time", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    schema = pa.schema([("time", pa.timestamp("us", "UTC")), ("k", pa.string())])
+    harness = Harness(job, schema, partitions=partitions)
+    harness.feed([{"time": 17_000_000, "k": "z"}])
+    harness.feed([{"time": 13_000_000, "k": key} for key in "abcdefgh"])
+    assert harness.counters()["very_late"] == 8
+    harness.reprocess_late()
+    panes = harness.feed([{"time": 25_000_000, "k": key} for key in "abcdefghz"])
+    assert sorted(panes["k"].to_pylist()) == list("abcdefghz")

@@ -203,7 +203,19 @@ def test_late_windows_are_reprocessed_one_by_one(tmp_path: Path) -> None:
     assert [(row["kind"], row["n"]) for row in panes.to_pylist()] == [("retract", 1), ("emit", 2)]
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+def test_by_hand_each_message_is_in_every_window_that_its_lifetime_touches(tmp_path: Path) -> None:
+    made = windowed(event_time="t", key="k").window(sliding("10 microseconds", "5 microseconds", end="until"))
+    made = made.aggregate(values=list_("v")).late("0 seconds", rule="window")
+    with WindowOperator(made, SCHEMA, checkpoint=tmp_path, origin="k", offset="off") as tested:
+        tested.add_messages(batch([(0, ("a", 5, 12)), (1, ("a", 14, None))]))
+        assert tested.add_messages(batch([(0, ("a", 5, 12)), (2, ("a", 3, 22))]))["duplicates"] == 1
+        tested.drain()
+        panes = pa.concat_tables([result.panes for result in tested.get_result()])
+    found = {round(row["window_start"].timestamp() * 1e6): sorted(row["values"]) for row in panes.to_pylist()}
+    assert found == {0: [0], 5: [0, 1, 2], 10: [0, 1, 2], 15: [2], 20: [2]}
+
+
+def test_what_makes_no_sense_is_refused() -> None:
     kind = tumbling("1 second", end="until")
     made = windowed(event_time="t", key="k").window(kind).aggregate(n=count())
     for code, wrong in (
@@ -211,7 +223,6 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
         ("join-window", lambda: join(event_time="t", on="k", window=(kind, None), retain="1 hour")),
         ("column-missing", lambda: Harness(made, pa.schema([field for field in SCHEMA if field.name != "until"]))),
         ("event-time-type", lambda: Harness(made, SCHEMA.set(2, pa.field("until", "int64")))),
-        ("operator-window", lambda: WindowOperator(made, SCHEMA, checkpoint=tmp_path, origin="v", offset="off")),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()

@@ -26,7 +26,7 @@ STATE = {"pyarrow", "numpy", "tidestate.recovery.log.checkpoint"}
 """What the list of all verbs does not need either."""
 PLUG_IN = {
     *("tidestate.operators", "tidestate.operators.cli"),
-    *(f"tidestate.operators.cli.{name}" for name in ("bootstrap", "history", "report")),
+    *(f"tidestate.operators.cli.{name}" for name in ("bootstrap", "history", "messages", "report", "windows")),
 }
 """What is loaded for the line that the list has about the verb of another package."""
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.hostile import answers, put, run
+from tests.helpers.hostile import check_answers, put, run
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
@@ -194,7 +194,7 @@ def test_a_bomb_in_a_changelog_is_not_unpacked(root: Path) -> None:
     forge_changelog(root, lambda path, rows: compressed(path, rows, 1 << 22))
     before = pa.default_memory_pool().max_memory()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert answers(root, [["state"], ["restore"]]) == {"file-damaged"}
+    assert check_answers(root, [["state"], ["restore"]]) == {"file-damaged"}
     assert pa.default_memory_pool().max_memory() == before
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 64 << 10  # KiB
 
@@ -212,5 +212,5 @@ def test_a_bomb_in_a_ledger_is_not_unpacked(root: Path) -> None:
     ref |= {"bytes": len(data), "checksum": checksum(data), "rows": count, "tail": tail_of(data)}
     forged.publish()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert answers(root, [["late"]]) == {"file-damaged"}
+    assert check_answers(root, [["late"]]) == {"file-damaged"}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 64 << 10

@@ -19,8 +19,8 @@ from tests.helpers.hostile import (
     BIG,
     POOL,
     VERBS,
-    answers,
     changed,
+    check_answers,
     listing,
     manifest_of,
     places,
@@ -126,7 +126,7 @@ def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
     assert caught.value.code == "manifest-damaged"
     put(root, 7, body)
     assert len(str(caught.value)) < 1000
-    answers(root)
+    check_answers(root)
 
 
 def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -153,7 +153,7 @@ def test_roles_that_lie(root: Path, table: str, role: str) -> None:
                     column["role"] = ""
 
     rewritten(root, lie)
-    answers(root, [verb for verb in VERBS if verb[0] in ("history", "state", "panes")])
+    check_answers(root, [verb for verb in VERBS if verb[0] in ("history", "state", "panes")])
 
 
 CONFIGURED: list[Any] = [None, [], {}, "x", -1, [None], {"kind": "session", "gap": "x"}, {"kind": "global"}, True]
@@ -174,7 +174,7 @@ def test_configurations_that_lie(roots: list[Path], root: Path, name: str) -> No
             shutil.copytree(base / "data", root / "data", dirs_exist_ok=True)
             put(root, 3, json.dumps(tree).encode())
             with suppress(DataError, UsageError):
-                query(root, checkpoint=3).windows()
+                query(root, checkpoint=3).get_windows()
 
 
 def test_what_is_nested_without_end(root: Path) -> None:
@@ -183,14 +183,14 @@ def test_what_is_nested_without_end(root: Path) -> None:
         tree["operators"]["windows"]["configuration"]["x"] = "DEEP"
         body = json.dumps(tree).replace('"DEEP"', "[" * depth + "]" * depth).encode()
         put(root, 7, body)
-        assert answers(root) <= {"manifest-damaged"}
+        assert check_answers(root) <= {"manifest-damaged"}
 
 
 @pytest.mark.slow
 def test_manifests_without_end_are_not_read(root: Path) -> None:
     with (root / manifest_path(7)).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: takes no room
-    assert answers(root) == {"manifest-damaged"}
+    assert check_answers(root) == {"manifest-damaged"}
 
 
 @pytest.mark.slow
@@ -209,19 +209,19 @@ def test_markers(root: Path, tmp_path: Path) -> None:
         ({"bases": ["memory://x::http://127.0.0.1:1"]}, "base-scheme"),
     ):
         marker.write_text(json.dumps(good | said))
-        assert answers(root) == {code}
+        assert check_answers(root) == {code}
     for data in (b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe{}", b"7"):
         marker.write_bytes(data)
-        assert answers(root) == {"marker-damaged"}
+        assert check_answers(root) == {"marker-damaged"}
 
 
 def test_roots_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "empty").mkdir()
-    assert answers(tmp_path / "empty") == {"no-checkpoint"}
-    assert answers(tmp_path / "nowhere") == {"no-checkpoint"}
-    assert answers(tmp_path / "file") == {"storage"}
-    assert answers(tmp_path / "nul\x00byte") <= {"storage", "no-checkpoint"}
+    assert check_answers(tmp_path / "empty") == {"no-checkpoint"}
+    assert check_answers(tmp_path / "nowhere") == {"no-checkpoint"}
+    assert check_answers(tmp_path / "file") == {"storage"}
+    assert check_answers(tmp_path / "nul\x00byte") <= {"storage", "no-checkpoint"}
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -241,7 +241,7 @@ def test_folders_and_links_in_place_of_files(root: Path, tmp_path: Path) -> None
     newest = root / manifest_path(7)
     newest.unlink()
     newest.mkdir()
-    assert answers(root) == {"not-a-file"}
+    assert check_answers(root) == {"not-a-file"}
 
 
 def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +249,7 @@ def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert answers(root) == {"storage"}
+    assert check_answers(root) == {"storage"}
 
 
 @pytest.mark.slow
@@ -262,7 +262,7 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
         (root / "spark" / "metadata").write_text('{"id":"q"}')
         (root / "spark" / "offsets" / "7").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
         (root / "spark" / "offsets" / "6").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
-        assert answers(root, OF_SPARK) <= {"manifest-damaged"}
+        assert check_answers(root, OF_SPARK) <= {"manifest-damaged"}
     for body in (b"", b"no json", b"[1]", b'{"0":7}', b"\xff"):
         path = root / "data" / "spark" / "long.files.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -271,7 +271,7 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
         tree = tree_of(root)
         tree["spark"] |= {"files": {}, "files_ref": ref}
         put(root, 7, json.dumps(tree).encode())
-        assert answers(root, OF_SPARK) <= {"file-damaged"}
+        assert check_answers(root, OF_SPARK) <= {"file-damaged"}
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_text_from_data_is_neither_markup_nor_a_command_to_the_terminal(root: Pa
         tree["spark"]["end"] = [said]
         tree["operators"] = {"[bold]": tree["operators"]["windows"] | {"partitions": [{}]}}
         put(root, 7, json.dumps(tree).encode())
-        assert answers(root) <= {"no-such-window", "manifest-damaged"}
+        assert check_answers(root) <= {"no-such-window", "manifest-damaged"}
         done = run(root, ["show"])
         assert done.output.count(said.replace("\x1b", "?").replace("\x9b", "?")) >= 3
         assert not {"\x1b", "\x9b"} & set(done.output)

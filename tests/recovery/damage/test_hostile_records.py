@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.hostile import POOL, answers, changed, manifest_of, places, put, run, untouched
+from tests.helpers.hostile import POOL, changed, check_answers, manifest_of, places, put, run, untouched
 from tests.helpers.process import SCRATCH
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
@@ -136,13 +136,13 @@ def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None
             if not (folder == "pins" and is_pin(name.removesuffix(".json"))):
                 (copy / folder / name).write_bytes(b"{}")
         assert said(copy) == whole
-        assert answers(copy, VERBS) == answers(root, VERBS)
+        assert check_answers(copy, VERBS) == check_answers(root, VERBS)
 
 
 def test_a_boundary_that_is_listed_and_leads_nowhere(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     (copy / boundary_path(2)).symlink_to("nowhere")
-    assert answers(copy, VERBS) == {"record-damaged"}
+    assert check_answers(copy, VERBS) == {"record-damaged"}
 
 
 def stop(_signal: int, _frame: object) -> None:
@@ -160,7 +160,7 @@ def test_what_is_no_file_in_place_of_one(root: Path, tmp_path: Path, kind: str) 
             path.rename(tmp_path / "aside")
             with in_place(path, kind):
                 signal.alarm(30)
-                codes = answers(copy, [["state"], *VERBS[2:6], VERBS[-2], VERBS[-1]])
+                codes = check_answers(copy, [["state"], *VERBS[2:6], VERBS[-2], VERBS[-1]])
                 assert codes <= {"not-a-file", "storage", "reset-damaged"}, (path, codes)
             (tmp_path / "aside").rename(path)
     finally:
@@ -194,10 +194,10 @@ def test_records_without_end_are_not_read(root: Path, name: str, tmp_path: Path)
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     with (copy / name).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: takes no room
-    assert "record-damaged" in answers(copy, VERBS)
+    assert "record-damaged" in check_answers(copy, VERBS)
     for broken in (b"", b"\xff\xfe", b"[" * 100_000, sealed(b"[" * 50_000 + b"]" * 50_000), sealed(b"7")):
         (copy / name).write_bytes(broken)
-        assert "record-damaged" in answers(copy, VERBS)
+        assert "record-damaged" in check_answers(copy, VERBS)
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"7", b"\xff", b'[{"id":"x"}]'])
@@ -208,7 +208,7 @@ def test_an_index_of_outputs_that_is_none(root: Path, body: bytes, tmp_path: Pat
     (copy / part["path"]).write_bytes(body)
     tree["outputs"][0] = part | {"bytes": len(body), "checksum": checksum(body)}
     (copy / BOUNDARY).write_bytes(sealed(json.dumps(tree).encode()))
-    assert "record-damaged" in answers(copy, VERBS)
+    assert "record-damaged" in check_answers(copy, VERBS)
 
 
 @pytest.mark.parametrize("told", [b"[" * 100_000, b"7", b"\xff\xfe", b'{"name":"x","key":[],"values":[]}'])
@@ -226,4 +226,4 @@ def test_a_state_file_that_describes_no_table(root: Path, told: bytes, tmp_path:
     data = path.read_bytes()
     ref |= {"bytes": len(data), "checksum": checksum(data)}
     put(copy, number, json.dumps(tree).encode())
-    assert answers(copy, [["state"], ["restore"]]) in ({"file-foreign"}, {"file-damaged"})
+    assert check_answers(copy, [["state"], ["restore"]]) in ({"file-foreign"}, {"file-damaged"})

@@ -159,7 +159,7 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
         run(copy, 10, sink=lambda _rows, number: taken.append(number))
     head = Checkpoint.open(copy).newest()
     assert head is not None
-    assert (taken, head.manifest.delivered) == ([], 0)
+    assert (taken, head.manifest.delivered.panes) == ([], 0)
     assert list(Checkpoint.open(copy).outputs(11))  # what lies beyond is whole
     with pytest.raises(CorruptionError, match="manifest-gone"):
         Checkpoint.open(copy).read(10)

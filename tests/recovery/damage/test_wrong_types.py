@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.hostile import answers, put
+from tests.helpers.hostile import check_answers, put
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.inspect.report.document import write_report
@@ -69,11 +69,11 @@ def test_columns_of_other_types(root: Path, kind: str, tmp_path: Path) -> None:
         data = path.read_bytes()
         tree[kind][0] |= {"bytes": len(data), "checksum": checksum(data), "tail": tail_of(data)}
         put(root, number, json.dumps(tree).encode())
-        answers(root, [*READERS[kind], HISTORY])
+        check_answers(root, [*READERS[kind], HISTORY])
     write_report(root, tmp_path / "report.html")
     path.write_bytes(was[0])
     (root / manifest_path(number)).write_bytes(was[1])
 
 
 def test_the_whole_root_is_as_it_was(root: Path, tmp_path: Path) -> None:
-    assert answers(Path(shutil.copytree(root, tmp_path / "copy")), [HISTORY, ["panes"], ["late"]]) == set()
+    assert check_answers(Path(shutil.copytree(root, tmp_path / "copy")), [HISTORY, ["panes"], ["late"]]) == set()

@@ -16,6 +16,7 @@ from tests.helpers.table_model import MAIN, NAMED
 from tidestate.recovery.log.manifest import (
     END_OF_TIME_US,
     MANIFEST_FORMAT,
+    Delivered,
     InputPosition,
     Manifest,
     OperatorState,
@@ -89,7 +90,7 @@ MANIFESTS = st.builds(
     input=st.none() | st.builds(InputPosition, batches=st.integers(0, 2**40), last=st.text(max_size=4)),
     panes=st.lists(FILES, max_size=2).map(tuple),
     late=st.lists(FILES, max_size=2).map(tuple),
-    delivered=st.integers(0, 2**40),
+    delivered=st.builds(Delivered, st.integers(0, 2**40), st.integers(0, 2**40), st.booleans()),
     counters=COUNTS,
     totals=COUNTS,
     version=st.sampled_from(["", "0.1.0", "1.0rc1+local"]),

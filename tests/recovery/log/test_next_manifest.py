@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
@@ -76,7 +76,7 @@ def test_a_restart(root: Path) -> None:
     was = newest(root)
     example("retracting").standalone(checkpoint=root, sink=_sink).run(STREAM[:5])
     made = Checkpoint.open(root).read(was.id + 1).manifest
-    follows(was, made, kind="fence", epoch=was.epoch + 1, parent_id=0, delivered=was.id)
+    follows(was, made, kind="fence", epoch=was.epoch + 1, parent_id=0, delivered=Delivered(was.id))
 
 
 def test_a_reset(root: Path) -> None:
@@ -86,14 +86,14 @@ def test_a_reset(root: Path) -> None:
     differs = {"id": was.id + 1, "parent": chosen.checksum, "parent_id": 3, "abandoned": ((4, was.id),)}
     delivered = newest(root).delivered
     follows(chosen.manifest, newest(root), kind="reset", epoch=was.epoch + 1, delivered=delivered, **differs)
-    assert delivered == was.id, "all that its line had delivered"
+    assert delivered.panes == was.id, "all that its line had delivered"
 
 
 def test_a_rescale(root: Path) -> None:
     was = newest(root)
     rescale(root, 3)
     made = newest(root)
-    follows(was, made, kind="rescale", epoch=was.epoch + 1, delivered=was.id, operator={"partitions": ...})
+    follows(was, made, kind="rescale", epoch=was.epoch + 1, delivered=Delivered(was.id), operator={"partitions": ...})
     assert {len(one.partitions) for one in made.operators.values()} == {3}
 
 
@@ -102,7 +102,7 @@ def test_a_fork(root: Path, tmp_path: Path) -> None:
     done = fork(root, tmp_path / "fork")
     made = newest(tmp_path / "fork")
     differs = {"id": was.id, "parent": "", "job_id": done.job_id, "operator": {"partitions": ...}}
-    follows(was, made, kind="fence", epoch=was.epoch + 1, delivered=was.id, **differs)
+    follows(was, made, kind="fence", epoch=was.epoch + 1, delivered=Delivered(was.id, was.id), **differs)
     for name, operator in made.operators.items():
         here = [ref for part in was.operators[name].partitions for ref in part.files]
         there = [ref for part in operator.partitions for ref in part.files]

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from tests.helpers.example_manifest import example
-from tidestate.recovery.log.manifest import CheckpointKind, Head, Manifest
+from tidestate.recovery.log.manifest import CheckpointKind, Delivered, Head, Manifest
 from tidestate.recovery.log.successor import STEPS, origin, successor
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.files.refs import FileRef, PartitionState
 
-HEAD = Head(example(totals={"events": 30}, delivered=5, abandoned=((2, 3),), fed=4), "xxh3:head")
+HEAD = Head(example(totals={"events": 30}, delivered=Delivered(5, 3), abandoned=((2, 3),), fed=4), "xxh3:head")
 OPERATOR = HEAD.manifest.operators["windows"]
 KINDS: tuple[CheckpointKind, ...] = ("fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap")
 
@@ -34,14 +34,19 @@ def test_what_follows_from_the_head_and_the_kind(kind: CheckpointKind) -> None:
     assert (made.kind, made.writer, made.created_us) == (kind, "w", 9)
     assert made.epoch == (2 if kind in STEPS else 3)
     assert (made.panes, made.late, made.counters, made.totals) == ((), (), {}, {"events": 30})
-    assert (made.abandoned, made.delivered, made.fed) == (((2, 3),), 5, 4)
+    assert (made.abandoned, made.delivered, made.fed) == (((2, 3),), Delivered(5, 3), 4)
     assert (made.watermark_us, made.watermark_before_us) == (1_000_001, 1_000_001)
 
 
 def test_the_first_goes_on_from_nothing() -> None:
     made = after("fence", origin("job"), operators=HEAD.manifest.operators)
     assert (made.id, made.parent, made.epoch, made.job_id) == (1, "", 1, "job")
-    assert (made.watermark_us, made.watermark_before_us, made.delivered, made.totals) == (None, None, 0, {})
+    assert (made.watermark_us, made.watermark_before_us, made.delivered, made.totals) == (
+        None,
+        None,
+        Delivered(),
+        {},
+    )
 
 
 def test_counters_are_added_up() -> None:
@@ -69,8 +74,10 @@ REF = FileRef("panes/windows/00000000000000000008-x.parquet", 1, "", 1)
         ("reset", {"id": 3}),
         ("fence", {"epoch": 2}),
         ("batch", {"epoch": 3}),
-        ("batch", {"delivered": 4}),
-        ("batch", {"delivered": 9}),
+        ("batch", {"delivered": Delivered(4, 3)}),
+        ("batch", {"delivered": Delivered(9, 3)}),
+        ("batch", {"delivered": Delivered(5, 2)}),
+        ("batch", {"delivered": Delivered(5, 9)}),
         ("fence", {"panes": (REF,)}),
         ("rescale", {"counters": {"events": 1}}),
         ("fence", {"operators": {"a": OPERATOR, "b": msgspec.structs.replace(OPERATOR, partitions=())}}),
@@ -90,7 +97,7 @@ def test_time_does_not_go_back(mark: int | None) -> None:
 
 
 def test_a_fork_begins_with_the_number_of_its_source() -> None:
-    made = after("fence", id=7, job_id="another", abandoned=(), delivered=7)
+    made = after("fence", id=7, job_id="another", abandoned=(), delivered=Delivered(7, 7))
     assert (made.id, made.job_id, made.abandoned) == (7, "another", ())
 
 

@@ -154,7 +154,7 @@ def test_when_the_head_has_moved_nothing_happens(
     execute(Checkpoint.open(root))
 
 
-def refused(root: Path, act: Callable[[], object], kind: type[TidestateError], code: str) -> None:
+def check_refused(root: Path, act: Callable[[], object], kind: type[TidestateError], code: str) -> None:
     before = files_below(root.parent)
     with pytest.raises(kind, match=code):
         act()
@@ -167,19 +167,19 @@ def test_a_fork_is_of_its_checkpoint_whatever_the_job_has_done_since(root: Path,
     assert execute_fork(planned[0]).checkpoint_id == 5
     (tmp_path / "second").mkdir()
     (tmp_path / "second" / "something").write_text("of yours")
-    refused(root, lambda: execute_fork(planned[1]), UsageError, "fork-used")
+    check_refused(root, lambda: execute_fork(planned[1]), UsageError, "fork-used")
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     for name in (root / "pins").iterdir():
         name.unlink()
     collect(Checkpoint.open(root), NEWEST)
-    refused(root, lambda: execute_fork(planned[2]), NotFoundError, "collected")
+    check_refused(root, lambda: execute_fork(planned[2]), NotFoundError, "collected")
 
 
 def test_of_two_collections_that_were_planned_one_is_made(root: Path) -> None:
     run(root, 6)
     first, second = (plan_collection(Checkpoint.open(root), NEWEST) for _ in range(2))
     execute_collection(Checkpoint.open(root), first)
-    refused(root, lambda: execute_collection(Checkpoint.open(root), second), ConflictError, "collection-moved")
+    check_refused(root, lambda: execute_collection(Checkpoint.open(root), second), ConflictError, "collection-moved")
 
 
 def test_what_has_come_to_be_needed_stays(root: Path) -> None:
@@ -205,5 +205,5 @@ def test_a_pin_of_what_is_damaged_stops_a_collection_before_it_begins(root: Path
     (root / manifest_path(5)).write_bytes(b"rubbish")
     repair(Checkpoint.open(root))
     run(root, 6)
-    refused(root, lambda: collect(Checkpoint.open(root), NEWEST), CorruptionError, "manifest-damaged")
+    check_refused(root, lambda: collect(Checkpoint.open(root), NEWEST), CorruptionError, "manifest-damaged")
     assert collect(Checkpoint.open(root), CheckpointRetention(keep=99, grace_us=0)).checkpoints == ()

@@ -12,11 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.command import tidestate
-from tests.helpers.rescaled_jobs import SCHEMA
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB, WindowOperator, count, join, min_, tumbling, windowed
-from tidestate.operators.embedded.join_operator import JoinOperator
+from tidestate.operators import Memory, Parquet, RocksDB, count, min_, tumbling, windowed
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -24,7 +22,7 @@ from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import plan_rescale, rescale
-from tidestate.statestore.errors import FencedError, IncompatibleError, NotFoundError, UsageError
+from tidestate.statestore.errors import FencedError, NotFoundError, UsageError
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
 from tidestate.statestore.spec.store import StoreConfig
 from tools.demo.child import Child
@@ -105,24 +103,6 @@ def test_a_driver_that_worked_on_is_fenced(root: Path) -> None:
         next(steps)
     job().standalone(checkpoint=root).run(TABLES)
     assert newest(root).partitions == 3
-
-
-def test_operators_fed_by_hand_have_one_partition(tmp_path: Path) -> None:
-    windows = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    WindowOperator(windows, SCHEMA, checkpoint=tmp_path / "w", origin="n", offset="o").close()
-    with pytest.raises(UsageError, match="rescale-table"):
-        rescale(tmp_path / "w", 2)
-    pairs = join(event_time="t", on="k", within=("0 s", "5 s"), offset="o", origin="n")
-
-    def opened() -> JoinOperator:
-        return JoinOperator(pairs, SCHEMA, SCHEMA, checkpoint=tmp_path / "j")
-
-    opened().close()
-    rescale(tmp_path / "j", 2)
-    with pytest.raises(IncompatibleError, match="by-hand-partitions"):
-        opened()
-    rescale(tmp_path / "j", 1)
-    opened().close()
 
 
 def test_another_number_at_a_start_is_said_to_need_the_command(root: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.manifests import following
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
-from tidestate.recovery.log.manifest import Ids, SparkPosition
+from tidestate.recovery.log.manifest import Delivered, Ids, SparkPosition
 from tidestate.recovery.log.ranges import merged_ranges
 from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.recovery.retention.collection import collect
@@ -41,7 +41,7 @@ def grow(checkpoint: Checkpoint, count: int) -> None:
                 watermark_us=number,
                 totals={"events": number},
                 panes=(FileRef(path, 1, "", number),) if number > 1 else (),
-                delivered=max(0, number - 2),
+                delivered=Delivered(max(0, number - 2)),
                 spark=SparkPosition("query", number, (str(number - 1),), (str(number),)),
                 **carried,
             )
@@ -56,7 +56,7 @@ def test_a_reset_has_all_of_the_chosen_one_and_abandons_what_came_after(checkpoi
     found = head.manifest
     assert (found.id, found.kind, found.parent_id, found.parent) == (6, "reset", 3, chosen.checksum)
     assert (found.watermark_us, found.totals, found.counters) == (3, {"events": 3}, {})
-    assert (found.abandoned, found.epoch, found.delivered, found.panes) == (((4, 5),), 2, 3, ())
+    assert (found.abandoned, found.epoch, found.delivered.panes, found.panes) == (((4, 5),), 2, 3, ())
     assert found.spark is not None
     assert found.spark.query_id != "query"
     assert msgspec.structs.replace(found.spark, query_id="query") == chosen.manifest.spark
@@ -78,7 +78,7 @@ def test_resets_add_up_and_one_goes_back_over_another(checkpoint: Checkpoint) ->
     assert [one.id for one in checkpoint.history()] == [1, 2, 3, 6, 7, 9]
     undone = reset_to(checkpoint, 5)  # an abandoned one: its line counts again
     assert undone.abandoned == ((6, 9),)
-    assert undone.delivered == 3
+    assert undone.delivered.panes == 3
     assert [one.id for one in checkpoint.history()] == [1, 2, 3, 4, 5, 10]
     assert verify(checkpoint).worst is None
 

@@ -16,6 +16,7 @@ from tests.helpers import evidence
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
+from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -39,7 +40,7 @@ class Job:
         self.root = root
         self.came: dict[DeliveryId, Counter[evidence.Row]] = {}
         self._tables = [streams.arrow(batch) for batch in stream]
-        self._start = lambda: StandaloneRunner(streams.description(setting), str(root), store, self._sink, 2)
+        self._start = lambda: StandaloneRunner(streams.description(setting), str(root), store, Sinks(self._sink), 2)
 
     def _sink(self, panes: pa.Table, delivery_id: DeliveryId) -> None:
         rows = Counter(evidence.plain(panes))

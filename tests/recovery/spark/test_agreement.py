@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.manifests import files_below, following
-from tests.helpers.planned_batch import BATCHES, N, entry, fold, is_mended, plan, seen, start
+from tests.helpers.planned_batch import BATCHES, N, check_mended, entry, fold, plan, seen, start
 from tests.helpers.planned_batch import planned as planned
 from tests.helpers.planned_batch import root as root
 from tests.helpers.process import LONG
@@ -52,7 +52,7 @@ def test_a_torn_file_is_known_and_mended(
     assert bool(found) == ((name, damage) not in HARMLESS)
     with caplog.at_level(logging.WARNING, "tidestate"):
         head = start(root)
-    is_mended(root)
+    check_mended(root)
     if found:
         assert (
             files_below(root / "spark-replaced" / str(head.id)).items()
@@ -82,7 +82,7 @@ def test_several_at_random(root: Path, seed: int) -> None:
         else:
             how(path)
     start(root, interval=interval or COMPACTED)
-    is_mended(root, interval or COMPACTED)
+    check_mended(root, interval or COMPACTED)
     start(root, interval=interval or COMPACTED)
     assert len(list((root / "spark-replaced").glob("*"))) <= 1
 
@@ -94,7 +94,7 @@ def test_a_list_that_lost_lines(root: Path, number: int) -> None:
     # What is only planned rests on nothing: its other file comes later.
     assert bool(seen(root).differs) == (number <= N)
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 def test_a_list_that_has_other_files(root: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_list_that_has_other_files(root: Path) -> None:
     path.write_text(path.read_text().replace("03%20a", "77%20a"))
     assert [one.path for one in seen(root).differs] == ["spark/sources/0"]
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 def test_files_that_changed_places(root: Path) -> None:
@@ -113,7 +113,7 @@ def test_files_that_changed_places(root: Path) -> None:
     older.write_text(mine.replace(f'"batchId": {N}', '"batchId": 1'))
     assert "newest batch" in seen(root).differs[0].why
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 def test_a_planned_batch_that_brings_a_file_again(root: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_planned_batch_that_brings_a_file_again(root: Path) -> None:
     path.write_bytes(entry(2).replace(b'"batchId": 2', b'"batchId": %d' % (N + 1)))
     assert "again" in seen(root).differs[0].why
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 @pytest.mark.parametrize("damage", [empty, cut, zeros, missing])
@@ -133,7 +133,7 @@ def test_a_folded_list(root: Path, name: str, damage: Callable[[Path], None]) ->
     # Of 2.compact Spark looks at the name alone: how often it folds.
     assert bool(seen(root, 3).differs) == (name != "2.compact")
     start(root, interval=3)
-    is_mended(root, 3)
+    check_mended(root, 3)
 
 
 def test_a_folded_list_that_lost_lines(root: Path) -> None:
@@ -143,14 +143,14 @@ def test_a_folded_list_that_lost_lines(root: Path) -> None:
     path.write_text("\n".join(lines[:3] + lines[5:]))
     assert seen(root, 3).differs[0].why == "it lists 10 files as read, but batches have read 12"
     start(root, interval=3)
-    is_mended(root, 3)
+    check_mended(root, 3)
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 4, 7, 10, 20])
 def test_what_is_rewritten_is_where_spark_looks(root: Path, interval: int) -> None:
     (root / "spark/metadata").unlink()
     start(root, interval=interval)
-    is_mended(root, interval)
+    check_mended(root, interval)
 
 
 @pytest.mark.parametrize("torn", [False, True])
@@ -206,7 +206,7 @@ def test_what_does_not_fit_hadoops_checksums(root: Path, harm: str) -> None:
         beside.write_bytes(beside.read_bytes()[:-2])
     assert [one.why for one in seen(root).differs] == ["it does not match its checksums"]
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 @pytest.mark.parametrize("moment", ["spark-set-aside", "spark-half-written"])
@@ -215,7 +215,7 @@ def test_killed_while_it_mends(root: Path, moment: str) -> None:
     done = subprocess.run([sys.executable, "-m", "tests.children.mending", str(root), moment])
     assert done.returncode == -signal.SIGKILL
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 def test_verify_and_resync_know(root: Path) -> None:
@@ -227,7 +227,7 @@ def test_verify_and_resync_know(root: Path) -> None:
     ]
     assert plan_resync(Checkpoint.open(root)).findings == tuple(found)
     assert resync(Checkpoint.open(root)).reset is not None
-    is_mended(root)
+    check_mended(root)
     assert plan_resync(Checkpoint.open(root)).findings == ()
     start(root)
     assert len(list((root / "spark-replaced").iterdir())) == 1

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.helpers.manifests import files_below, following
-from tests.helpers.planned_batch import N, entry, fold, is_mended, seen, start
+from tests.helpers.planned_batch import N, check_mended, entry, fold, seen, start
 from tests.helpers.planned_batch import planned as planned
 from tests.helpers.planned_batch import root as root
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of
@@ -57,7 +57,7 @@ def test_a_checkpoint_of_another_run_is_not_touched(root: Path, what: str, torn:
         start(root)
     assert files_below(root) == before
     assert resync(Checkpoint.open(root)).reset is not None
-    is_mended(root)
+    check_mended(root)
 
 
 def test_a_version_that_is_not_known(root: Path) -> None:
@@ -143,14 +143,14 @@ def test_a_name_that_spark_does_not_write_is_known_and_mended(root: Path, folder
         path.unlink()
     path.write_bytes(b"v1\n")
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 @pytest.mark.parametrize("folder", ["sources/0", "sources", "offsets", "commits"])
 def test_what_spark_passes_over_says_nothing(root: Path, folder: str) -> None:
     for name in ("README", "x.json", "²", "9" * 40, "5.tmp", "compact", "1e3"):
         (root / "spark" / folder / name).write_bytes(b"junk")
-    is_mended(root)
+    check_mended(root)
 
 
 def test_a_time_of_a_batch_that_is_none_is_known_and_mended(root: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_time_of_a_batch_that_is_none_is_known_and_mended(root: Path) -> None:
         assert time in path.read_text()
         assert [str(one) for one in seen(root).differs] == [f"spark/offsets/{N + 1}: it is cut or garbled"]
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 @pytest.mark.parametrize("name", [f"{2**31 - 1}.compact", f"{2**61 - 2}.compact", str(2**31 - 1)])
@@ -177,7 +177,7 @@ def test_numbers_without_end_take_no_time(root: Path, name: str, offset: int) ->
     with suppress(CorruptionError, NotFoundError):
         SparkLog(Checkpoint.open(root).objects).planned("first", N + 1)
     start(root)
-    is_mended(root)
+    check_mended(root)
 
 
 @pytest.mark.parametrize(

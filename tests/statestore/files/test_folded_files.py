@@ -16,6 +16,7 @@ from tests.helpers.lineage import advance
 from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers, sortedfile
+from tidestate.statestore.files.filetable import FileTable, open_sources
 from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import EVERYTHING, key_range
@@ -178,3 +179,11 @@ def test_footers_are_kept_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: p
         for objects, state, _ in tables:
             assert value_of(objects, state) == ONE_KEY
         assert len(footers._kept) == kept
+
+
+def test_a_band_is_measured_in_memory_not_in_the_file(tmp_path: Path) -> None:
+    """Equal values take next to nothing in a file; bands of eighty blocks at once would not fit the budget."""
+    objects, _, ref = filled(Objects(tmp_path / "root"))
+    table = FileTable(SPEC, open_sources(objects, SPEC, [ref]), None, band_bytes=32_000)
+    assert 8 <= len(table.bands(EVERYTHING)) <= 12  # 320,000 bytes of rows
+    assert ref.bytes < 320_000 / 4

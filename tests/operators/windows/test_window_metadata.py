@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.twins.message import open_store
-from tidestate.operators.embedded import window_metadata as metadata
-from tidestate.operators.embedded.window_metadata import WindowTables
+from tests.twins.message import added, open_store
+from tidestate.operators.windows.messages import window_metadata as metadata
+from tidestate.operators.windows.messages.window_metadata import WindowTables
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import choose_layout
 from tidestate.statestore.messages.reads import get_messages
-from tidestate.statestore.messages.store import add
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.changes import Applied, ChangeSet
 from tidestate.statestore.spec.tables import TIME, Column
@@ -119,7 +118,7 @@ def test_fixed_windows_equal_the_twin(
     assert order == sorted(order)
     due = metadata.ending(tables, store, low, high)
     assert found_windows(due) == {w: v for w, v in windows.items() if low < w[1] <= high}
-    starts = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(tables, store).to_pylist()}
+    starts = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(tables, [store]).to_pylist()}
     store.close()
     assert starts == {o: min(m["offset"] for m in everything if m["origin"] == o) for o in starts}
     assert set(starts) == {m["origin"] for m in everything}
@@ -230,9 +229,9 @@ def message_tables() -> MessageTables:
 def step(windows: WindowTables, messages: MessageTables, store: MemoryStore, batch: list[Row]) -> ChangeSet:
     """What an operator does: new messages into the store, and into the metadata of their windows."""
     names = ["origin", "offset", "time", "k", "total"]
-    added = add(messages, store, rows_of(windows, batch, names))
-    rows = exploded(plain(added.stored), "time")
-    return {**added.changes, **metadata.add_messages(windows, rows_of(windows, rows, BATCH))}
+    changes, new, _ = added(messages, store, rows_of(windows, batch, names))
+    rows = exploded(plain(new), "time")
+    return {**changes, **metadata.add_messages(windows, rows_of(windows, rows, BATCH))}
 
 
 @settings(max_examples=SHARE)
@@ -264,7 +263,7 @@ def assert_metadata_not_later(windows: WindowTables, messages: MessageTables, st
     stored: dict[str, int] = {}
     for row in get_messages(messages, store).to_pylist():
         stored[row["origin"]] = max(stored.get(row["origin"], -1), row["offset"])
-    for row in metadata.windows_replay_from(windows, store).to_pylist():
+    for row in metadata.windows_replay_from(windows, [store]).to_pylist():
         assert row["last_offset"] <= stored[row["origin"]]
 
 
@@ -274,12 +273,12 @@ def test_a_lost_message_store_is_rebuilt_from_the_earliest_window() -> None:
     store = MemoryStore((*windows.specs, *messages.specs))
     apply(store, step(windows, messages, store, stream))
     apply(store, metadata.expire_windows(windows, 6))
-    start = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(windows, store).to_pylist()}
+    start = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(windows, [store]).to_pylist()}
     assert min(start.values()) > 0
     rebuilt = MemoryStore(messages.specs)
     names = ["origin", "offset", "time", "k", "total"]
     replayed = rows_of(windows, [m for m in stream if m["offset"] >= start[m["origin"]]], names)
-    apply(rebuilt, add(messages, rebuilt, replayed).changes)
+    apply(rebuilt, added(messages, rebuilt, replayed)[0])
     for window in plain(metadata.get_windows(windows, store)):
         bounds = (window["window_start"],), (window["window_end"] - 1,)
         assert get_messages(messages, rebuilt, *bounds).equals(get_messages(messages, store, *bounds))

@@ -5,14 +5,17 @@
 | ``windows`` | window start, key; start | key, window start; end | window end, count |
 | ``windows_offsets`` | window start, key, origin; start | key, window start, origin; end | start and last offset |
 | ``windows_ends`` | – | window end, key, window start; end | – |
+| ``windows_refused`` | window start, key, offset, origin; start | – | – |
 
 Offsets are comparable only within an origin, so they stand per origin. Windows are half-open, ``[start, end)``: of
 times, or of offsets for tuple windows. Metadata and messages go into one change set, so no last offset in here is
-later than the last message stored. Source: Window Metadata in the Samza SQL window operator design (SAMZA-552).
+later than the last message stored. ``windows_refused``: messages that a window would hold by its bounds and has
+refused, while others took them. Source: Window Metadata in the Samza SQL window operator design (SAMZA-552).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,6 +47,10 @@ class WindowTables:
     key: tuple[Column, ...] = ()
     origin: str = "string"
     name: str = "windows"
+    partition_by: tuple[str, ...] | None = None
+    """The key columns by which windows go to state partitions, see `TableSpec`."""
+    refuses: bool = False
+    """Whether fixed windows may refuse messages that others of them take."""
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -64,7 +71,8 @@ class WindowTables:
     @cached_property
     def windows(self) -> TableSpec:
         """One row a window and key."""
-        return TableSpec(self.name, self._window, (self._end, Column("count", "int64", "count", "sum")), self._expiry)
+        count = Column("count", "int64", "count", "sum")
+        return TableSpec(self.name, self._window, (self._end, count), self._expiry, partition_by=self.partition_by)
 
     @cached_property
     def offsets(self) -> TableSpec:
@@ -72,17 +80,26 @@ class WindowTables:
         first = Column("start_offset", "int64", "start_offset", "min")
         last = Column("last_offset", "int64", "last_offset", "max")
         key = (*self._window, Column("origin", self.origin, "origin"))
-        return TableSpec(f"{self.name}_offsets", key, (self._end, first, last), self._expiry)
+        return TableSpec(
+            f"{self.name}_offsets", key, (self._end, first, last), self._expiry, partition_by=self.partition_by
+        )
 
     @cached_property
     def ends(self) -> TableSpec:
         """Sessions by their end: for firing."""
-        return TableSpec(f"{self.name}_ends", (self._end, *self._window), (), END)
+        return TableSpec(f"{self.name}_ends", (self._end, *self._window), (), END, partition_by=self.partition_by)
+
+    @cached_property
+    def refused(self) -> TableSpec:
+        """The messages that a window has refused."""
+        key = (*self._window, Column("offset", "int64", "offset"), Column("origin", self.origin, "origin"))
+        return TableSpec(f"{self.name}_refused", key, (), self._expiry, partition_by=self.partition_by)
 
     @property
     def specs(self) -> tuple[TableSpec, ...]:
         """All tables, for the store."""
-        return (self.windows, self.offsets, *((self.ends,) if self.sessions else ()))
+        more = ((self.ends,) if self.sessions else ()) + ((self.refused,) if self.refuses else ())
+        return (self.windows, self.offsets, *more)
 
     @property
     def _expiry(self) -> str:
@@ -121,7 +138,7 @@ def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.
     what it becomes, ``new_start`` and ``new_end``. They are read, deleted, and written with what they became.
     """
     if not tables.sessions:
-        raise UsageError("fixed windows need no reading: use take", code="session-key", table=tables.name)
+        raise UsageError("fixed windows need no reading: use add_messages", code="session-key", table=tables.name)
     parts = _partials(tables, batch)
     olds = _replaced(tables, view, replaced) if replaced is not None and replaced.num_rows else None
     windows, offsets = (
@@ -184,14 +201,13 @@ def ending(tables: WindowTables, view: StateView, after: int | None, upto: int) 
     return _all(tables.ends if tables.sessions else tables.windows, view, low, high)
 
 
-def windows_replay_from(tables: WindowTables, view: StateView) -> pa.Table:
-    """Per origin the start offset of the earliest window kept, and the last offset taken.
+def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.Table:
+    """Of state partitions, per origin the start offset of the earliest window kept, and the last offset taken.
 
-    Replaying each origin from there into empty message tables rebuilds every window that is still known. Do not
-    take the replayed messages into this metadata again.
+    A replay of each origin from there has the messages of every window that is still known.
     """
     names = ["origin", "start_offset", "last_offset"]
-    parts = [part.select(names) for part in view[tables.offsets.name].scan(folded=False)]
+    parts = [part.select(names) for view in views for part in view[tables.offsets.name].scan(folded=False)]
     known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
     ranges = known.group_by(["origin"], use_threads=False).aggregate([(names[1], "min"), (names[2], "max")])
     return ranges.select(["origin", "start_offset_min", "last_offset_max"]).rename_columns(names).sort_by("origin")

@@ -1,0 +1,189 @@
+"""Windows whose messages are known by an identity, as plans. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.bind.columns import key_field
+from tidestate.operators.describe.windowed import DISCARDING, KnownMessages
+from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows
+from tidestate.operators.windows.messages.identity import Identity
+from tidestate.operators.windows.messages.tables import (
+    NUMBER,
+    FromMessages,
+    MessageWindows,
+    metadata_tables,
+    of_tuples,
+)
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.keys import Layout, Use, choose_layout, parse_layout
+from tidestate.statestore.messages.tables import MessageTables, Retention
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import Column
+
+_P = TypeVar("_P", bound=MessageWindows)
+
+
+def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, horizon: bool) -> _P:
+    """A ``plan`` as one of this class, whose messages are known by an identity. Raises `UsageError`; nothing has
+    happened then.
+    """
+    identity = _identity(plan, known)
+    _check(plan)
+    if plan.by_number and plan.order:
+        plan = replace(plan, order=_numbered_by(plan, identity))
+    reading = _reads_messages(plan)
+    whole = tuple(a for a in plan.aggregates if reading and _keeps_all(a))
+    wanted = bool(whole) or known.retention is not None or known.layout is not None or bool(known.equal)
+    chosen = _layout(plan.kind, known.layout, equal=bool(known.equal)) if wanted else None
+    if chosen and known.equal and plan.key_names and not chosen.by_session:
+        raise UsageError(
+            "the equal field of these windows is their key: leave equal= out, or take a layout with a session key",
+            code="message-layout",
+            layout=chosen.name,
+        )
+    by, position = plan.partition_by, ("ts", "offset") if _forgets_by_time(plan) else ("offset",)
+    window_keys = plan.key_columns if plan.sessions else plan.key_specs
+    bare = made(
+        **{field.name: getattr(plan, field.name) for field in fields(plan)},
+        known_by=identity,
+        identities=MessageTables(Layout(position), (), plan.key_specs, origin=identity.origin_type, partition_by=by),
+        messages=None,
+        metadata=metadata_tables(plan.kind, window_keys, identity.origin_type, by),
+        retention=known.retention,
+        horizon=horizon and known.retention is not None and known.retention.by_size,
+    )
+    if chosen is None:
+        return bare
+    late = plan.rule == "window" or plan.triggers.finishes
+    return replace(
+        bare,
+        messages=_messages(bare, chosen, known.equal),
+        metadata=replace(bare.metadata, refuses=plan.overlapping and late),
+        aggregates=tuple(_from_messages(bare, a) if a in whole else a for a in plan.aggregates),
+    )
+
+
+def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
+    """The columns of the identity. Raises `UsageError` for types that cannot be one."""
+    *origins, offset = known.identity
+    fields_of = tuple(key_field(plan.input_schema.field(name)) for name in origins)
+    wrong = [one.name for one in fields_of if not (pa.types.is_string(one.type) or pa.types.is_integer(one.type))]
+    if len(origins) > 1 and wrong:
+        raise UsageError(
+            "an origin of several columns is of text and whole numbers: cast the others",
+            code="message-identity",
+            columns=wrong,
+        )
+    if plan.by_offset and plan.event_time != offset:
+        raise UsageError(
+            "windows of offsets are of those in the identity: windowed(offset=...) names another column",
+            code="message-identity",
+            offset=plan.event_time,
+            identity=known.identity,
+        )
+    return Identity(fields_of, offset)
+
+
+def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
+    """The columns by which counted windows number messages: all of the identity. Raises `UsageError` where
+    ``origin=`` and ``offset=`` of the input say another order.
+    """
+    if identity.columns[-len(plan.order) :] != list(plan.order):
+        raise UsageError(
+            "counted windows number messages by their identity, windowed(origin=, offset=) names another order: "
+            "leave one of the two out, or end the identity with the same columns",
+            code="message-identity",
+            order=plan.order,
+            identity=identity.columns,
+        )
+    return tuple(identity.columns)
+
+
+def _reads_messages(plan: GroupTables) -> bool:
+    """Whether functions of all rows of a window read the message store: not where a pane is of some of the messages
+    only, those that are new, those before an element or before its trigger finished, those whose turn has come, or
+    those that no other takes back; and not where bounds do not say which messages are of a window: by lifetime, or of
+    sessions of any gap that overlap others which are closed.
+    """
+    triggers = plan.triggers
+    some = plan.mode == DISCARDING or triggers.per_element or triggers.finishes or plan.signed
+    held = plan.in_order and (triggers.early is not None or triggers.when is not None)
+    overlap = plan.sessions and not plan.in_cells and plan.rule == "window"
+    return not (some or held or overlap or plan.touching)
+
+
+def _keeps_all(bound: BoundAggregate) -> bool:
+    """Whether its state has something of every event."""
+    return any(column.combiner == "append" for column in bound.state)
+
+
+def _forgets_by_time(plan: GroupTables) -> bool:
+    """Whether lateness says how long an identity is known, so that it is forgotten by its time and not its offset."""
+    timed = plan.event_time not in plan.added and plan.event_time not in plan.order
+    return not of_tuples(plan.kind) or (plan.by_number and timed and plan.rule == "event")
+
+
+def _check(plan: GroupTables) -> None:
+    """Raise `UsageError` for windows whose messages are not known."""
+    if isinstance(plan.kind, NamedWindow):
+        raise UsageError(
+            "windows that rows name have no metadata, as they overlap in any way: know the messages in the operator "
+            "that makes these panes",
+            code="operator-window",
+        )
+    if plan.in_order and isinstance(plan.kind, Counted):
+        raise UsageError("messages with an identity are numbered as they come: leave in_order= out", code="in-order")
+
+
+def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:
+    counted, sessions = of_tuples(kind), isinstance(kind, Sessions)
+    if asked is None:
+        use: Use = "join" if equal else "aggregate"
+        return choose_layout("tuple" if counted else "time", use, equal=equal, large=equal, session=sessions)
+    found = parse_layout(asked)
+    if found.by_time == counted:
+        raise UsageError(
+            "messages of count windows are ordered by offset, those of other windows by time",
+            code="message-layout",
+            layout=asked,
+        )
+    return found
+
+
+def _messages(plan: MessageWindows, layout: Layout, equal: tuple[str, ...]) -> MessageTables:
+    fields = tuple(Column(name, type_text(plan.input_schema.field(name).type)) for name in equal)
+    equals = fields or (() if layout.by_session else plan.key_specs)
+    keys = () if not layout.by_session else plan.key_columns
+    position = {plan.event_time, plan.known_by.origin, plan.known_by.offset}
+    if both := position & {column.name for column in (*keys, *equals)}:
+        raise UsageError(
+            "stored messages have columns of their own for time and identity: give a column that is in the key too, "
+            "or an equal field, a second time by another name",
+            code="message-identity",
+            columns=sorted(both),
+        )
+    own = position | {column.name for column in (*keys, *equals)}
+    payload = [Column(field.name, type_text(field.type)) for field in plan.input_schema if field.name not in own]
+    number = [Column(NUMBER, "int64")] if plan.by_number else []
+    return MessageTables(
+        layout,
+        tuple(payload + number),
+        equal=equals,
+        session=keys,
+        retention=plan.retention or Retention(),
+        origin=plan.identities.origin,
+        partition_by=plan.partition_by,
+    )
+
+
+def _from_messages(plan: MessageWindows, bound: BoundAggregate) -> FromMessages:
+    names = tuple((name, plan.message_column(name)) for name in bound.aggregate.columns)
+    turn = (plan.event_time, *plan.known_by.columns) if plan.in_order else ()
+    by = tuple(plan.message_column(name) for name in turn)
+    return FromMessages(bound.name, bound.aggregate, bound.input_type, bound, names, by)

@@ -1,0 +1,99 @@
+"""Answers of one job or several, as the verbs windows and messages print them.
+
+The list of verbs loads this module, so slow imports are inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidestate.recovery.cli.printing import Format, print_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS = 50
+"""How many rows a table has by default."""
+JOB = "job"
+"""The column with the root of each row, where several are asked."""
+
+
+def print_answers(
+    found: dict[str, Iterator[pa.Table]],
+    order: list[str],
+    form: Format,
+    output: Path | None,
+    limit: int | None,
+    clear: Callable[[], None],
+    note: str = "",
+) -> None:
+    """Print what was ``found`` by root; the first table of each has the columns.
+
+    With a limit the first rows in the ``order`` of these columns are printed, and how many were left out; all of them
+    are read. Without one they are printed as they come, a table at a time.
+    """
+    import pyarrow as pa  # slow to import
+
+    firsts = {root: next(parts) for root, parts in found.items()}
+    every = chain.from_iterable(
+        _named(root, chain([firsts[root]], parts), several=len(found) > 1) for root, parts in found.items()
+    )
+    limit = ROWS if limit is None and form is Format.table else limit
+    if limit is None:
+        schemas = [
+            pa.schema([(JOB, pa.string()), *one.schema]) if len(found) > 1 else one.schema for one in firsts.values()
+        ]
+        print_rows(every, form, output, None, lambda: pa.unify_schemas(schemas, promote_options="permissive"), clear)
+        return
+    rows, left_out = first_in_order(every, [*order, JOB], limit)
+    if left_out:
+        note = "\n".join(filter(None, [f"{left_out:,} more: narrow the question, or use --limit", note]))
+    print_rows([_short(rows) if form is Format.table else rows], form, output, None, clear=clear, note=note)
+
+
+def first_in_order(parts: Iterable[pa.Table], order: list[str], limit: int) -> tuple[pa.Table, int]:
+    """The first rows of all parts, by these columns as far as they are there; and how many others there are.
+
+    Memory: ``limit`` rows and a part.
+    """
+    import pyarrow as pa
+
+    from tidestate.recovery.inspect.values import other_types
+
+    held, total = pa.table({}), 0
+    for part in parts:
+        total += part.num_rows
+        try:
+            held = pa.concat_tables([held, part], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise other_types(error, [held.column_names, part.column_names]) from None
+        keys = [(name, "ascending") for name in order if name in held.column_names]
+        held = held.sort_by(keys).slice(0, limit)
+    return held, total - held.num_rows
+
+
+def _named(root: str, parts: Iterable[pa.Table], *, several: bool) -> Iterator[pa.Table]:
+    import pyarrow as pa
+
+    for part in parts:
+        yield part.add_column(0, JOB, pa.array([root] * part.num_rows, pa.string())) if several else part
+
+
+def _short(rows: pa.Table) -> pa.Table:
+    """Offsets as people read them: ``x 3-17, y 4``."""
+    import pyarrow as pa
+
+    from tidestate.operators.windows.offsets import OFFSETS
+
+    if OFFSETS not in rows.column_names or not pa.types.is_list(rows.schema.field(OFFSETS).type):
+        return rows
+    texts = [", ".join(map(_offsets, of)) for of in rows[OFFSETS].to_pylist()]
+    return rows.set_column(rows.column_names.index(OFFSETS), OFFSETS, pa.array(texts, pa.string()))
+
+
+def _offsets(of: dict[str, object]) -> str:
+    origin, first, last = of.values()
+    return f"{origin} {first}" if first == last else f"{origin} {first}-{last}"

@@ -1,0 +1,99 @@
+"""The verb messages. The list of verbs loads this module, so slow imports are inside functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidestate.recovery.cli.app import AsJson, Import, Roots
+from tidestate.recovery.cli.options import (
+    AtOption,
+    FormatOption,
+    FromTime,
+    KeyOption,
+    Limit,
+    Operator,
+    OutputOption,
+    Side,
+    ToTime,
+    keys_of,
+)
+from tidestate.recovery.cli.printing import Format
+from tidestate.recovery.cli.progress_bar import bar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidestate.operators.inspect.query import Query
+
+messages_command = typer.Typer(add_completion=False)
+FromOffset = Annotated[
+    int | None, typer.Option("--from-offset", metavar="OFFSET", help="The first offset at that time, or at all.")
+]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET", help="The last one, inclusive.")]
+
+
+@messages_command.command(
+    "messages",
+    short_help="Print the messages that a job keeps, at any checkpoint.",
+    epilog="Example: tidestate messages /data/orders --key id=7 --from 2013-01-01T10:00 --to 2013-01-01T11:00",
+)
+def print_messages(
+    roots: Roots,
+    at: AtOption = None,
+    operator: Operator = None,
+    start: FromTime = None,
+    start_offset: FromOffset = None,
+    end: ToTime = None,
+    end_offset: ToOffset = None,
+    key: KeyOption = None,
+    side: Side = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+    limit: Limit = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages that an operator keeps, from (--from, --from-offset) to (--to, --to-offset).
+
+    A table has the first ones by time, offset and origin. With all columns of a key that messages are stored by, such
+    as the key of the windows or of the join, only the messages of this key are read.
+    """
+    from tidestate.operators.cli.answers import print_answers
+    from tidestate.operators.inspect.query import query
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+    with bar() as progress:
+        asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
+        bounds = ((start, start_offset), (end, end_offset))
+        found = {root: _messages(one, bounds, keys_of(key), side) for root, one in asked.items()}
+        timed = all(layout.by_time for one in asked.values() for layout in one.layouts.values())
+        order = [*(["time"] if timed else []), "offset", "origin"]
+        print_answers(found, order, Format.json if as_json else form, output, limit, progress.clear)
+
+
+def _messages(
+    asked: Query,
+    bounds: tuple[tuple[str | None, int | None], tuple[str | None, int | None]],
+    key: dict[str, str],
+    side: str | None,
+) -> Iterator[pa.Table]:
+    from tidestate.operators.inspect.history.bounds import BoundUnit
+    from tidestate.recovery.inspect.rows import Wanted, value_of_text
+
+    unit, columns = BoundUnit(timed=True), next(asked.scan_messages(side=side)).schema
+    place = [one for time, offset in bounds for one in (None if time is None else unit.place(time), offset)]
+    forms: dict[str, Any] = {
+        form: tuple(value_of_text(key[name], columns.field(name).type, name).as_py() for name in names)
+        for form, names in asked.message_key(side).items()
+        if names and set(names) <= set(key)
+    }
+    rest = Wanted({name: text for name, text in key.items() if name not in _names(asked, side, forms)})
+    for rows in asked.scan_messages(*place, side=side, **forms):
+        yield rest.of(rows)
+
+
+def _names(asked: Query, side: str | None, forms: dict[str, Any]) -> set[str]:
+    return {name for form in forms for name in asked.message_key(side)[form]}

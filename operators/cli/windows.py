@@ -1,0 +1,102 @@
+"""The verb windows. The list of verbs loads this module, so slow imports are inside functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidestate.recovery.cli.app import AsJson, Import, Roots
+from tidestate.recovery.cli.options import (
+    AtOption,
+    FormatOption,
+    FromTime,
+    KeyOption,
+    Limit,
+    Operator,
+    OutputOption,
+    Side,
+    ToTime,
+    keys_of,
+)
+from tidestate.recovery.cli.printing import Format
+from tidestate.recovery.cli.progress_bar import bar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidestate.operators.inspect.query import Query
+
+windows_command = typer.Typer(add_completion=False)
+ValueOption = Annotated[
+    list[str] | None, typer.Option("--value", metavar="NAME", help="Only this result; repeatable. By default all.")
+]
+
+
+@windows_command.command(
+    "windows",
+    short_help="Print the windows of any checkpoint, with their results.",
+    epilog="Example: tidestate windows /data/flights --key origin=JFK --from 2013-01-01T10:00",
+)
+def print_windows(
+    roots: Roots,
+    at: AtOption = None,
+    operator: Operator = None,
+    start: FromTime = None,
+    end: ToTime = None,
+    key: KeyOption = None,
+    value: ValueOption = None,
+    side: Side = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+    limit: Limit = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the windows that overlap --from to --to, each with what a pane of it would have now.
+
+    Next to their results: the number of events, of emitted panes, and where messages have an identity the offsets of
+    each origin. A table has the first windows by start and key. Results that functions of yours compute are left out.
+    """
+    from tidestate.operators.cli.answers import print_answers
+    from tidestate.operators.inspect.query import query
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+    with bar() as progress:
+        asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
+        own = sorted({name for one in asked.values() for name in one.own_functions if value is None})
+        found = {root: _windows(one, start, end, keys_of(key), value, side) for root, one in asked.items()}
+        order = ["window_start", *dict.fromkeys(name for one in asked.values() for name in one.key), "window_end"]
+        notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
+        ended = [root for root, one in asked.items() if one.drained]
+        notes += [f"no windows, as the input has ended: {', '.join(ended)}"] if ended else []
+        form = Format.json if as_json else form
+        print_answers(found, order, form, output, limit, progress.clear, "\n".join(notes))
+
+
+def _windows(
+    asked: Query, start: str | None, end: str | None, key: dict[str, str], values: list[str] | None, side: str | None
+) -> Iterator[pa.Table]:
+    from tidestate.operators.inspect.history.bounds import BoundUnit
+    from tidestate.recovery.inspect.rows import value_of_text
+    from tidestate.statestore.errors import UsageError
+
+    unit = BoundUnit(asked.timed(side))
+    bounds = [None if text is None else unit.place(text) for text in (start, end)]
+    kinds = asked.key
+    given = {
+        name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text for name, text in key.items()
+    }
+    if asked.sides:
+        names = asked.message_key(side)["session"]
+        if given and sorted(given) != sorted(names):
+            raise UsageError(
+                "sessions of a join are found by their whole key", code="window-key", key=names, given=sorted(given)
+            )
+        rows = asked.get_windows(*bounds, key=tuple(given[name] for name in names) if given else None, side=side)
+        yield rows.slice(0, 0)
+        yield rows
+        return
+    chosen = values if values is not None else [name for name in asked.results if name not in asked.own_functions]
+    yield from asked.scan_windows(*bounds, key=given or None, values=chosen)

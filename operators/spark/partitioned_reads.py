@@ -1,0 +1,40 @@
+"""State that Spark's tasks read, each of them a state partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from tidestate.statestore.errors import UsageError
+
+ReadPartition = Callable[[int], Iterable[pa.Table]]
+"""The rows of a state partition, in tables of bounded size. A task calls it, so it can be pickled."""
+
+
+def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range, schema: pa.Schema) -> DataFrame:
+    """What ``read`` finds in these partitions, with the columns of ``schema``. Nothing is read before Spark needs it.
+
+    Raises `UsageError` for a type that Spark has not.
+    """
+    try:
+        columns = from_arrow_schema(pa.schema([pa.field(field.name, _plain(field.type)) for field in schema]))
+    except (PySparkException, TypeError) as error:
+        raise UsageError(f"Spark has no such type ({error})", code="spark-type", columns=schema.names) from None
+    numbers = session.range(partitions.start, partitions.stop, 1, max(1, len(partitions)))
+    return numbers.mapInArrow(partial(_read, read, to_arrow_schema(columns, timezone="UTC")), columns)
+
+
+def _read(read: ReadPartition, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for rows in read(number):
+                yield from rows.cast(schema).to_batches()
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -1,0 +1,100 @@
+"""Which windows, messages and identities are forgotten: by lateness, and later where a retention keeps more. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
+from tidestate.operators.windows.messages.window_metadata import ending, expire_windows, get_sessions
+from tidestate.operators.windows.names import END, START
+from tidestate.statestore.messages.reads import messages_for
+from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound
+from tidestate.statestore.messages.retire import retire
+from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
+
+
+def forget_passed(plan: MessageWindows, state: OverlayView, at: StepTimes) -> bool:
+    """Forget windows that are over, their messages, and which messages there were; whether any window was."""
+    over = _over(plan, state, at.after)
+    if over is None:
+        return False
+    was, bound = plan.forgotten_at(state, at.before), plan.needless_at(over)
+    ended = None
+    if plan.sessions:
+        ended = ending(plan.metadata, state, None, over)
+        if plan.messages is not None and ended.num_rows:
+            state.apply(_retired(plan, plan.messages, state, ended))
+    further = bound is not None and (was is None or bound > was)
+    if bound is not None:
+        state.apply(_up_to(plan, state, bound if further or was is None else was))
+    state.apply(expire_windows(plan.metadata, over))
+    return further if ended is None else bool(ended.num_rows)
+
+
+def horizon_after(plan: MessageWindows, state: OverlayView, watermark: int) -> ChangeSet:
+    """Changes of the marks of the horizon, for the next step: where from the newest message on the number or size is
+    reached, but not ahead of the watermark, as windows there have not fired.
+    """
+    tables = plan.messages
+    if not plan.horizon or tables is None:
+        return {}
+    by_size = replace(tables, retention=replace(tables.retention, time=None))
+    bound = retention_bound(by_size, state, tables.sizes.schema.empty_table(), None)
+    now = max(plan.gone_us, BEGINNING_US if bound is None else min(bound + 1, watermark))
+    rows = [{"mark": HORIZON, "at": now}, {"mark": HORIZON_BEFORE, "at": plan.gone_us}]
+    real = [row for row in rows if row["at"] != BEGINNING_US]
+    return {tables.marks.name: TableChanges(merge=pa.Table.from_pylist(real, tables.marks.schema))} if real else {}
+
+
+def _up_to(plan: MessageWindows, state: OverlayView, bound: int) -> ChangeSet:
+    """Changes that forget messages, but for those of sessions, and identities up to a position."""
+    tables = plan.messages or plan.identities
+    changes = {tables.seen.name: TableChanges(expire=bound)}
+    if plan.messages is not None and not plan.sessions:
+        changes[tables.messages.name] = TableChanges(expire=bound)
+    if plan.retention is None:
+        return changes
+    if tables.counts_sizes and not plan.sessions:
+        changes[tables.sizes.name] = TableChanges(expire=slot_bound(tables, bound))
+    if plan.horizon:
+        return changes
+    marks = read_marks(tables, state)
+    if marks.bound is None or bound > marks.bound:
+        changes[tables.marks.name] = marks.changed_to(tables, Marks(marks.newest, bound))
+    return changes
+
+
+def _over(plan: MessageWindows, state: OverlayView, watermark: int) -> int | None:
+    """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
+    over = plan.over_at(watermark)
+    if over is None or plan.retention is None or plan.messages is None or plan.horizon:
+        return over
+    tables = plan.messages
+    newest = read_marks(tables, state).newest
+    bound = retention_bound(tables, state, tables.sizes.schema.empty_table(), newest)
+    return None if bound is None else min(over, bound + 1)
+
+
+def _retired(plan: MessageWindows, tables: MessageTables, state: StateView, ended: pa.Table) -> ChangeSet:
+    """Changes that delete the messages of sessions that have ``ended``, but for those that another one may hold."""
+    asked = {name: ended[name] for name in tables.session_names or tables.equal_names}
+    of = "time" if tables.layout.by_time else "offset"
+    asked[f"start_{of}"] = ended[START].cast(pa.int64())
+    asked[f"end_{of}"] = plan.last_instants(ended)
+    rows = messages_for(tables, state, pa.table(asked)).rows
+    if not plan.in_cells and plan.rule == "window" and rows.num_rows:
+        at = rows[tables.position].cast(pa.int64())
+        asked_for = with_key(plan, rows, plan.group_keys).append_column("start", at)
+        holding = get_sessions(plan.metadata, state, asked_for.append_column("end", pc.add(at, 1)))
+        later = holding.rows[END].cast(pa.int64()).to_numpy() > int(pc.max(ended[END].cast(pa.int64())).as_py())
+        rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), np.asarray(holding.request_index)[later])))
+    return retire(tables, state, rows)

@@ -1,0 +1,73 @@
+"""Who a message is: its origin and its offset, from one, none or several columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.spec.arrowtypes import type_text
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The ``origins``, columns of these types, and the ``offset``, a column of whole numbers.
+
+    Tables have one origin: 0 without a column; the column; or text of several with a slash between them
+    (``orders/0``), in which a slash within a value is ``\\/`` and a backslash two.
+    """
+
+    origins: tuple[pa.Field, ...]
+    offset: str
+
+    @property
+    def columns(self) -> list[str]:
+        """All columns, in the order by which messages of one time are sorted."""
+        return [*(field.name for field in self.origins), self.offset]
+
+    @cached_property
+    def origin(self) -> str | None:
+        """The column that is the origin as it is."""
+        return self.origins[0].name if len(self.origins) == 1 else None
+
+    @cached_property
+    def origin_type(self) -> str:
+        """The type of origins in tables."""
+        if len(self.origins) == 1:
+            return type_text(self.origins[0].type)
+        return "string" if self.origins else "int8"
+
+    def origin_of(self, rows: pa.Table) -> Values:
+        """The origin of each row."""
+        if self.origin is not None:
+            return rows[self.origin]
+        if not self.origins:
+            return pa.array(np.zeros(rows.num_rows, np.int8))
+        parts = [_escaped(rows[field.name].cast(pa.string())) for field in self.origins]
+        return pc.binary_join_element_wise(*parts, "/")
+
+    def check_known(self, rows: pa.Table, also: Sequence[str] = ()) -> None:
+        """Raise `UsageError` for a row without an identity, or with a null in one of these columns."""
+        if nulls := [name for name in (*self.columns, *also) if rows[name].null_count]:
+            raise UsageError(
+                "columns of an identity, and those of equal=, hold no null: leave such rows out",
+                code="message-null",
+                columns=nulls,
+            )
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Origin and offset of each row, as tables have them."""
+        return pa.table({ORIGIN: self.origin_of(rows), OFFSET: rows[self.offset].cast(pa.int64())})
+
+
+def _escaped(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    for special in ("\\", "/"):
+        text = pc.replace_substring(text, special, "\\" + special)
+    return text

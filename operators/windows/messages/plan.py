@@ -1,0 +1,54 @@
+"""The plan of windows whose messages are known by an identity. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tidestate.operators.plan.plan import Arrival
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.windows.messages.rebuild import put_back
+from tidestate.operators.windows.messages.record import record_taken
+from tidestate.operators.windows.messages.step import message_step
+from tidestate.operators.windows.messages.tables import MessageWindows
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.statestore.arrays import Times
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessagePlan(MessageWindows, WindowPlan):
+    """Events are sent to the state partition of their key as they are. There those that are known drop out, before
+    anything else is decided about them.
+    """
+
+    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+        return self.sent(accepted)
+
+    def window_rows(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+        return WindowPlan.arrive(self, accepted, times, arrival)
+
+    def taking(
+        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
+    ) -> Transition:
+        if not self.triggers.finishes:
+            return super().taking(view, arriving, at, step)
+
+        def recorded(rows: pa.Table) -> Transition:
+            moved = step(rows)
+            return replace(moved, changes={**moved.changes, **record_taken(self, view, rows, moved.rejected, at)})
+
+        return super().taking(view, arriving, at, recorded)
+
+    def window_step(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+        return WindowPlan.step(self, view, rows, at)
+
+    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+        if at.rebuilding:
+            return put_back(self, view, arriving, at)
+        state = OverlayView(view, self.tables)
+        moved = message_step(self, state, arriving, at).moved
+        return replace(moved, changes=state.changes())

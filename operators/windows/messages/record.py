@@ -1,0 +1,270 @@
+"""What is recorded of accepted messages: themselves, where something needs them again, and their windows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.describe.windows import Counted, Sliding
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
+from tidestate.operators.windows.counting import count_windows, number
+from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
+from tidestate.operators.windows.groups import column_numbers, int_bounds
+from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows
+from tidestate.operators.windows.messages.window_metadata import add_messages, extend
+from tidestate.operators.windows.names import COUNTED, END, EVENT, NO_KEY, START
+from tidestate.operators.windows.sessions import merge_sessions
+from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.errors import expect, of_type
+from tidestate.statestore.messages.retention import tally
+from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.lists import places_within, struct_fields
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
+
+Pairs: TypeAlias = tuple[Numbers, Numbers, Numbers]
+"""Indices of messages, starts and ends of windows."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Messages and metadata in one change set; ``newest`` is the latest start of a window that got a message."""
+
+    changes: ChangeSet
+    newest: int | None
+
+
+def record(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> Recorded:
+    """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
+    if not accepted.num_rows:
+        return Recorded({}, None)
+    numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
+    refused = _refused_by_rule(plan, view, accepted, at) if plan.metadata.refuses else None
+    pairs, kept = message_windows(plan, accepted, numbers, at), None
+    if numbers is not None:  # what lies between counted windows is needed by none
+        pairs, kept = iter([every := next(pairs)]), np.zeros(accepted.num_rows, bool)
+        kept[every[0]] = True
+    return _recorded(plan, view, accepted, pairs, refused, numbers, at, kept)
+
+
+def record_taken(
+    plan: MessageWindows, view: StateView, rows: pa.Table, rejected: pa.Table | None, at: StepTimes
+) -> ChangeSet:
+    """As `record`, where triggers finish: of ``rows`` of `GroupTables.taken` those that their windows have not
+    ``rejected``.
+    """
+    if not rows.num_rows:
+        return {}
+    fields, numbers = struct_fields(rows[EVENT].combine_chunks()), None
+    events = pa.table(dict(zip(plan.input_schema.names, fields, strict=True)))
+    if isinstance(plan.kind, Counted):
+        numbers = _numbers(plan, view, events)
+        index, starts, ends = next(message_windows(plan, events, numbers, at))
+    else:
+        index, count = ranks(plan.known_by.of(events))
+        events = events.take(pa.array(firsts(index, count)))
+        starts, ends = column_numbers(rows, START), column_numbers(rows, END)
+    out = np.zeros(len(index), bool)
+    if rejected is not None:
+        out = _are_rejected(plan, plan.known_by.of(events).take(pa.array(index)), starts, rejected)
+    taken, refused = (index[~out], starts[~out], ends[~out]), None
+    kept = np.zeros(events.num_rows, bool)
+    kept[index[~out]] = True
+    if plan.metadata.refuses:
+        both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, at), strict=True)
+        places, begins, over = (np.concatenate(pair) for pair in both)
+        refused = places, begins, over
+    return _recorded(plan, view, events, [taken], refused, numbers, at, kept).changes
+
+
+def _recorded(
+    plan: MessageWindows,
+    view: StateView,
+    accepted: pa.Table,
+    pairs: Iterable[Pairs],
+    refused: Pairs | None,
+    numbers: Numbers | None,
+    at: StepTimes,
+    kept: Flags | None = None,
+) -> Recorded:
+    """Of ``accepted`` messages, each once: what is in a window by ``pairs``, and what windows ``refused``. Those that
+    are not ``kept`` (by default all are) were refused by all of their windows.
+    """
+    parts, newest, again = [], None, []
+    for index, starts, ends in pairs:
+        batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
+        parts.append(_sessions(plan, view, batch, at) if plan.sessions else add_messages(plan.metadata, batch))
+        newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
+        if refused is not None and at.reprocessing:
+            again.append(plan.metadata.refused.conform_keys(batch))
+    changes = {**_messages(plan, view, accepted, numbers, at, kept), **_together(plan, parts)}
+    if refused is not None:
+        index, starts, ends = refused
+        batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
+        put = plan.metadata.refused.conform(batch if kept is None else batch.filter(pa.array(kept[index])))
+        changes[plan.metadata.refused.name] = TableChanges(pa.concat_tables(again) if again else None, put)
+    return Recorded(changes, newest)
+
+
+def record_between(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> ChangeSet:
+    """Store the ``accepted`` messages that lie between windows, which no step of windows sees."""
+    between = between_windows(plan, accepted)
+    return _messages(plan, view, accepted.filter(pa.array(between)), None, at) if between.any() else {}
+
+
+def between_windows(plan: MessageWindows, events: pa.Table) -> Flags:
+    """Which events lie between windows that leave gaps."""
+    kind = plan.kind
+    if not isinstance(kind, Sliding) or kind.slide <= kind.size or not events.num_rows:
+        return np.zeros(events.num_rows, bool)
+    times = events[plan.event_time].cast(pa.int64()).to_numpy()
+    none: Flags = sliding_windows(kind, times, events)[1] == 0
+    return none
+
+
+def latest_start(plan: MessageWindows, changes: ChangeSet) -> int | None:
+    """The latest start of a window whose metadata changes."""
+    made = changes.get(plan.metadata.windows.name)
+    starts = [rows[START].cast(pa.int64()) for rows in (made.put, made.merge) if rows] if made is not None else []
+    return max((int(pc.max(one).as_py()) for one in starts if len(one)), default=None)
+
+
+def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> Pairs:
+    """``accepted`` messages with each window that was closed to them, of those that are still known."""
+    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    nothing = np.zeros(0, np.int64)
+    if plan.rule != "window" or at.reprocessing or at.before == BEGINNING_US:
+        return nothing, nothing, nothing
+    kind, expired = of_type(plan.kind, Sliding), view[plan.metadata.refused.name].expired
+    low = None if expired is None else expired + kind.size
+    first, counts = sliding_windows(kind, times, accepted, low, last_refused(plan, at.before, reprocessing=False))
+    index = np.repeat(np.arange(len(times)), counts)
+    ends = first[index] + places_within(counts) * kind.slide
+    return index, ends - kind.size, ends
+
+
+def _are_rejected(plan: MessageWindows, identities: pa.Table, starts: Numbers, rejected: pa.Table) -> Flags:
+    """Which (message, window) pairs are rows of the late ledger. A session's row names the one that refused it."""
+    gone = plan.known_by.of(rejected)
+    if not plan.sessions:
+        gone = gone.append_column(START, rejected[START].cast(pa.int64()))
+        identities = identities.append_column(START, pa.array(starts))
+    (of_gone, of_pairs), count = shared_ranks([gone, identities])
+    rejects: Flags = lasts(of_gone, count)[of_pairs] >= 0
+    return rejects
+
+
+def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
+    """Rows of messages and windows as the metadata takes them: key, bounds, origin, offset."""
+    columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+    names = [*(plan.key_names or [NO_KEY]), START, END, ORIGIN, OFFSET]
+    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
+    identity = plan.known_by.of(rows)
+    return pa.table([*columns, *bounds, identity[ORIGIN], identity[OFFSET]], names=names)
+
+
+def _together(plan: MessageWindows, parts: list[ChangeSet]) -> ChangeSet:
+    """What bands of pairs amount to: merges, where there are several."""
+    if len(parts) < 2:
+        return parts[0] if parts else {}
+    return {
+        spec.name: TableChanges(
+            merge=combined_parts(spec, [rows for part in parts if (rows := part[spec.name].merge)])
+        )
+        for spec in (plan.metadata.windows, plan.metadata.offsets)
+    }
+
+
+def message_windows(
+    plan: MessageWindows, accepted: pa.Table, numbers: Numbers | None, at: StepTimes
+) -> Iterator[Pairs]:
+    """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
+    kind = plan.kind
+    if isinstance(kind, Counted):
+        index, starts = count_windows(
+            expect(numbers, "messages of count windows are numbered"), kind.count, kind.step
+        )
+        yield index, starts, starts + kind.count
+        return
+    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    closed = None
+    if (plan.rule != "event" or at.reprocessing) and at.before != BEGINNING_US:
+        closed = last_refused(plan, at.before, reprocessing=at.reprocessing)
+    if isinstance(kind, Sliding):
+        first, counts = sliding_windows(kind, times, accepted, closed)
+        for index, nth in bands(counts, pairs_within(accepted, at.budget_bytes)):
+            ends = first[index] + nth * kind.slide
+            yield index, ends - kind.size, ends
+        return
+    index, starts, ends = assign_windows(kind, times, accepted)
+    if closed is not None:
+        open_ = ends > closed
+        index, starts, ends = index[open_], starts[open_], ends[open_]
+    yield index, starts, ends
+
+
+def _numbers(plan: MessageWindows, view: StateView, accepted: pa.Table) -> Numbers:
+    """Which of its key each message is, as the step will number it."""
+    keys = plan.group_keys
+    if not plan.key_names:
+        accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(accepted.num_rows, np.int8)))
+    asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
+    before = view[COUNTED].lookup(asked).rows
+    before = before.set_column(before.num_columns - 1, "count", pc.fill_null(before["count"], 0))
+    return number(keys, accepted, before)
+
+
+def _messages(
+    plan: MessageWindows,
+    view: StateView,
+    accepted: pa.Table,
+    numbers: Numbers | None,
+    at: StepTimes,
+    kept: Flags | None = None,
+) -> ChangeSet:
+    """Messages that are ``kept``; others are known as rejected ones are."""
+    tables = plan.messages
+    if tables is None:
+        return {}
+    rows = plan.as_messages(accepted)
+    if numbers is not None:
+        rows = rows.append_column(NUMBER, pa.array(numbers))
+    rows = tables.conform(rows)
+    if at.reprocessing:  # what comes back for one window may have been stored for others
+        new = ~np.asarray(view[tables.messages.name].lookup(tables.messages.conform_keys(rows)).found, bool)
+        rows, kept = rows.filter(pa.array(new)), None if kept is None else kept[new]
+    changes = {}
+    if kept is not None and not kept.all():
+        rejected, rows = (rows.filter(pa.array(some)) for some in (~kept, kept))
+        changes[plan.identities.seen.name] = plan.known_as_rejected(view, rejected)
+    changes[tables.messages.name] = TableChanges(put=tables.messages.conform(rows))
+    if tables.counts_sizes:
+        changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows))
+    return changes
+
+
+def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, at: StepTimes) -> ChangeSet:
+    """The same merging as in the step, so that metadata and groups tell of the same sessions."""
+    keys, spec = plan.group_keys, plan.metadata.windows
+    asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
+    stored = view[spec.name].ranges(asked).rows.select([*keys, START, END])
+    if at.before != BEGINNING_US and not at.reprocessing:
+        stored = open_to(plan, stored, at.before)
+    merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
+    becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
+    old, new = stored.num_rows, batch.num_rows
+    for name in (START, END):
+        batch = batch.set_column(batch.column_names.index(name), name, becomes[name].slice(old, new))
+    replaced = stored.select([*keys, START])
+    replaced = replaced.append_column("new_start", becomes[START].slice(0, old))
+    replaced = replaced.append_column("new_end", becomes[END].slice(0, old))
+    touched = np.isin(merged.owner[:old], merged.owner[old:])
+    return extend(plan.metadata, view, batch, replaced.filter(pa.array(touched)))

@@ -1,0 +1,78 @@
+"""One step of windows with messages on a view of their state: messages, then windows, then what is forgotten. Pure.
+
+Everything is laid over the overlay it is given, in the order of the design (SAMZA-552): a message and the last offset
+of its windows before anything that follows from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from tidestate.operators.plan.ledger import INCOMPLETE_PANES
+from tidestate.operators.plan.step_result import StepResult
+from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.due import least, least_stored
+from tidestate.operators.windows.messages.forgetting import forget_passed, horizon_after
+from tidestate.operators.windows.messages.full_windows import forget_full
+from tidestate.operators.windows.messages.intake import admit_messages
+from tidestate.operators.windows.messages.reading import incomplete_panes, read_windows
+from tidestate.operators.windows.messages.record import Recorded, latest_start, record, record_between
+from tidestate.operators.windows.messages.tables import MessageWindows
+from tidestate.operators.windows.names import END, GROUPS
+from tidestate.statestore.spec.changes import Ranges
+from tidestate.statestore.table.overlay import OverlayView
+
+
+def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+    """Record the ``arriving`` messages that are new, advance time, fire what is due, drop what is over."""
+    plan = plan.within(state)
+    admitted = admit_messages(plan, state, arriving, at)
+    if plan.triggers.finishes:  # then windows say what they take
+        recorded = Recorded(record_between(plan, state, admitted.accepted, at), None)
+    else:
+        recorded = record(plan, state, admitted.accepted, at)
+    state.apply(recorded.changes)
+
+    def read(windows: pa.Table) -> Ranges:
+        return read_windows(plan, state, windows)
+
+    moved = plan.reading(read).window_step(state, admitted.rows, at)
+    state.apply(moved.changes)
+    if plan.triggers.finishes:
+        recorded = Recorded(moved.changes, latest_start(plan, moved.changes))
+    partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if at.incomplete else {}
+    if plan.by_number:
+        purged = forget_full(plan, state, moved.changes.get(GROUPS), at, read)
+    else:
+        purged = forget_passed(plan, state, at)
+    state.apply(horizon_after(plan, state, at.after))
+    ledgers = [rows for rows in (admitted.rejected, moved.rejected) if rows is not None]
+    moved = replace(
+        moved,
+        counters=total([admitted.counters, moved.counters, partly]),
+        rejected=pa.concat_tables(ledgers) if ledgers else None,
+        due_mark=_due_mark(plan, state, recorded, at, moved.due_mark),
+    )
+    return StepResult(moved, purged, recorded.newest)
+
+
+def _due_mark(
+    plan: MessageWindows, state: OverlayView, recorded: Recorded, at: StepTimes, windows: int | None
+) -> int | None:
+    """That of the ``windows``, or an earlier one at which messages of a session go; None with a retention, as what it
+    drops follows from the messages of each state partition.
+    """
+    if plan.retention is not None or windows is None:
+        return None
+    if plan.messages is None or not plan.sessions or plan.retain_us is None or at.after == END_US:
+        return windows
+    ends, over = plan.metadata.ends.name, plan.over_at(at.after)
+    new = recorded.changes[ends].put if ends in recorded.changes else None
+    bound = BEGINNING_US if over is None else over
+    first = END_US if new is None else least([new], END, bound)
+    if at.due_mark is None:
+        first = least_stored(state, ends, END, bound, first)
+    return min(windows, first + max(plan.allowed_us, plan.retain_us), END_US)

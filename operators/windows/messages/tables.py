@@ -1,0 +1,291 @@
+"""The plan of windows whose messages are known by an identity: its tables, and functions that read messages. Pure."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
+from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Arrival
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.assignment import FIRST_US, LAST_US
+from tidestate.operators.windows.messages.identity import Identity
+from tidestate.operators.windows.messages.window_metadata import WindowTables
+from tidestate.operators.windows.names import END, NO_KEY
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.arrays import Times, Values
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.messages.identities import first_of_each
+from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.messages.retention import read_marks
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
+from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.changes import Ranges, TableChanges
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
+from tidestate.statestore.table.fold import combine_values
+from tidestate.statestore.table.sorting import order
+
+NUMBER = "_number"
+"""Of messages in counted windows: which of its key it is."""
+FOR_WINDOW = "_for_window"
+"""Of late events that are reprocessed for one window: its start."""
+_GENERATED = (Column(RECEIVED, "int64"), Column(REFUSED, "string"))
+HORIZON, HORIZON_BEFORE = "horizon", "horizon_before"
+"""Marks of the end of the latest window that is closed, in this step and in the one before."""
+METADATA = "metadata"
+"""The name of the tables of window metadata."""
+Read = Callable[[pa.Table], Ranges]
+"""The messages of each of some windows: rows with window bounds and key, as the groups table has them."""
+
+
+def _unread(windows: pa.Table) -> Ranges:
+    raise UsageError("messages are read within a step only", code="message-range", windows=windows.num_rows)
+
+
+@dataclass(frozen=True)
+class FromMessages(BoundAggregate):
+    """An aggregate that needs every message of a window: computed from the message store when the window emits."""
+
+    inner: BoundAggregate
+    names: tuple[tuple[str, str], ...]
+    """What each input column that it reads is called in the message store."""
+    turn: tuple[str, ...] = ()
+    """The columns of the message store that order the messages of a window; none for its own order."""
+    read: Read = _unread
+
+    @property
+    def state(self) -> tuple[Column, ...]:
+        """Nothing of its own: the messages are the state."""
+        return ()
+
+    @property
+    def result_type(self) -> pa.DataType:
+        return self.inner.result_type
+
+    def lift(self, events: pa.Table) -> list[Values]:
+        """Nothing."""
+        return []
+
+    def finish(self, partials: pa.Table) -> Values:
+        """Over all messages of each window."""
+        found = self.read(partials)
+        if self.turn:
+            sorted_by = found.rows.select(self.turn).add_column(0, "__window", found.request_index)
+            by_turn = pa.array(order(sorted_by))
+            found = Ranges(found.request_index.take(by_turn), found.rows.take(by_turn))
+        events = pa.table({name: found.rows[kept] for name, kept in self.names})
+        spec = TableSpec("of_messages", (Column("window", "int64"),), self.inner.state, None, self.inner.groups)
+        lifted = pa.table(self.inner.lift(events), schema=pa.schema(list(spec.schema)[1:]))
+        windows, owner = np.unique(np.asarray(found.request_index), return_inverse=True)
+        if not len(windows):
+            return pa.nulls(partials.num_rows, self.result_type)
+        values = self.inner.finish(combine_values(spec, lifted, owner, len(windows)))
+        if len(windows) == partials.num_rows:
+            return values
+        places = np.full(partials.num_rows, -1)
+        places[windows] = np.arange(len(windows))
+        return values.take(pa.array(places, mask=places < 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageWindows(GroupTables):
+    """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
+
+    classifies_late = True
+
+    known_by: Identity
+    identities: MessageTables
+    messages: MessageTables | None
+    metadata: WindowTables
+    retention: Retention | None
+    horizon: bool = False
+    """Whether the number or size of messages says how late one may be: then each state partition has a `gone_us` of
+    its own.
+    """
+
+    @property
+    def named_by(self) -> list[str]:
+        """With the columns of the identity."""
+        return list(dict.fromkeys([*super().named_by, *self.known_by.columns]))
+
+    @property
+    def replayable(self) -> tuple[str, ...]:
+        """The messages, but not where their numbers, or what a CTI or buffer did with them, depend on how they had
+        arrived; nor where a read of a window has others than it took: with lifetimes those from before its start are
+        missing, and where windows refuse messages by themselves, those of others are there.
+        """
+        by_arrival = self.by_number or self.watermarks.filters_rows or self._refuse_apart
+        return () if self.messages is None or by_arrival or self.touching else (self.messages.name,)
+
+    @property
+    def _refuse_apart(self) -> bool:
+        """Whether a window that is retained may refuse a message that another one stores."""
+        retained = self.retain_us != 0 or self.retain_windows is not None or self.retention is not None
+        return retained and (self.overlapping or self.sessions) and (self.rule == "window" or self.by_offset)
+
+    @property
+    def reads_messages(self) -> bool:
+        """Whether a function reads the messages of a window."""
+        return any(isinstance(aggregate, FromMessages) for aggregate in self.aggregates)
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        kept = self.messages
+        own = () if kept is None else (kept.messages, *((kept.sizes,) if kept.counts_sizes else ()))
+        return (*super().tables, *own, self.identities.seen, self.identities.marks, *self.metadata.specs)
+
+    @cached_property
+    def exchanged(self) -> TableSpec:  # type: ignore[override]
+        """The events themselves."""
+        names = set(self.key_names)
+        key = self.key_specs or (Column(self.known_by.offset, "int64"),)
+        names |= {column.name for column in key}
+        values = [Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names]
+        values += [Column(FOR_WINDOW, "int64")] if self.names_windows else []
+        values += _GENERATED if self.watermarks.filters_rows else ()
+        return TableSpec("rows", key, tuple(values))
+
+    def sent(self, events: pa.Table) -> pa.Table:
+        """Events as rows of `exchanged`. Raises `UsageError` for one without an identity."""
+        equal = self.messages.equal_names if self.messages is not None else []
+        self.known_by.check_known(events, [name for name in equal if name not in self.key_names])
+        if self.names_windows:
+            only = events[ONLY] if ONLY in events.column_names else pa.nulls(events.num_rows, pa.int64())
+            events = events.append_column(FOR_WINDOW, only)
+        for column in _GENERATED if self.watermarks.filters_rows else ():
+            if column.name not in events.column_names:
+                events = events.append_column(column.name, pa.nulls(events.num_rows, column.arrow))
+        return events.select(self.exchanged.schema.names).cast(self.exchanged.schema)
+
+    def events_in(self, arriving: pa.Table) -> pa.Table:
+        """The events in rows of `exchanged`."""
+        names = [column.name for column in _GENERATED] if self.watermarks.filters_rows else []
+        events = arriving.select([*self.input_schema.names, *names])
+        if FOR_WINDOW in arriving.column_names and arriving[FOR_WINDOW].null_count < arriving.num_rows:
+            events = events.append_column(ONLY, arriving[FOR_WINDOW])
+        return events
+
+    @abstractmethod
+    def window_rows(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+        """Accepted events as rows of `taken`."""
+
+    @abstractmethod
+    def window_step(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+        """The step of the windows alone, by rows of `taken`."""
+
+    def over_at(self, watermark: int) -> int | None:
+        """Windows that end at or before this are over by lateness; None while that is none, and in the end all."""
+        over = self.expired_at(watermark)
+        return None if over in (BEGINNING_US, END_US) else over
+
+    def last_instants(self, windows: pa.Table) -> pa.ChunkedArray:
+        """The last position at which each of these windows may hold a message. Sessions of a constant gap may overlap
+        one that is closed to their messages; all of its own are a gap before its end.
+        """
+        return pc.subtract(windows[END].cast(pa.int64()), self.gap if self.in_cells else 1)
+
+    def needless_at(self, over: int) -> int | None:
+        """Messages at or before this are in no window that ends after ``over``, and too late for any."""
+        kind = self.kind
+        if self.by_number:
+            return over - 1 if self.identities.layout.by_time else None
+        if isinstance(kind, Sliding):
+            return min(kind.oldest_slice_after(over), over) - 1
+        if isinstance(kind, Sessions):
+            # Of a gap of its own a message is known until that is over, see `known_until`.
+            return over - 1 if self.rule == "event" or kind.gap_column is not None else over - kind.gap
+        return over - 1 if self.messages is None and self.rule == "event" else None
+
+    def forgotten_at(self, view: StateView, watermark: int) -> int | None:
+        """Identities at or before this position are forgotten at this watermark; None for none."""
+        if self.by_number and not self.identities.layout.by_time:
+            return view[self.identities.seen.name].expired
+        if self.retention is not None and not self.horizon and not self.by_number:
+            return read_marks(self.identities, view).bound
+        over = self.over_at(watermark)
+        return None if over is None else self.needless_at(over)
+
+    def within(self, view: StateView) -> Self:
+        """The plan with the horizon that this state has: windows that end at or before it are closed."""
+        if not self.horizon:
+            return self
+        found = view[self.identities.marks.name].lookup(pa.table({"mark": [HORIZON, HORIZON_BEFORE]}))
+        now, before = (BEGINNING_US if at is None else at for at in found.rows["at"].to_pylist())
+        return replace(self, gone_us=max(self.gone_us, now), closed_us=max(self.gone_us, before))
+
+    @property
+    def layout(self) -> Layout | None:
+        """The key layout of the messages."""
+        return self.messages.layout if self.messages else None
+
+    def reading(self, read: Read) -> Self:
+        """The same plan with its functions over messages reading by ``read``."""
+        given = tuple(replace(a, read=read) if isinstance(a, FromMessages) else a for a in self.aggregates)
+        return replace(self, aggregates=given)
+
+    def known_as_rejected(self, view: StateView, rows: pa.Table) -> TableChanges:
+        """Changes by which the messages with these identities are known under another position than their own."""
+        seen = self.identities.seen
+        known = view[seen.name].lookup(seen.conform_keys(rows))
+        place = pc.add(known.rows["position"].cast(pa.int64()), 1).cast(seen.values[0].arrow)
+        found = known.rows.set_column(known.rows.column_names.index("position"), "position", place).filter(
+            known.found
+        )
+        once = first_of_each(found.select(seen.key_names)) == np.arange(found.num_rows)
+        return TableChanges(put=seen.conform(found.filter(pa.array(once))))
+
+    def message_column(self, name: str) -> str:
+        """What an input column is called in the message store."""
+        return {self.event_time: MESSAGE_TIME, self.known_by.origin: ORIGIN, self.known_by.offset: OFFSET}.get(
+            name, name
+        )
+
+    def as_messages(self, rows: pa.Table) -> pa.Table:
+        """Events with the columns of the message store."""
+        origin = None if self.known_by.origin is not None else self.known_by.origin_of(rows)
+        rows = rows.rename_columns([self.message_column(name) for name in rows.column_names])
+        if origin is not None:
+            rows = rows.append_column(ORIGIN, origin)
+        if self.by_offset:
+            rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
+        if self.messages is not None and self.messages.layout.by_session and not self.key_names:
+            rows = rows.append_column(NO_KEY, pa.array(np.zeros(rows.num_rows, np.int8)))
+        return rows
+
+
+def with_key(plan: MessageWindows, windows: pa.Table, names: Sequence[str]) -> pa.Table:
+    """These columns of windows, with the constant key of a stream without one."""
+    if NO_KEY in names and NO_KEY not in windows.column_names:
+        windows = windows.append_column(NO_KEY, pa.array(np.zeros(windows.num_rows, np.int8)))
+    return windows.select(names)
+
+
+def of_tuples(kind: Windows) -> bool:
+    """Whether windows are of messages, by number or by offset."""
+    return isinstance(kind, Counted) or kind.by_offset
+
+
+def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str, by: tuple[str, ...]) -> WindowTables:
+    """Of windows of this kind, by these key columns; spread over state partitions ``by`` some of them."""
+    if isinstance(kind, Sessions):
+        return WindowTables(
+            "tuple" if kind.by_offset else "time", None, keys, origin=origin, name=METADATA, partition_by=by
+        )
+    if of_tuples(kind):
+        return WindowTables("tuple", _length(kind), keys, origin=origin, name=METADATA, partition_by=by)
+    size = LAST_US - FIRST_US if isinstance(kind, Global) else of_type(kind, Sliding).size
+    return WindowTables("time", size, keys, origin=origin, name=METADATA, partition_by=by)
+
+
+def _length(kind: Windows) -> int:
+    return kind.count if isinstance(kind, Counted) else of_type(kind, Sliding).size

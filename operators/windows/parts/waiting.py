@@ -1,0 +1,176 @@
+"""Windows in parts as the watermark would find them if it passed them now, with no more input. Pure.
+
+They are put together a band of window ends at a time, each of about `BAND_ROWS` windows: so memory does not grow with
+the number of windows. A partition whose parts are few is one band.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.gather import gather_groups, groups_with
+from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END
+from tidestate.operators.windows.parts.cells import ready_sessions
+from tidestate.operators.windows.parts.coarse import has_coarse
+from tidestate.operators.windows.parts.ready import due_windows
+from tidestate.operators.windows.parts.slices import as_arriving
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyrange import KeyRange, key_range
+from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
+from tidestate.statestore.table.sorting import lasts, shared_ranks
+
+BAND_ROWS = 1 << 18
+"""About how many windows a band has."""
+_FASTER = 8
+"""A band is at most so many times as long as the one before."""
+
+
+@dataclass
+class _Pace:
+    """How long the next band is, in slides or cells; by the number of windows in the one before."""
+
+    length: int = 1
+
+    def took(self, rows: int) -> None:
+        """Adapt to a band with so many windows."""
+        self.length = max(1, min(self.length * _FASTER, self.length * BAND_ROWS // max(1, rows)))
+
+
+def windows_ending(plan: GroupTables, view: StateView, low: int, high: int) -> Iterator[pa.Table]:
+    """Stored rows of ``groups`` with ``low < end <= high``; parts are not looked at."""
+    names = plan.groups.key_names
+    if names[0] == END:
+        yield from view[GROUPS].scan(key_range(_from(low), _to(high)))
+        return
+    for rows in view[GROUPS].scan():
+        ends = column_numbers(rows, END)
+        inside = (ends > low) & (ends <= high)
+        yield rows if inside.all() else rows.filter(pa.array(inside))
+
+
+def windows_wait(plan: GroupTables, view: StateView) -> bool:
+    """Whether windows are in parts."""
+    return plan.has_parts and _first(view, PARTS, key_range()) is not None
+
+
+def waiting_windows(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    """Windows with ``low < end <= high``, where ``low`` is at the watermark or later (of sessions: at the watermark):
+    those in parts and the stored ones, as rows of ``groups``.
+    """
+    bands = _sessions if plan.in_cells else _fixed
+    return bands(plan, view, low, high, budget_bytes)
+
+
+def _fixed(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    kind, pace = plan.slices, _Pace()
+    one_band = _few(plan, view, -(-kind.size // kind.slide))
+    coarse = plan.orderless and has_coarse(plan, view, low)
+    while low < high and (first := _next_end(plan, view, low)) is not None and first <= high:
+        last = high if one_band else min(high, first + (pace.length - 1) * kind.slide)
+        at = StepTimes(first - 1, last, budget_bytes=budget_bytes)
+        empty = plan.parts.schema.empty_table()
+        due = due_windows(plan, view, empty, at, plan.coarse.schema.empty_table() if coarse else None)
+        rows = _with_stored(plan, view, as_arriving(plan, due), at)
+        yield rows
+        pace.took(rows.num_rows)
+        low = last
+
+
+def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, at: StepTimes) -> pa.Table:
+    """The windows of a band, from parts and from ``groups``."""
+    stored = pa.concat_tables([plan.groups.schema.empty_table(), *windows_ending(plan, view, at.before, at.after)])
+    if not windows.num_rows:
+        return stored
+    if not stored.num_rows:
+        return plan.groups.conform(groups_with(plan, view, windows, at))
+    (of_windows, of_stored), count = shared_ranks([rows.select(plan.identity) for rows in (windows, stored)])
+    alone = stored.filter(pa.array((lasts(of_windows, count) < 0)[of_stored]))
+    return pa.concat_tables([alone, plan.groups.conform(groups_with(plan, view, windows, at))])
+
+
+def _next_end(plan: GroupTables, view: StateView, low: int) -> int | None:
+    """The first window end after ``low`` of which something is stored."""
+    kind = plan.slices
+    after = None if low == BEGINNING_US else (kind.oldest_slice_after(low) + 1,)
+    found = []
+    if (part := _first(view, PARTS, key_range(after))) is not None:
+        first, _ = kind.windows_of(column_numbers(part, SLICE_END), None if low == BEGINNING_US else low)
+        found.append(int(first[0]))
+    if (group := _first(view, GROUPS, key_range(_from(low)))) is not None:
+        found.append(int(column_numbers(group, END)[0]))
+    return min(found, default=None)
+
+
+def _sessions(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    pace, gap = _Pace(), plan.gap
+    state = OverlayView(view, (plan.parts, plan.groups, plan.ends, plan.clock, plan.marks))
+    one_band = _few(plan, view, 1)
+    empty = plan.parts.schema.empty_table()
+    moved: Numbers = np.empty(0, np.int64)  # cells that bands have added to: a scan of an overlay reads all of it
+    while low < high and (first := _next_cell(plan, view, low, moved)) is not None:
+        last = END_US if one_band else (first + pace.length) * gap - 1
+        at = StepTimes(low, last, budget_bytes=budget_bytes)
+        ready = ready_sessions(plan, state, empty, at)
+        gathered = gather_groups(replace(plan, order=()), state, ready.arriving, at, ready.alone)
+        made, gone = plan.groups.conform(gathered.groups), gathered.replaced
+        ends = column_numbers(made, END)
+        yield made.filter(pa.array((ends > low) & (ends <= min(last, high))))
+        # Late events had begun these: what the band adds to them is in parts no more.
+        grown = made.filter(pa.array(ends > last))
+        state.apply(
+            {
+                **ready.changes,
+                GROUPS: TableChanges(delete=plan.groups.conform_keys(gone), put=grown),
+                ENDS: TableChanges(delete=plan.ends.conform_keys(gone), put=plan.ends.conform(grown)),
+            }
+        )
+        cells = [moved[moved > last // gap], column_numbers(grown, END) // gap]
+        if (carried := ready.changes[PARTS].merge) is not None:
+            cells.append(column_numbers(carried, CELL) >> 1)
+        moved = np.unique(np.concatenate(cells))
+        pace.took(made.num_rows)
+        low = last
+
+
+def _next_cell(plan: GroupTables, view: StateView, low: int, moved: Numbers) -> int | None:
+    """The first cell with the end of an event, or of a stored session, after ``low``; or of those ``moved``."""
+    first = None if low == BEGINNING_US else (2 * ((low + 1) // plan.gap),)
+    found = [int(cell) for cell in moved[:1]]
+    if (part := _first(view, PARTS, key_range(first))) is not None:
+        found.append(int(column_numbers(part, CELL)[0]) >> 1)
+    if (session := _first(view, ENDS, key_range(_from(low)))) is not None:
+        found.append(int(column_numbers(session, END)[0]) // plan.gap)
+    return min(found, default=None)
+
+
+def _few(plan: GroupTables, view: StateView, windows_each: int) -> bool:
+    """Whether the parts, each in so many windows, are few enough for one band."""
+    rows = 0
+    for part in view[PARTS].scan(folded=False):
+        rows += part.num_rows
+        if rows * windows_each > BAND_ROWS:
+            return False
+    return True
+
+
+def _first(view: StateView, table: str, keys: KeyRange) -> pa.Table | None:
+    """The first row of a range; None where it is empty."""
+    return next((rows.slice(0, 1) for rows in view[table].scan(keys) if rows.num_rows), None)
+
+
+def _from(low: int) -> tuple[int] | None:
+    return None if low == BEGINNING_US else (low + 1,)
+
+
+def _to(high: int) -> tuple[int] | None:
+    return None if high == END_US else (high + 1,)

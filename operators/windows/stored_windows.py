@@ -1,0 +1,223 @@
+"""Questions to a state partition: which windows it holds, with what each would emit if it fired now. Pure.
+
+Windows that have fired, and those that are looked at before they are due, are rows of ``groups``; the others are put
+together from parts, as the watermark would find them. Rows that are held for their order are in no window yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.results import results
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import BUDGET_BYTES
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.groups import column_numbers
+from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
+from tidestate.operators.windows.parts.waiting import waiting_windows, windows_ending, windows_wait
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
+from tidestate.statestore.spec.keyhash import partition_of
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
+from tidestate.statestore.spec.store import StateView, TableView
+from tidestate.statestore.spec.tables import TIME, TableSpec
+
+Moment = int | datetime
+"""A time (a datetime, or microseconds since 1970 UTC), or an offset."""
+_FAR = 2**62
+EVENTS, EMITTED_PANES = "events", "panes"
+"""Columns of answers: the number of events of a window, and of the panes that it has emitted."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Windows that overlap ``start`` to ``end``, both inclusive, whose keys have these values; None is no bound.
+
+    ``values``: which results are computed; None for all.
+    """
+
+    start: int | None = None
+    end: int | None = None
+    keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    values: tuple[str, ...] | None = None
+
+    def computed(self, plan: Plan) -> list[BoundAggregate]:
+        """The aggregates of the plan that are computed."""
+        return [one for one in plan.aggregates if self.values is None or one.name in self.values]
+
+
+EVERY_WINDOW = Asked()
+
+
+def asked_for(
+    plan: Plan,
+    start: Moment | None = None,
+    end: Moment | None = None,
+    key: Any = None,
+    values: Sequence[str] | None = None,
+) -> Asked:
+    """The windows that overlap ``start`` to ``end``. ``key``: a value, a tuple if it has several columns, or some of
+    its columns with their values. Raises `UsageError` for what is no key, and no result, of these windows.
+    """
+    there = [one.name for one in plan.aggregates]
+    if wrong := sorted(set(values or ()) - set(there)):
+        raise UsageError("there is no such result", code="read-column", columns=there, found=wrong)
+    if key is None:
+        given: Mapping[str, Any] = {}
+    elif isinstance(key, Mapping):
+        given = key
+    else:
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) != len(plan.key_names):
+            why = "give a value for each column of the key" if plan.key_names else "these windows have no key"
+            raise UsageError(why, code="window-key", columns=plan.key_names, found=len(parts))
+        given = dict(zip(plan.key_names, parts, strict=True))
+    if wrong := sorted(set(given) - set(plan.key_names)):
+        raise UsageError(
+            "this is not in the key of the windows", code="window-key", columns=plan.key_names, found=wrong
+        )
+    types = {column.name: column.arrow for column in plan.key_specs}
+    keys = {name: value_of(value, types[name], name) for name, value in given.items()}
+    return Asked(_number(start), _number(end), keys, None if values is None else tuple(values))
+
+
+def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
+    """A value of a column of this type. Raises `UsageError` (``window-key``) for one of another type."""
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise UsageError(f"a value does not fit its column ({error})", code="window-key", column=name) from None
+
+
+def _number(at: Moment | None) -> int | None:
+    if at is None:
+        return None
+    number = int(pa.scalar(at, TIME).cast(pa.int64()).as_py()) if isinstance(at, datetime) else at
+    return max(-_FAR, min(_FAR, number))
+
+
+def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
+    """The columns of answers: bounds, key, results, `EVENTS`, `EMITTED_PANES`.
+
+    Where the key or a result has the name of one of the last two, this one ends with an underscore.
+    """
+    names = [START, END, *plan.key_names, *(aggregate.name for aggregate in asked.computed(plan))]
+    fields = [plan.pane_schema.field(name) for name in names]
+    numbers = [pa.field(name if name not in names else f"{name}_", pa.int64()) for name in (EVENTS, EMITTED_PANES)]
+    return pa.schema([*fields, *numbers])
+
+
+def windows_stored(
+    plan: GroupTables,
+    view: StateView,
+    watermark_us: int | None,
+    asked: Asked = EVERY_WINDOW,
+    budget_bytes: int = BUDGET_BYTES,
+) -> Iterator[pa.Table]:
+    """Windows by their end, with the columns of `answer_schema`, in tables of bounded size.
+
+    Windows of numbers, and sessions that have fired, come in the order of their keys.
+    """
+    for groups in stored_groups(plan, view, watermark_us, asked, budget_bytes):
+        rows = overlapping(groups, asked)
+        if plan.signed:
+            rows = rows.filter(pc.greater(rows[NET], 0))
+        if rows.num_rows:
+            columns = [rows[START], rows[END], *(rows[name] for name in plan.key_names)]
+            numbers = [rows[NET if plan.signed else ELEMENTS], rows[PANES]]
+            values = results(asked.computed(plan), rows)
+            yield pa.table([*columns, *values.columns, *numbers], schema=answer_schema(plan, asked))
+
+
+def stored_groups(
+    plan: GroupTables,
+    view: StateView,
+    watermark_us: int | None,
+    asked: Asked = EVERY_WINDOW,
+    budget_bytes: int = BUDGET_BYTES,
+) -> Iterator[pa.Table]:
+    """The windows as rows of ``groups``, each once; perhaps some that were not asked for."""
+    if asked.keys:
+        view = with_keys(view, plan.tables, asked.keys)
+    low, high = _ends(plan, asked)
+    if not windows_wait(plan, view):
+        yield from windows_ending(plan, view, low, high)
+        return
+    watermark = BEGINNING_US if watermark_us is None else watermark_us
+    if low < watermark:
+        yield from windows_ending(plan, view, low, min(watermark, high))
+    # A session may have begun before any of the bounds.
+    yield from waiting_windows(plan, view, watermark if plan.in_cells else max(watermark, low), high, budget_bytes)
+
+
+def partitions_of(by: Sequence[str] | None, keys: Mapping[str, pa.Scalar], partitions: int) -> range:
+    """The state partitions with rows of these key values: one, or all if a column is missing ``by`` which rows go to
+    partitions.
+    """
+    if not by or not set(by) <= set(keys) or partitions == 1:
+        return range(partitions)
+    owner = pa.table({name: pa.array([keys[name].as_py()], keys[name].type) for name in by})
+    number = int(partition_of(owner, partitions)[0])
+    return range(number, number + 1)
+
+
+def _ends(plan: GroupTables, asked: Asked) -> tuple[int, int]:
+    """A range of window ends, exclusive to inclusive, with all windows that are asked for."""
+    low = BEGINNING_US if asked.start is None else max(BEGINNING_US, asked.start)
+    if not plan.has_parts or plan.in_cells or asked.end is None:
+        return low, END_US
+    return low, max(BEGINNING_US, min(END_US, asked.end + plan.slices.size))
+
+
+def overlapping(rows: pa.Table, asked: Asked) -> pa.Table:
+    """The windows that overlap what is asked for."""
+    inside = np.ones(rows.num_rows, bool)
+    if asked.start is not None:
+        inside &= column_numbers(rows, END) > asked.start
+    if asked.end is not None:
+        inside &= column_numbers(rows, START) <= asked.end
+    return rows if inside.all() else rows.filter(pa.array(inside))
+
+
+class _TableOfKeys(TableView):
+    """The rows of a table whose columns have these values."""
+
+    def __init__(self, below: TableView, spec: TableSpec, keys: Mapping[str, pa.Scalar]) -> None:
+        self._below, self._keys = below, keys
+        lead = [name for place, name in enumerate(spec.key_names) if set(spec.key_names[: place + 1]) <= set(keys)]
+        self._prefix = tuple(keys[name].as_py() for name in lead)
+
+    @property
+    def expired(self) -> int | None:
+        return self._below.expired
+
+    def lookup(self, keys: pa.Table) -> Lookup:
+        return self._below.lookup(keys)
+
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+        return self._below.ranges(prefixes, lower, upper)
+
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        if self._prefix and keys.whole:
+            keys = key_range(prefix=self._prefix)
+        for rows in self._below.scan(keys, reverse=reverse, folded=folded):
+            for name, value in self._keys.items():
+                rows = rows.filter(pc.equal(rows[name], value))
+            yield rows
+
+
+def with_keys(view: StateView, specs: tuple[TableSpec, ...], keys: Mapping[str, pa.Scalar]) -> StateView:
+    """The state of windows that have these values in their keys, as scans see it. Tables without these columns are
+    left out.
+    """
+    of = {spec.name: spec for spec in specs if set(keys) <= set(spec.schema.names)}
+    return {name: _TableOfKeys(view[name], spec, keys) for name, spec in of.items()}

@@ -1,0 +1,230 @@
+"""A job whose state partitions all run in each round is the twin of one that skips those with nothing due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.process import examples
+from tidestate.operators import (
+    RETRACTING,
+    Harness,
+    advance_time,
+    after_count,
+    after_processing_time,
+    after_watermark,
+    all_of,
+    any_of,
+    count,
+    count_window,
+    every,
+    every_event_time,
+    every_processing_time,
+    generation,
+    join,
+    list_,
+    or_finally,
+    overlap_join,
+    repeatedly,
+    session,
+    session_join,
+    sliding,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.engine import level
+from tidestate.operators.engine.partition import Round
+from tidestate.recovery.log.checkpoint import Checkpoint
+
+SECOND = 1_000_000
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("n", pa.int64())])
+PARTITIONS = 7
+Event = tuple[int, str]
+
+
+def skipped(play: Callable[[Path], Any], folder: Path) -> int:
+    """How many steps were left out in a job that gave the same as one that leaves out none."""
+    runs: list[int] = []
+    real = level.run_partition
+
+    def run(round_: Round, partition: int, *rest: Any) -> Any:
+        runs.append(partition)
+        return real(round_, partition, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(level, "run_partition", run)
+        mine, some = play(folder / "a"), len(runs)
+        patch.setattr(Round, "due", lambda *_: True)
+        assert mine == play(folder / "b")
+    return len(runs) - 2 * some
+
+
+def rows(events: Sequence[tuple[int, str]], first: int = 0) -> pa.Table:
+    times = pa.array([at * SECOND for at, *_ in events], pa.int64()).cast(TIME)
+    numbers = pa.array(range(first, first + len(events)), pa.int64())
+    return pa.table([times, pa.array([key for _, key, *_ in events], pa.string()), numbers], schema=SCHEMA)
+
+
+def lines(panes: pa.Table) -> list[str]:
+    return sorted(map(repr, panes.to_pylist()))
+
+
+WHEN = repeatedly(any_of(all_of(after_count(2), after_processing_time("9 seconds")), after_watermark()))
+WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "tumbling": (tumbling("10 seconds"), {}),
+    "sliding": (sliding("20 seconds", "5 seconds"), {}),
+    "coarse": (sliding("100 seconds", "1 second"), {}),
+    "session": (session("5 seconds"), {}),
+    "long session": (session("30 seconds"), {}),
+    "in order": (tumbling("10 seconds"), {}),
+    "early": (sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds")}),
+    "early session": (session("8 seconds"), {"early": after_count(2)}),
+    "clock": (
+        tumbling("10 seconds"),
+        {"early": every_processing_time("5 seconds"), "late": after_processing_time("12 seconds")},
+    ),
+    "composite": (sliding("20 seconds", "5 seconds"), {"when": WHEN}),
+    "composite session": (
+        session("8 seconds"),
+        {"when": or_finally(WHEN, after_processing_time("20 seconds")), "per_element": True},
+    ),
+    "closing": (tumbling("10 seconds"), {"late": None, "closing": "always"}),
+    "closing session": (session("5 seconds"), {"late": after_count(2)}),
+    "early closing": (sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds"), "late": None}),
+    "counted": (count_window(2), {"early": after_processing_time("6 seconds")}),
+    "messages": (tumbling("10 seconds"), {"early": every_event_time("3 seconds")}),
+    "message sessions": (session("5 seconds"), {}),
+}
+BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6)
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    found = []
+
+    @given(BATCHES, st.sampled_from(["0 seconds", "15 seconds"]), st.integers(1, PARTITIONS))
+    @example([[(1, "a"), (2, "b")], [(12, "c")], []], "0 seconds", PARTITIONS)
+    @settings(deadline=None, max_examples=examples(8))
+    def check(batches: list[list[Event]], late: str, partitions: int) -> None:
+        play = lambda root: windows(root, kind, batches, late, partitions)  # noqa: E731
+        found.append(skipped(play, tmp_path_factory.mktemp("roots")))
+
+    check()
+    assert sum(found) > 0
+
+
+def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str, partitions: int) -> Any:
+    (window, triggers), messages, number = WINDOWS[kind], kind.startswith("message"), 0
+    made = windowed(event_time="t", key="k", offset="n", name="job", in_order=kind == "in order").window(window)
+    made = made.aggregate(n=list_("n") if messages else count()).trigger(**triggers).late(late)
+    made = made.messages(identity="n") if messages else made
+    tested, found = Harness(made.accumulation(RETRACTING), SCHEMA, folder=root, partitions=partitions), list[Any]()
+    for turn, events in enumerate(batches):
+        found.append(lines(tested.feed(rows(events, number))))
+        number += len(events)
+        for second in (turn * 7 + 1, turn * 7 + 4) if triggers else ():
+            found.append(lines(tested.advance_processing_time(second * SECOND)))
+        found += [lines(tested.advance_watermark(turn * 7 * SECOND)), lines(tested.windows())]
+        found += [lines(tested.state(name)) for name in ("messages", "metadata") if messages]
+        if turn % 2:
+            tested.restart()
+    operator = Checkpoint.open(root).chosen(None).manifest.operators["job"]
+    # Of sessions it may be before the next end: it depends on how far was read.
+    due = [one.due_mark for one in operator.states] if "session" not in kind else []
+    return [*found, operator.expired, due, lines(tested.finish()), tested.counters()]
+
+
+SIDED, WITHIN, TEN = ("left", "right"), ("-2 seconds", "6 seconds"), tumbling("10 seconds")
+JOINS = {
+    "left": lambda: join(event_time="t", on="k", within=WITHIN, how="left", late="8 seconds", name="job"),
+    "full": lambda: join(event_time="t", on="k", within=WITHIN, how="full", unmatched="final", name="job"),
+    "windows": lambda: join(event_time="t", on="k", window=TEN, how="full", late="4 s", name="job"),
+    "in order": lambda: join(event_time="t", on="k", within=WITHIN, how="full", in_order=True, name="job"),
+    "held": lambda: join(event_time="t", on="k", within=WITHIN, how="full", update=every("5 seconds"), name="job"),
+    "own": lambda: join(event_time="t", on="k", window=(TEN, sliding("8 seconds", "4 seconds")), name="job"),
+    "outer own": lambda: join(event_time="t", on="k", window=(TEN, TEN), how="full", name="job"),
+    "outer own in order": lambda: join(
+        event_time="t", on="k", window=(TEN, TEN), how="full", in_order=True, name="job"
+    ),
+    "sessions": lambda: session_join(event_time="t", on="k", gap="5 seconds", how="full", late="9 s", name="job"),
+    "closed": lambda: session_join(event_time="t", on="k", gap="5 seconds", how="left", name="job"),
+}
+EVENTS = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED))
+
+
+@pytest.mark.parametrize("kind", JOINS)
+def test_joins_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    found = []
+
+    @given(st.lists(st.lists(EVENTS, max_size=4), max_size=6), st.integers(1, PARTITIONS))
+    @example([[(1, "a", "left"), (2, "b", "right")], [(12, "c", "left")], []], PARTITIONS)
+    @settings(deadline=None, max_examples=examples(8))
+    def check(batches: list[list[tuple[int, str, str]]], partitions: int) -> None:
+        play = lambda root: joined(root, kind, batches, partitions)  # noqa: E731
+        found.append(skipped(play, tmp_path_factory.mktemp("roots")))
+
+    check()
+    assert sum(found) > 0
+
+
+def joined(root: Path, kind: str, batches: Sequence[Sequence[tuple[int, str, str]]], partitions: int) -> Any:
+    described, plain = JOINS[kind](), SCHEMA.remove(2)
+    schema = described.schema(plain, plain)
+    tested, found = Harness(described, schema, folder=root, partitions=partitions), list[Any]()
+    for number, events in enumerate(batches):
+        sides = {side: rows([e for e in events if e[2] == side]).select(plain.names) for side in SIDED}
+        found.append(lines(tested.feed(described.rows(schema, **sides))))
+        for part in (3, 7):
+            second = number * 7 + part
+            found += [lines(tested.advance_processing_time(second * SECOND))] if kind == "held" else []
+            found.append(lines(tested.advance_watermark(second * SECOND)))
+        found += [tested.state(side).num_rows for side in SIDED]
+        if number % 2:
+            tested.restart()
+    operator = Checkpoint.open(root).chosen(None).manifest.operators["job"]
+    return [*found, operator.expired, lines(tested.finish()), tested.counters()]
+
+
+LIVES = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED), st.integers(1, 30))
+
+
+def test_lifetimes_meet_as_in_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    found = []
+
+    @given(st.lists(st.lists(LIVES, max_size=4), max_size=6), st.integers(2, PARTITIONS))
+    @example([[(1, "a", "left", 3), (2, "b", "right", 3)], [(12, "c", "left", 1)], []], PARTITIONS)
+    @settings(deadline=None, max_examples=examples(8))
+    def check(batches: list[list[tuple[int, str, str, int]]], partitions: int) -> None:
+        found.append(skipped(lambda root: lived(root, batches, partitions), tmp_path_factory.mktemp("roots")))
+
+    check()
+    assert sum(found) > 0
+
+
+def lived(root: Path, batches: Sequence[Sequence[tuple[int, str, str, int]]], partitions: int) -> Any:
+    """Both sides advance by the rows of the left one."""
+    described = overlap_join(event_time="t", on="k", end="until", shape="interval", offset="n", name="job")
+    settings = {"left": advance_time("drop", generation(2)), "right": advance_time("adjust", import_from="left")}
+    described = described.advance_time(settings)
+    whole = SCHEMA.append(pa.field("until", TIME))
+    schema = described.schema(whole, whole)
+    tested, found = Harness(described, schema, folder=root, partitions=partitions), list[Any]()
+    for number, events in enumerate(batches):
+        sides = {}
+        for side in SIDED:
+            own = [(at + 5 * number, key, long) for at, key, of, long in events if of == side]
+            ends = pa.array([(at + long) * SECOND for at, _, long in own], pa.int64()).cast(TIME)
+            sides[side] = rows(own, number * 10).append_column("until", ends)  # type: ignore[arg-type]
+        found.append(lines(tested.feed(described.rows(schema, **sides))))
+        found += [tested.state(side).num_rows for side in SIDED]
+        if number % 2:
+            tested.restart()
+    operator = Checkpoint.open(root).chosen(None).manifest.operators["job"]
+    return [*found, operator.expired, lines(tested.finish()), tested.counters()]

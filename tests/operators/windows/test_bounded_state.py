@@ -1,0 +1,110 @@
+"""Jobs whose messages are known by an identity do not grow while their input goes on as it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.process import in_turn
+from tidestate.operators import (
+    Harness,
+    Memory,
+    Retention,
+    after_count,
+    count,
+    count_window,
+    list_,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+
+SECOND = 1_000_000
+SCHEMA = pa.schema(
+    {
+        "part": pa.string(),
+        "at": pa.int64(),
+        "t": pa.timestamp("us", tz="UTC"),
+        "until": pa.timestamp("us", tz="UTC"),
+        "k": pa.string(),
+        "gap": pa.int64(),
+        "v": pa.int64(),
+    }
+)
+KINDS: dict[str, Any] = {
+    "tumbling": tumbling("7 seconds"),
+    "lifetimes": sliding("6 seconds", "2 seconds", end="until"),
+    "sliding": sliding("6 seconds", "2 seconds"),
+    "between": sliding("2 seconds", "5 seconds", strict=False),
+    "session": session("2 seconds"),
+    "gaps": session(gap_column="gap"),
+    "counted": count_window(4, 3),
+}
+KEPT: dict[str, Retention | None] = {
+    "lateness": None,
+    "count": Retention(count=20),
+    "bytes": Retention(bytes=900),
+    "time": Retention(time=20 * SECOND),
+}
+LATE: dict[str, dict[str, Any]] = {
+    "event": {"allowed": "6 seconds"},
+    "window": {"allowed": "6 seconds", "rule": "window"},
+    "horizon": {},
+}
+
+
+def rows(number: int) -> list[dict[str, Any]]:
+    """Ten seconds of events of two origins whose offsets are far apart, late ones among them, twice."""
+    made = []
+    for place in range(12):
+        one = number * 12 + place
+        part = "pq"[place % 3 == 0]
+        t = number * 10 + place % 10 - (5 if place % 5 == 0 else 30 if place == 7 else 0)
+        offset = one + (1_000_000 if part == "q" else 0)
+        row = {"part": part, "at": offset, "t": t * SECOND, "until": (t + place) * SECOND, "k": "abc"[place % 3]}
+        made.append({**row, "gap": (1 + place % 4) * SECOND, "v": one})
+    return [*made, *made[:4]]
+
+
+CASES = [
+    *in_turn(KINDS, KEPT, LATE),
+    ("session", "count", "horizon"),
+    ("gaps", "lateness", "window"),
+    ("counted", "count", "event"),
+]
+
+
+@pytest.mark.parametrize(("kind", "kept", "late"), dict.fromkeys(CASES))
+def test_after_thirty_rounds_there_is_no_more_than_after_ten(kind: str, kept: str, late: str) -> None:
+    if kind == "counted" and (late == "window" or kept == "lateness"):
+        pytest.skip(
+            "counted windows keep all messages, and by the rule of windows identities too, without a retention"
+        )
+    job = windowed(event_time="t", key="k", watermark_delay="3 seconds").window(KINDS[kind])
+    job = job.aggregate(n=count(), each=list_("v"))
+    if LATE[late]:
+        job = job.late(**LATE[late])
+    if kind != "counted" and late == "event":
+        job = job.trigger(when=after_count(3))
+    assert_bounded(Harness(job.messages(("part", "at"), retention=KEPT[kept]), SCHEMA, store=Memory()))
+
+
+def assert_bounded(harness: Harness) -> None:
+    counts = []
+    for number in range(30):
+        harness.feed(pa.Table.from_pylist(rows(number), SCHEMA))
+        if number in (9, 10, 11, 28, 29):
+            tables = [spec.name for spec in next(iter(harness._job.head.operators.values())).tables]
+            counts.append({name: harness.state(name).num_rows for name in tables})
+    before, after = counts[:3], counts[3:]
+    grown = {
+        name: (most, now[name])
+        for now in after
+        for name in now
+        if now[name] > (most := max(one[name] for one in before)) + 2
+    }
+    assert not grown
+    assert any(after[-1].values())

@@ -1,0 +1,32 @@
+"""Windows that are due at once are taken in shares of the keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.operators import Parquet, count, tumbling, windowed
+from tidestate.operators.windows import shares
+
+
+def test_many_windows_that_are_due_at_once_are_taken_in_shares(tmp_path: Path) -> None:
+    rows, taken = 100_000, list[int]()
+    batch = pa.table({"at": pa.array(np.arange(rows) * 10).cast(pa.timestamp("us", "UTC")), "key": np.arange(rows)})
+    later = pa.table({"at": pa.array([90_000_000]).cast(pa.timestamp("us", "UTC")), "key": [0]})
+    job = windowed(event_time="at", key="key", name="many").window(tumbling("10 seconds")).aggregate(n=count())
+
+    def counted(*given: Any) -> Any:
+        taken.append(given[2])
+        return inner(*given)
+
+    inner = shares._share_of
+    with patch.object(shares, "_share_of", counted):
+        runner = job.standalone(checkpoint=tmp_path / "root", store=Parquet(budget_bytes=4 << 20))
+        panes = runner.run([batch, later])
+    assert sorted(panes["key"].to_pylist()) == list(range(rows))
+    assert taken
+    assert min(taken) > 1

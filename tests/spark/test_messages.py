@@ -1,0 +1,190 @@
+"""Messages that a source delivers twice, on Spark: the orders of the window operator design, with its results."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.children.lost_orders import LOST_AFTER, SERVED, Order, orders
+from tests.helpers import evidence
+from tests.helpers.killed import killed
+from tests.helpers.lost_messages import REBUILD, lose
+from tests.helpers.spark_inputs import write
+from tests.helpers.spark_runs import output
+from tidestate.operators import (
+    RETRACTING,
+    Windowed,
+    count_window,
+    every_element,
+    list_,
+    max_,
+    query,
+    tumbling,
+    windowed,
+)
+
+pytestmark = pytest.mark.spark
+
+TIME = pa.timestamp("us", tz="UTC")
+ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("time", TIME)])
+M1, M2, M3 = (1, 0, (8, 59, 10)), (2, 5, (9, 0, 1)), (3, 9, (8, 59, 30))
+BATCHES = [[M1, M2, M1], [M2, M1], [M3, M1, M3]]
+"""What arrives before 9:01:00, the same again, and what comes later."""
+
+
+def clock(hour: int, minute: int, second: int = 0) -> datetime:
+    return datetime(2026, 1, 1, hour, minute, second, tzinfo=UTC)
+
+
+def highest(job: Windowed, layout: str) -> Windowed:
+    known = job.aggregate(value=max_("value"), values=list_("offset"))
+    return known.messages("offset", layout=layout, equal="value").trigger(early=every_element())
+
+
+TUPLES = highest(windowed(name="tuples").window(count_window(3, by="offset", start=1, late=3)), "session_eq_offset")
+TIMES = highest(
+    windowed(event_time="time", name="times").window(tumbling("1 minute")).late("5 minutes"), "session_ts_eq_offset"
+)
+RESULTS: dict[str, list[Any]] = {
+    "tuples": [(1, 4, 5, [1, 2]), (1, 4, 9, [1, 2, 3])],
+    "times": [
+        (clock(8, 59), clock(9, 0), 0, [1]),
+        (clock(9, 0), clock(9, 1), 5, [2]),
+        (clock(8, 59), clock(9, 0), 9, [1, 3]),
+    ],
+}
+
+
+@pytest.mark.parametrize("job", [TUPLES, TIMES], ids=["tuples", "times"])
+def test_the_orders_of_the_design(spark: SparkSession, tmp_path: Path, job: Windowed) -> None:
+    for number, messages in enumerate(BATCHES):
+        rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
+        write(tmp_path / "orders", number, pa.Table.from_pylist(rows, ORDERS))
+        stream = spark.readStream.schema("offset long, value long, time timestamp").parquet(str(tmp_path / "orders"))
+        running = job.on_spark(stream, checkpoint=tmp_path / "root", partitions=2).start()
+        running.process_all_available()
+        running.stop()
+    panes = [row[:4] for rows in output(tmp_path / "root", "panes").values() for row in rows]
+    assert panes == RESULTS[job.name]
+    kept = query(tmp_path / "root")
+    assert kept.get_messages()["offset"].to_pylist() == ([1, 2, 3] if job is TUPLES else [1, 3, 2])
+    assert kept.get_messages(equal=9)["offset"].to_pylist() == [3]
+    assert kept.get_windows()["events"].to_pylist() == ([3] if job is TUPLES else [2, 1])
+
+
+def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_path: Path) -> None:
+    """What arrives after the loss is served at once. A replay that dies before its manifest changes nothing; the next
+    one corrects, and the job is what it would have been.
+    """
+    job, folder = TIMES.accumulation(RETRACTING), tmp_path / "orders"
+    folder.mkdir()
+    stream = spark.readStream.schema("offset long, value long, time timestamp")
+    stream = stream.option("maxFilesPerTrigger", 1).parquet(str(folder))
+    deaths = [True]
+
+    def dies(moment: str, _checkpoint_id: int) -> None:
+        if moment == "before-manifest" and not deaths:
+            deaths.append(True)
+            raise KeyboardInterrupt
+
+    root = tmp_path / "root"
+    for batches in (BATCHES[:2], BATCHES[2:]):
+        for number, messages in enumerate(batches):
+            rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
+            write(folder, 10 * len(batches) + number, pa.Table.from_pylist(rows, ORDERS))
+        running = job.on_spark(stream, checkpoint=root, partitions=2, policy=REBUILD).with_hook(dies).start()
+        running.process_all_available()
+        if batches == BATCHES[:2]:
+            running.stop()
+            assert lose(root)
+    assert query(root).replay_from().to_pylist() == [{"origin": 0, "start_offset": 1, "last_offset": 3}]
+    deaths.clear()
+    replay = spark.read.schema(stream.schema).parquet(str(folder)).where("offset >= 1")
+    with pytest.raises(KeyboardInterrupt):
+        running.rebuild(replay)
+    assert [running.rebuild(replay) for _ in range(2)] == [2, 0]
+    running.stop()
+    panes = [(*row[:4], row[6]) for row in rows_of(root)]
+    first, second = (clock(8, 59), clock(9, 0)), (clock(9, 0), clock(9, 1))
+    assert panes == [
+        (*first, 0, [1], "emit"),
+        (*second, 5, [2], "emit"),
+        (*first, 0, [1], "retract"),
+        (*first, 9, [3], "emit"),  # without the first message, which was lost
+        (*first, 9, [1, 3], "emit"),
+        (*first, 9, [3], "retract"),
+    ]
+    kept = query(root)
+    assert kept.get_messages()["offset"].to_pylist() == [1, 3, 2]
+    assert not kept.incomplete_windows().num_rows
+
+
+def test_a_replay_that_is_killed_is_given_again(tmp_path: Path) -> None:
+    """All outputs: what was served without the messages that were lost, and the corrections of the second replay."""
+    killed("tests.children.lost_orders", tmp_path, death=LOST_AFTER + 4)
+    shown = []
+    for manifest in evidence.work(tmp_path / "checkpoint"):
+        rows = evidence.rows(tmp_path / "checkpoint", manifest["panes"], COLUMNS)
+        shown.append([(at // 1_000_000 - 1_700_000_000, *row) for at, *row in rows])
+    assert [Counter(map(repr, rows)) for rows in shown] == [Counter(map(repr, rows)) for rows in naive()]
+    assert sum(row[-1] == "retract" for row in shown[LOST_AFTER + 1]) > 3, "what was served without them is corrected"
+    left: Counter[str] = Counter()
+    for *values, kind in (row for rows in shown for row in rows):
+        left[repr(values)] += 1 if kind == "emit" else -1
+        assert left[repr(values)] >= 0, "a pane is taken back after it was emitted"
+    assert not query(tmp_path / "checkpoint").incomplete_windows().num_rows
+
+
+COLUMNS = ["window_start", "item", "highest", "offsets", "kind"]
+
+
+def naive() -> list[list[Any]]:
+    """The panes of each checkpoint, by every window in turn."""
+    taken: dict[int, Order] = {}
+    there: set[int] = set()
+    emitted: dict[tuple[int, str], Any] = {}
+    shown: list[list[Any]] = []
+
+    def fire(mark: float, touched: set[tuple[int, str]]) -> None:
+        panes = []
+        for window in {window_of(order) for order in taken.values()}:
+            mine = sorted(
+                (order for order in taken.values() if window_of(order) == window), key=lambda one: one[1::-1]
+            )
+            offsets = [order[0] for order in mine if order[0] in there] or None
+            was, now = emitted.get(window), (*window, max(order[3] for order in mine), offsets)
+            if window[0] + 60 <= mark and (was is None or (window in touched and was != now)):
+                panes += [] if was is None else [(*was, "retract")]
+                panes.append((*now, "emit"))
+                emitted[window] = now
+        shown.append(panes)
+
+    mark = -1e9
+    for number, batch in enumerate(orders()):
+        if number == LOST_AFTER:
+            there.clear()
+        if number == SERVED:
+            there |= set(taken)
+            fire(mark, set(emitted))
+        new = {order[0]: order for order in batch if order[0] not in taken}
+        taken |= new
+        there |= set(new)
+        mark = max([mark, *(order[1] - 10 for order in batch)])
+        fire(mark, {window_of(order) for order in new.values()})
+    fire(float("inf"), set())
+    return shown
+
+
+def window_of(order: Order) -> tuple[int, str]:
+    # The first second of the orders is 20 seconds past a minute.
+    return (order[1] + 20) // 60 * 60 - 20, order[2]
+
+
+def rows_of(root: Path) -> list[Any]:
+    return [row for rows in output(root, "panes").values() for row in rows]
