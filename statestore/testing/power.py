@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,14 +27,19 @@ class Disk:
         self._folders: dict[int, dict[str, tuple[int, bool]]] = {top.stat().st_ino: {}}
         self.calls = 0
         self.crashed = False
+        self._lock = threading.Lock()  # an older list of a folder must not replace a newer one
 
     def fsync(self, handle: int) -> None:
         """What is synced now survives."""
-        self.calls += 1
-        if self.crashed or self.calls == self._at:
-            self.crashed = True
-            raise Crash(f"the process died at sync {self.calls}")
-        self._real(handle)
+        with self._lock:
+            self.calls += 1
+            if self.crashed or self.calls == self._at:
+                self.crashed = True
+                raise Crash(f"the process died at sync {self.calls}")
+            self._real(handle)
+            self._keep(handle)
+
+    def _keep(self, handle: int) -> None:
         found = os.fstat(handle)
         if stat.S_ISDIR(found.st_mode):
             with os.scandir(handle) as entries:

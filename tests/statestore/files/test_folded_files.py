@@ -89,7 +89,8 @@ def test_hundreds_of_open_files_need_no_descriptor_and_no_mapping(
     first = key_range((0,), (10,))
     rows = [layer.rows for file in files for layer in file.layers(first)]
     assert [part.num_rows for part in rows] == [10] * 300
-    assert (len(os.listdir("/proc/self/fd")), mappings_of(path)) == (before, 0)
+    assert len(os.listdir("/proc/self/fd")) <= before  # sockets of earlier tests may close in between
+    assert mappings_of(path) == 0
     for layer in files[0].layers(EVERYTHING):
         assert layer.rows.num_rows == ROWS
         assert mappings_of(path) == 0
