@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long check bench clean
+.PHONY: help demo test quick test-long spark-matrix check bench clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
 	@echo "make test       all tests"
 	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-long  the long forms of the slow tests"
+	@echo "make spark-matrix  the tests of Spark on each Spark from 3.5 on (SPARKS='3.5.9 4.0.5' PYTHONS=3.12)"
 	@echo "make check      lint, types, layers and the docs checks"
 	@echo "make bench      every case against its peer, and memory (minutes)"
 	@echo "make clean      remove .venv and build leftovers"
@@ -33,6 +34,9 @@ quick: $(VENV)/installed-dev
 
 test-long: $(VENV)/installed-dev
 	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
+
+spark-matrix: $(VENV)/installed-dev
+	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
 check: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
@@ -60,4 +64,4 @@ $(VENV)/installed-%: $(VENV)/bin/python pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -23,6 +23,7 @@ _UNIT_US = {
     "d": 86_400_000_000,
     "week": 604_800_000_000,
 }
+UNITS = (("days", 86_400e6), ("hours", 3_600e6), ("minutes", 60e6), ("seconds", 1e6), ("ms", 1e3))
 _PART = re.compile(r"\s*(-?[0-9]+)\s*([a-z]+?)(s?)(?:\s+|,|$)")
 _LIMIT_US = 2**62
 _DIGITS = 40
@@ -68,6 +69,20 @@ def text_of(span: int) -> str:
         if count:
             parts.append(f"{'-' if span < 0 else ''}{count} {unit}{'s' if count > 1 else ''}")
     return " ".join(parts)
+
+
+def unit_of(longest_us: float) -> tuple[str, float]:
+    """The unit for a chart of spans up to this length, and its microseconds."""
+    return next(((name, size) for name, size in UNITS if abs(longest_us) >= 2 * size), UNITS[-1])
+
+
+def span_text(span_us: float) -> str:
+    """``3.2 seconds``; two years and more in years."""
+    year = 365.25 * UNITS[0][1]
+    if abs(span_us) >= 2 * year:
+        return f"{span_us / year:,.1f} years"
+    name, size = unit_of(span_us)
+    return f"{span_us / size:,.1f} {name}" if abs(span_us) >= UNITS[-1][1] else f"{span_us / size:.3f} {name}"
 
 
 def spans_as_text(value: Any) -> Any:

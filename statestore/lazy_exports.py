@@ -13,8 +13,8 @@ def export(package: str, file: str) -> None:
 
     A type checker reads only the stub. Using a name that is not in it raises `AttributeError`.
     """
-    with open(f"{file}i", encoding="utf-8") as text:
-        stub = ast.parse(text.read())
+    loader: Any = sys.modules[package].__loader__  # the package may be in a zip, as Spark sends it to workers
+    stub = ast.parse(loader.get_data(f"{file}i"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
     modules = {name.name: str(node.module) for node in imports for name in node.names}
 

@@ -6,12 +6,17 @@ The public names are those of `tidestate.operators`, loaded when they are asked 
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 _PACKAGES = ("operators", "recovery", "statestore")
 _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
+
+if sys.platform == "linux" and "pyarrow" not in sys.modules:
+    # Arrow's own choice keeps much of what was freed: see `operators.engine.memory_pool`. Spark's workers inherit it.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.
 if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.path.join(_CHECKOUT, "pyproject.toml")):

@@ -26,6 +26,14 @@ Exit codes: 0 success, 2 wrong usage, 3 unusable data, 4 not found, 5 any other 
 is one line on standard error, with a code that [ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate
 --install-completion`.
 
+A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped.
+
+**JSON** (`--json`, `--format json`) is one form, version 1, for every verb: UTF-8, an object a line. A verb that
+answers with rows prints a line for each, any other verb one line. Times are ISO 8601 with their zone
+(`2013-01-01T10:00:00Z`), nested values are JSON, binary ones hexadecimal, decimals text, NaN and infinities null;
+names that end in `_us` are microseconds. A watermark is a time, an offset as text, or `+inf` after a drain; a time
+beyond the calendar is text, a number and its unit. New fields may come without a new version.
+
 | verb | |
 |---|---|
 """

@@ -79,13 +79,6 @@ def require_columns(columns: list[str], schema: pa.Schema) -> list[str]:
     return columns
 
 
-def check_offset(schema: pa.Schema, column: str) -> None:
-    """That a column can hold offsets. Raises `UsageError`."""
-    kind = schema.field(column).type
-    if not pa.types.is_integer(kind):
-        raise UsageError("offsets are whole numbers", code="offset", column=column, type=str(kind))
-
-
 def key_field(field: pa.Field) -> pa.Field:
     """A column as a key. Raises `UsageError` where it cannot be one."""
     kind = field.type

@@ -54,17 +54,15 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
         known_by=identity,
         identities=MessageTables(Layout(position), (), plan.key_specs, origin=identity.origin_type, partition_by=by),
         messages=None,
-        metadata=metadata_tables(plan.kind, window_keys, identity.origin_type, by),
+        metadata=replace(metadata_tables(plan.kind, window_keys, identity.origin_type, by), refuses=plan.overlapping),
         retention=known.retention,
         horizon=horizon and known.retention is not None and known.retention.by_size,
     )
     if chosen is None:
         return bare
-    late = plan.rule == "window" or plan.triggers.finishes
     return replace(
         bare,
         messages=_messages(bare, chosen, known.equal),
-        metadata=replace(bare.metadata, refuses=plan.overlapping and late),
         aggregates=tuple(_from_messages(bare, a) if a in whole else a for a in plan.aggregates),
     )
 

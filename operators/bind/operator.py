@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_offset, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
 from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
@@ -19,7 +19,7 @@ from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.sides import check_event_time
+from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed

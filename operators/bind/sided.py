@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.bind.columns import check_offset, input_columns, key_field, require_columns
+from tidestate.operators.bind.columns import input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.sides import AT, SIDE, SIDES, check_event_time
+from tidestate.operators.describe.sides import AT, SIDE, SIDES, check_offset
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
@@ -20,13 +20,14 @@ from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
+from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.maxima import SidePositions
-from tidestate.operators.progress.watermarks import PlacedWatermarks
+from tidestate.operators.progress.watermarks import PlacedWatermarks, Watermarks
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN
-from tidestate.statestore.spec.tables import TIME
 
 
 def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
@@ -85,6 +86,8 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
 def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPlan:
     """A session join. Raises `UsageError`."""
     types = _side_types(description, schema, (START, END, PANE_KIND))
+    late = description.windows.late
+    allowed_us = description.allowed_us if late is None else late
     plan = SessionJoinPlan(
         name=description.name,
         kind=description.windows,
@@ -92,20 +95,38 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
         input_schema=types,
         key_fields=tuple(key_field(types.field(name)) for name in description.session),
         aggregates=(),
-        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        allowed_us=description.allowed_us,
-        future_us=FUTURE_US,
+        watermarks=_of_offsets(description)
+        if description.windows.by_offset
+        else description.watermarks or by_side(description.sides, description.delays_us),
+        allowed_us=allowed_us,
+        future_us=FUTURE_US if late is None else LIMIT_US,
         # A row that is not late is never of a session that was emitted.
-        mode="retracting" if description.allowed_us else "discarding",
+        mode="retracting" if allowed_us else "discarding",
         configuration=configuration_of(description),
         triggers=DEFAULT,
         rule="window",
+        order=(AT,) if description.windows.by_offset else (),
         joined=description,
         equal_fields=tuple(key_field(types.field(name)) for name in description.equal),
     )
     _check_places(plan, types)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
+
+
+def _of_offsets(description: SessionJoin) -> Watermarks:
+    """The smallest of the largest offsets of the sides; the offset after it is the first that may be missing."""
+    usual, chosen = by_side(description.sides, (-1,) * len(SIDES)), description.watermarks
+    if chosen is None:
+        return usual
+    if chosen.generator != MaxEventTime(AT) or chosen.by != SIDE:
+        raise UsageError(
+            "sessions of offsets have their watermark from the offsets; to leave out sides that are idle say "
+            f'.watermark(max_event_time("{AT}"), idle_timeout=...)',
+            code="offset",
+            operator=description.name,
+        )
+    return Watermarks(usual.generator, chosen.sources, SIDE)
 
 
 def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
@@ -174,10 +195,10 @@ def _side_types(
 ) -> pa.Schema:
     """The one stream's columns, plain where they are dictionaries: as tables have them."""
     columns = require_columns(input_columns(description, schema.names), schema)
-    check_event_time(AT, schema)
+    description.sides.check_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):
         raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
     types = [schema.field(name).type for name in columns]
     plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
     pairs = zip(columns, plain, strict=True)
-    return pa.schema([pa.field(name, TIME if name == AT else kind) for name, kind in pairs])
+    return pa.schema([pa.field(name, description.sides.time_type if name == AT else kind) for name, kind in pairs])

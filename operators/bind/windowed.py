@@ -12,7 +12,6 @@ from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import (
     added,
-    check_offset,
     input_columns,
     key_field,
     require_columns,
@@ -21,7 +20,7 @@ from tidestate.operators.bind.default_watermark import by_side, default_watermar
 from tidestate.operators.bind.validation import check_sense
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
-from tidestate.operators.describe.sides import check_event_time
+from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import NamedWindow, Sliding
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, StoredSettings, settings_by_source
 from tidestate.statestore.durations import Span, span_us
@@ -12,9 +14,16 @@ from tidestate.statestore.errors import UsageError
 
 
 def given_sides(
-    names: Sequence[str], times: str | Sequence[str], shared: Sequence[str], *, same_columns: bool = False
+    names: Sequence[str],
+    times: str | Sequence[str],
+    shared: Sequence[str],
+    *,
+    same_columns: bool = False,
+    by_offset: bool = False,
 ) -> Sides:
-    """Several streams as a user names them. Raises `UsageError` where names or columns do not go together."""
+    """Several streams as a user names them; ``times`` are offsets if ``by_offset``. Raises `UsageError` where names
+    or columns do not go together.
+    """
     sound = not isinstance(names, str) and len(names) > 1 and len(set(names)) == len(names)
     if not sound or not all(name.isidentifier() for name in names):
         raise UsageError(
@@ -28,7 +37,7 @@ def given_sides(
             code="key-columns",
             found=list(shared),
         )
-    return Sides(tuple(names), own, columns, same_columns)
+    return Sides(tuple(names), own, columns, same_columns, by_offset or msgspec.UNSET)
 
 
 def each_side(names: Sequence[str], given: Any, code: str) -> list[Any]:
@@ -54,7 +63,7 @@ def check_places(sides: Sides, side: str, offset: str | None, origin: str | None
         raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
     if len(set(own)) < len(own):
         raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=own)
-    if {*sides.shared, sides.time_of(side)} & set(own):
+    if {*sides.shared, *([] if sides.by_offset else [sides.time_of(side)])} & set(own):
         raise UsageError(
             "offset and origin are columns of a side, not those it is joined by or its time",
             code="join-on",

@@ -24,13 +24,27 @@ How = Literal["inner", "left", "right", "full"]
 
 class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``names`` of the sides and their columns of event ``times``, in parallel; ``shared`` columns have one name and
-    type on all sides, the others get their side's name in front. With ``same_columns`` all columns are shared.
+    type on all sides, the others get their side's name in front. With ``same_columns`` all columns are shared. Where
+    rows go ``by_offset``, ``times`` are columns of offsets on one line.
     """
 
     names: tuple[str, ...]
     times: tuple[str, ...]
     shared: tuple[str, ...] = ()
     same_columns: bool = False
+    by_offset: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def time_type(self) -> pa.DataType:
+        """The type of event times: of offsets, where these stand for them."""
+        return pa.int64() if self.by_offset else TIME
+
+    def check_time(self, column: str, schema: pa.Schema) -> None:
+        """That a column can be the event time, or the offset that stands for it. Raises `UsageError`."""
+        if self.by_offset:
+            check_offset(schema, column)
+        else:
+            check_event_time(column, schema)
 
     def schema(self, schemas: dict[str, pa.Schema]) -> pa.Schema:
         """Columns of the one stream, of those of each side. Raises `UsageError` where they do not go together."""
@@ -38,7 +52,7 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         first, columns = whole[self.names[0]], self._shared(schemas, whole)
         # Streams that are unions themselves have these marks already, and get new ones.
         known = {*columns, SIDE, AT} if self.same_columns else {*columns}
-        marks = [pa.field(SIDE, pa.string()), pa.field(AT, TIME)]
+        marks = [pa.field(SIDE, pa.string()), pa.field(AT, self.time_type)]
         rest = [
             pa.field(self.prefixed(side, field.name), field.type)
             for side in self.names
@@ -94,7 +108,7 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise UsageError(
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more
                 )
-            check_event_time(self.time_of(side), schema)
+            self.check_time(self.time_of(side), schema)
             if differ := [name for name in shared if schema.field(name).type != first.field(name).type]:
                 raise UsageError("a column has different types: cast one", code="side-types", columns=differ)
         return shared
@@ -110,3 +124,10 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
             column=column,
             type=str(event_type),
         )
+
+
+def check_offset(schema: pa.Schema, column: str) -> None:
+    """That a column can hold offsets. Raises `UsageError`."""
+    kind = schema.field(column).type
+    if not pa.types.is_integer(kind):
+        raise UsageError("offsets are whole numbers", code="offset", column=column, type=str(kind))

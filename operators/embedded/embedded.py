@@ -86,6 +86,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
             Checkpoint.open_or_create(checkpoint),
             store or Parquet(),
             partitions=partitions,
+            runner="by hand",
             hook=hook,
             policy=policy or Policy(),
         )
@@ -168,9 +169,12 @@ class EmbeddedOperator(ABC, Generic[_P]):
         return self._job.head.id
 
     def drain(self) -> None:
-        """The input has ended: everything shows what is due; no message is taken any more."""
+        """The input has ended: everything shows what is due; no message is taken any more. Raises `UsageError`
+        (``rebuilding``) while rows of an outer join are missing.
+        """
         if self._job.head.drained:
             return
+        self._job.round().graph.check_whole()
         at = self._standing
         now, after = at.now_us or 0, advanced_to(at.progress, END_OF_TIME_US)
         with self._all_or_nothing():

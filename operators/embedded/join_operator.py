@@ -147,12 +147,14 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
     """Check everything against the schemas of both sides. Raises `UsageError`; nothing has happened then."""
-    plan = bind_plan(description, description.schema(left, right))
+    known = isinstance(description, Join | SessionJoin)
+    plan = bind_plan(description, description.schema(left, right)) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
         raise UsageError(
-            "an embedded join is a join(...) or a session_join(...)",
+            "by hand a join is a join(...) or session_join(...), and WindowOperator has windows and merges: run "
+            "others, and chains, in this process with .standalone(checkpoint=...)",
             code="operator-window",
-            found=type(plan).__name__,
+            found=type(description).__name__,
         )
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(

@@ -29,11 +29,13 @@ from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME
-from tidestate.statestore.table.sorting import firsts, ranks
+from tidestate.statestore.table.sorting import ranks
 
 TimeRange = tuple[Moment | None, Moment | None, Moment | None, Moment | None]
 """Start time, start offset, end time, end offset of messages."""
 _MOST = 2**63 - 1
+_OFFSETS = "int64"
+"""The type of times where offsets stand for them."""
 
 
 def messages_in(
@@ -134,8 +136,9 @@ def messages_scanned(
 
 
 def message_columns(tables: MessageTables) -> list[str]:
-    """The columns of messages in answers."""
-    return _public(tables.schema.names)
+    """The columns of messages in answers: no time where offsets stand for it."""
+    timeless = not tables.layout.by_time and tables.time == _OFFSETS
+    return [name for name in _public(tables.schema.names) if not (timeless and name == MESSAGE_TIME)]
 
 
 def _asked(
@@ -229,7 +232,8 @@ def sessions_over(
         found = found.filter(pc.greater(found[END], low))
     if high is not None:
         found = found.filter(pc.less_equal(found[START], high))
-    starts, ends = (found[name].cast(TIME) for name in (START, END))
+    bound = tables.schema.field(tables.position).type
+    starts, ends = (found[name].cast(bound) for name in (START, END))
     held = view[tables.name].ranges(found.select(names), starts, ends)
     rows = held.rows.select([ORIGIN, OFFSET]).append_column("window", held.request_index)
     each = rows.group_by(["window", ORIGIN], use_threads=False).aggregate(
@@ -248,9 +252,10 @@ def _by_window(windows: Mapping[str, Values], events: Values, each: pa.Table) ->
     rows = pa.table({**windows, "__events": events, **of_origin})
     order = [START, *(name for name in windows if name not in (START, END)), END]
     rows = rows.sort_by([(name, "ascending") for name in (*order, "__origin")])
-    number, count = ranks(rows.select(order))
-    lengths = np.bincount(number, minlength=count).astype(np.int64)
-    made = rows.select([*windows, "__events"]).take(pa.array(firsts(number, count)))
+    number, _ = ranks(rows.select(order))  # which rise with the rows only where no key is text
+    heads = np.flatnonzero(np.append(True, number[1:] != number[:-1])[: len(number)])
+    lengths = np.diff(np.append(heads, len(number)))
+    made = rows.select([*windows, "__events"]).take(pa.array(heads))
     offsets = nested_offsets(rows["__origin"], rows["__first"], rows["__last"], lengths)
     ours = [f"{name}_" if name in windows else name for name in (EVENTS, OFFSETS)]
     return made.append_column("__offsets", offsets).rename_columns([*windows, *ours])

@@ -136,7 +136,8 @@ def run_partitions(
     for number, base in round_.base.items():
         own, arriving = since.partitions.get(number) or base, admitted.partials[number]
         state = PartitionState(due_mark=own.due_mark, due_us=own.due_us)
-        due = round_.due_everywhere(after) or is_due(state, after.watermark_us, round_.now_us)
+        everywhere = round_.due_everywhere(after) or round_.plan.steps_together
+        due = everywhere or is_due(state, after.watermark_us, round_.now_us)
         if due or arriving.num_rows:
             fork = view(number).fork()
             done = step(fork, arriving, replace(times, due_mark=None if due else own.due_mark))

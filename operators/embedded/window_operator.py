@@ -7,7 +7,7 @@ it has something to show, when a window is opened and when something is forgotte
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.embedded import EmbeddedOperator
@@ -43,8 +44,8 @@ from tidestate.statestore.table.overlay import OverlayView
 
 
 class WindowOperator(EmbeddedOperator[MessagePlan]):
-    """A description on a checkpoint folder. ``schema`` is that of the batches, with the columns ``origin`` and
-    ``offset``.
+    """A description of windows, or a merge, on a checkpoint folder. ``schema`` is that of the batches, with columns
+    ``origin`` and ``offset``; of a merge those of its sides, by name, which share these columns.
 
     A message is identified by (origin, offset) and takes effect once. Close it, or use it in a ``with`` block.
     ``partitions`` is the number of state partitions of a new folder, 1 by default.
@@ -56,7 +57,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
     def __init__(
         self,
         description: Windowed,
-        schema: pa.Schema,
+        schema: pa.Schema | Mapping[str, pa.Schema],
         *,
         checkpoint: str | os.PathLike[str],
         origin: str = "origin",
@@ -71,33 +72,27 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         partitions: int | None = None,
     ) -> None:
         self._time_zone = time_zone
-        if description.known is None:
-            identity = (origin, offset) if origin else (offset,)
-            description = description.messages(identity, retention=retention, layout=layout, equal=equal)
-        elif retention is not None or layout is not None or equal:
-            raise UsageError(
-                "the description says how messages are kept: leave retention=, layout= and equal= out",
-                code="message-identity",
-            )
-        schema = plain_schema(schema, time_zone)
+        description = _with_messages(description, origin, offset, retention, layout, equal)
+        self._merged = description if isinstance(description, Merge) else None
+        schema = _input_schema(description, schema, time_zone)
         plan = of_type(
             bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
         )
         marked = replace(plan, configuration=plan.configuration | {BY_HAND: {}})
         super().__init__(marked, checkpoint, store, policy, hook, partitions)
 
-    def add_messages(self, batch: ArrowRows) -> dict[str, int]:
-        """Process messages. Returns counters: accepted, duplicates, late and so on. If it raises, nothing was
-        processed.
+    def add_messages(self, batch: ArrowRows | None = None, /, **sides: ArrowRows | None) -> dict[str, int]:
+        """Process messages, of a merge those of some ``sides`` by name. Returns counters: accepted, duplicates, late
+        and so on. If it raises, nothing was processed.
 
         It flushes by itself when it emits panes, or opens or expires a window. Messages that are not flushed are lost
         with the process: add them again, the operator recognizes those it has.
         """
-        return self._take(as_table(batch, self._time_zone))
+        return self._take(self._rows(batch, sides))
 
     def reprocess_late(self, rows: ArrowRows | None = None) -> dict[str, int]:
-        """Reprocess the late ledger, each message once; or ``rows``, each time they are given. Returns the number of
-        messages.
+        """Reprocess the late ledger, or ``rows``: each message takes part in a window once. Returns
+        the number of messages.
 
         Windows that are still retained take them, whatever the watermark; for windows that are gone a ledger row with
         the reason ``purged`` is added. It is durable at once.
@@ -160,11 +155,27 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """Per origin the start offset of the earliest retained window, and the last processed offset."""
         return windows_replay_from(self._plan.metadata, self._views())
 
-    def rebuild(self, replay: Iterable[ArrowRows]) -> None:
-        """Put back stored messages whose files were lost, by a replay from `replay_from`, in batches; each is durable
-        at once. The operator was opened with ``Policy(messages="rebuild")``; see `Standalone.rebuild`.
+    def rebuild(self, replay: Iterable[ArrowRows | Mapping[str, ArrowRows]]) -> None:
+        """Put back stored messages whose files were lost, by a replay from `replay_from`, in batches, of a merge by
+        side; each is durable at once. The operator was opened with ``Policy(messages="rebuild")``; see
+        `Standalone.rebuild`.
         """
-        self._rebuild(as_table(batch, self._time_zone) for batch in replay)
+        self._rebuild(
+            self._rows(None, batch) if isinstance(batch, Mapping) else self._rows(batch, {}) for batch in replay
+        )
+
+    def _rows(self, batch: ArrowRows | None, sides: Mapping[str, ArrowRows | None]) -> pa.Table:
+        """A batch as the plan reads it."""
+        if batch is not None and not sides:
+            return as_table(batch, self._time_zone)
+        if self._merged is None or batch is not None:
+            raise UsageError(
+                "a batch is one table, or of a merge one for each side, by its name",
+                code="sides",
+                sides=self._merged.sides.names if self._merged is not None else (),
+                found=sorted(sides),
+            )
+        return self._merged.rows(self._plan.input_schema, self._time_zone, **sides)
 
     def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
         plan = self._plan
@@ -183,3 +194,46 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         moved = put_back(self._plan, state, arriving, at)
         state.apply(moved.changes)
         return StepResult(moved)
+
+
+def _with_messages(
+    description: Windowed,
+    origin: str,
+    offset: str,
+    retention: Retention | None,
+    layout: str | None,
+    equal: str | Sequence[str],
+) -> Windowed:
+    """The description with its messages known by these columns, unless it names some itself. Raises `UsageError`."""
+    if not isinstance(description, Windowed):
+        raise UsageError(
+            "by hand an operator is of windows or a merge, or with JoinOperator a join or session join: run others, "
+            "and chains, in this process with .standalone(checkpoint=...)",
+            code="operator-window",
+            found=type(description).__name__,
+        )
+    if description.known is None:
+        identity = (origin, offset) if origin else (offset,)
+        return description.messages(identity, retention=retention, layout=layout, equal=equal)
+    if retention is not None or layout is not None or equal:
+        raise UsageError(
+            "the description says how messages are kept: leave retention=, layout= and equal= out",
+            code="message-identity",
+        )
+    return description
+
+
+def _input_schema(
+    description: Windowed, schema: pa.Schema | Mapping[str, pa.Schema], time_zone: str | None
+) -> pa.Schema:
+    """The columns of the one stream. Raises `UsageError`."""
+    if not isinstance(description, Merge):
+        return plain_schema(of_type(schema, pa.Schema), time_zone)
+    if not isinstance(schema, Mapping) or set(schema) != set(description.sides.names):
+        raise UsageError(
+            "give the schema of each side, by its name",
+            code="sides",
+            sides=description.sides.names,
+            found=sorted(schema) if isinstance(schema, Mapping) else [],
+        )
+    return description.schema(*(schema[side] for side in description.sides.names), time_zone=time_zone)

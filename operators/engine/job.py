@@ -6,8 +6,8 @@ One method publishes, `commit`: everything before it can be discarded, everythin
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -16,9 +16,10 @@ from tidestate.operators.bind.evolve import after_step, check_followed, new_oper
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import OperatorResult, Round
-from tidestate.operators.engine.rebuild import after_replay, replayed, without_lost
+from tidestate.operators.engine.rebuild import after_replay, replayed, standing_outputs, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
+from tidestate.operators.engine.runner import Runner, check_runner
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
@@ -103,6 +104,7 @@ class Job:
         store: StoreConfig,
         *,
         partitions: int | None,
+        runner: Runner | None = None,
         otherwise: int = 1,
         check: Callable[[Manifest | None], None] = lambda _head: None,
         hook: JobHook = no_job_hook,
@@ -112,13 +114,15 @@ class Job:
         """Check that the job may continue here, then fence: publish the next manifest under a new writer epoch.
 
         With ``may_change`` the configuration may have changed, as far as the state can follow; see `evolve`.
-        ``partitions`` is for a new root, ``otherwise`` its default. Raises `IncompatibleError` for another job or a
+        ``partitions`` is for a new root, ``otherwise`` its default; ``runner`` is the only one that may have given it
+        input. Raises `IncompatibleError` for another job or a
         changed configuration, `UsageError` (``running``) if the ``policy`` refuses to take over from a running
         driver, and what ``check`` raises; nothing has changed then.
         """
         checkpoint = checkpoint.as_new_run()
         newest = open_for_start(checkpoint, policy, partial(check_followed, graph, may_change=may_change))
         head = newest.manifest if newest else None
+        check_runner(head, runner)
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
@@ -139,8 +143,9 @@ class Job:
             graph = taken.graph
             _warn_of_other(partitions, newest.manifest, checkpoint)
             operators = taken.operators
-            if policy.messages == "rebuild":
-                operators = without_lost(checkpoint, graph, operators, newest.manifest.id + 1)
+            if policy.messages != "stop":
+                forget = policy.messages == "forget"
+                operators = without_lost(checkpoint, graph, operators, newest.manifest.id + 1, forget=forget)
             manifest = successor(
                 newest,
                 "fence",
@@ -186,7 +191,7 @@ class Job:
         """
         was = self.head.processing_us
         now = _latest(was, now_us) or 0
-        replays = replayed(self.graph)
+        replays, standing = replayed(self.graph), standing_outputs(self.graph, self.head.operators)
         rounds = {
             name: Round(
                 root=self.checkpoint.objects.root,
@@ -206,14 +211,15 @@ class Job:
                 reprocessing=reprocessing or rebuilding,
                 replayable=plan.replayable if name in replays else (),
                 rebuilding=rebuilding and name in replays,
-                incomplete=self.head.operators[name].rebuilding is not None,
+                lost=self.head.operators[name].rebuilding,
+                resumes=self.head.operators[name].resumes,
                 is_output=plan is self.graph.output,
                 is_read=bool(self.graph.readers(name)),
                 combiners=registrations(self.tables(name)),
             )
             for name, plan in self.graph.plans.items()
         }
-        return GraphRound(self.graph, rounds)
+        return GraphRound(replace(self.graph, standing=standing) if standing else self.graph, rounds)
 
     @property
     def progress(self) -> dict[str, Progress]:
@@ -251,9 +257,7 @@ class Job:
             name: Rounds(plans[name].watermarks).between_rounds(first.progress)
             for name, (first, *_) in answers.items()
         }
-        operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
-        for name in replayed(self.graph) if rebuilt else ():
-            operators[name] = after_replay(plans[name], operators[name], answers[name], head.id + 1)
+        operators = self._operators_after(answers, progress, rebuilt=rebuilt)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
         counters = total([self._named(one) for one in ordered])
@@ -286,6 +290,17 @@ class Job:
         logged.report(self._leaps, {name: [one.rejected for one in of_name] for name, of_name in answers.items()})
         self._hook("after-manifest", manifest.id)
         return manifest
+
+    def _operators_after(
+        self, answers: Mapping[str, Sequence[OperatorResult]], progress: Mapping[str, Progress], *, rebuilt: bool
+    ) -> dict[str, OperatorState]:
+        head = self.head
+        operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
+        for name in replayed(self.graph) if rebuilt else ():
+            operators[name] = after_replay(
+                self.graph.plans[name], head.operators[name], operators[name], answers[name], head.id + 1
+            )
+        return operators
 
     def _publish(self, manifest: Manifest) -> None:
         invariant(self.checkpoint.published < manifest.id, "the ids of a run rise", id=manifest.id)

@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import Rejections
-from tidestate.operators.engine.memory_pool import prefer_jemalloc
+from tidestate.operators.engine.memory_pool import prefer_jemalloc, release_freed
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Progress, Rounds, watermark_of
+from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState
@@ -53,9 +54,9 @@ class Round:
     round, by number, in a task only its own, and ``expired`` the bounds that hold in all of them; ``sequence`` the id
     of the checkpoint; ``progress`` that before the round; ``was_us`` and ``now_us`` the processing times before and
     after. ``replayable``: the tables whose rows a replay of the streams can put back; ``rebuilding``: arrivals are
-    one, see `Driver.rebuild`; ``incomplete``: some messages were lost. ``is_output``: the job delivers its panes;
-    ``is_read``: other operators read them; ``combiners``: those of the driver, registered in a worker when it
-    unpickles this.
+    one, see `Driver.rebuild`; ``lost``: some messages were; ``resumes``: the first step after all are back, or given
+    up. ``is_output``: the job delivers its panes; ``is_read``: other operators read them; ``combiners``: those of the
+    driver, registered in a worker when it unpickles this.
     """
 
     root: str
@@ -75,14 +76,19 @@ class Round:
     reprocessing: bool = False
     replayable: tuple[str, ...] = ()
     rebuilding: bool = False
-    incomplete: bool = False
+    lost: Rebuilding | None = None
+    resumes: bool = False
     is_output: bool = True
     is_read: bool = False
     combiners: tuple[Registration, ...] = ()
 
     @property
     def before_us(self) -> int | None:
-        """The watermark that events are compared with; None before the first one."""
+        """The watermark that events are compared with; None before the first one. Of a replay for an output that
+        stands it is that of the loss.
+        """
+        if self.rebuilding and self.plan.stands and self.lost is not None:
+            return self.lost.mark_us
         return watermark_of(self.progress)
 
     @property
@@ -104,13 +110,17 @@ class Round:
         return self.base[partition].under(self.expired)
 
     def due(self, partition: int, after: Progress) -> bool:
-        """Whether a step without arrivals may do anything in a partition, in a round that ends with this progress."""
+        """Whether a partition steps without arrivals, in a round with tasks that ends with this progress."""
+        return self.plan.steps_together or self.does_something(partition, after)
+
+    def does_something(self, partition: int, after: Progress) -> bool:
+        """Whether a step without arrivals may do anything in a partition."""
         return self.due_everywhere(after) or is_due(self.base[partition], after.watermark_us, self.now_us)
 
     def due_everywhere(self, after: Progress) -> bool:
         """Whether it may in all of them, whatever their entries say."""
-        if self.reprocessing or not self.plan.follows_sides:
-            return self.reprocessing
+        if self.reprocessing or self.resumes or not self.plan.follows_sides:
+            return self.reprocessing or self.resumes
         marks = Rounds(self.plan.watermarks)
         return marks.newest(self.progress) != marks.newest(after)
 
@@ -199,6 +209,7 @@ def _attempt(
         due_mark = None if round_.due(partition, after) else round_.base[partition].due_mark
         moved = round_.plan.step(store, arriving, replace(step_times(round_, after), due_mark=due_mark))
     # The store is closed: what it has read is not held while levels are folded.
+    release_freed(arriving.nbytes + moved.panes.nbytes)
     result = write_state(objects, round_, partition, moved.changes, restore.restored)
     state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
     return msgspec.structs.replace(result, state=state), moved
@@ -210,7 +221,8 @@ def with_rebuild(error: CorruptionError, round_: Round) -> CorruptionError:
     if not any(ref.path == path and ref.table in round_.replayable for ref in files):
         return error
     return CorruptionError(
-        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them',
+        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them; or '
+        'give up on them, Policy(messages="forget")',
         code=error.code,
         **error.context,
     )
@@ -267,7 +279,8 @@ def _log_restore(name: str) -> RestoreCallback:
 
 def step_times(round_: Round, after: Progress) -> StepTimes:
     """Watermarks and processing times before and after the step of a round."""
-    before = round_.progress.watermark_us
+    before, lost = round_.progress.watermark_us, round_.lost
+    at_loss = None if lost is None else lost.mark_us
     marks = Rounds(round_.plan.watermarks)
     return StepTimes(
         before,
@@ -276,7 +289,10 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         round_.now_us,
         round_.reprocessing,
         round_.rebuilding,
-        round_.incomplete,
+        lost is not None,
+        0 if lost is None else lost.since,
+        BEGINNING_US if at_loss is None else at_loss,
+        round_.resumes,
         sides_before=marks.newest(round_.progress),
         sides=marks.newest(after),
         steps=marks.steps(after),

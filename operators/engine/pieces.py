@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.plan.classify import Classified, one_origin
+from tidestate.operators.plan.classify import Classified
+from tidestate.operators.plan.lone_origins import one_origin
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState, Rebuilding
@@ -32,44 +33,92 @@ def check_replayed(graph: Graph) -> None:
     if not replayed(graph):
         raise UsageError(
             "there are no messages to rebuild: windows keep some with .messages(retention=…) or for functions of all "
-            "rows, inner joins by distance or tumbling windows with offset= for both sides; not counted windows, nor "
-            "with CTIs, buffers or lifetimes, nor what reads the panes of another operator: rewind instead",
+            "rows, joins by distance, tumbling windows or (inner) session with offset= for both sides; not counted "
+            "windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
+            "rewind instead",
             code="no-messages",
         )
 
 
+def standing_outputs(graph: Graph, operators: Mapping[str, OperatorState]) -> dict[str, int]:
+    """The watermarks at which outputs stand, of operators that wait for rows that were lost."""
+    lost = {name: operators[name].rebuilding for name in replayed(graph) if graph.plans[name].stands}
+    marks = {name: one.mark_us for name, one in lost.items() if one is not None}
+    return {name: BEGINNING_US if mark is None else mark for name, mark in marks.items()}
+
+
 def without_lost(
-    checkpoint: Checkpoint, graph: Graph, operators: dict[str, OperatorState], checkpoint_id: int
+    checkpoint: Checkpoint,
+    graph: Graph,
+    operators: dict[str, OperatorState],
+    checkpoint_id: int,
+    *,
+    forget: bool = False,
 ) -> dict[str, OperatorState]:
     """The operators as they go on from this checkpoint if files of their messages are damaged or gone: without any
-    messages in the state partitions that name one of these. Every byte of the messages is read. Raises
-    `CorruptionError` (``lost-again``) for a join that had lost some before, and not all of them are back.
+    messages in the state partitions that name one of these. Every byte of the messages is read. With ``forget`` these
+    and all that were lost before are given up. Raises `CorruptionError` (``lost-again``) for a join that had lost
+    some before, and not all of them are back.
     """
     found = dict(operators)
     for name in replayed(graph):
         operator, tables = operators[name], graph.plans[name].replayable
-        files = [(ref, checkpoint_id, True) for ref in operator.files if ref.table in tables]
-        checked = checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), files)
-        findings = [(ref, finding()) for (ref, _, _), finding in checked]
-        wrong = {(ref.root, ref.path) for ref, one in findings if one is not None}
-        if not wrong:
-            continue
-        for _, one in findings:
-            if one is not None:
-                log.warning("operator %s: lost messages: %s: %s", name, one.path, one.why)
-        if operator.rebuilding is not None and not graph.plans[name].may_lose_again:
+        wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
+        if wrong and not forget and _may_not_lose(graph.plans[name], operator):
             raise CorruptionError(
                 "rows of a join are lost again, before a rebuild has put back those that were lost first: which "
-                "pairs were emitted meanwhile is not known; rewind to a checkpoint before the loss",
+                "pairs were emitted meanwhile is not known; rewind to a checkpoint before the loss, or give up on "
+                'what is lost: Policy(messages="forget")',
                 code="lost-again",
                 operator=name,
-                since=operator.rebuilding.since,
+                since=operator.rebuilding.since if operator.rebuilding else None,
             )
-        states = [_without(state, tables, wrong) for state in operator.states]
-        rebuilding = Rebuilding(checkpoint_id)
-        found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=rebuilding)
-        log.warning("operator %s goes on without these messages; rebuild() puts back those of a replay", name)
+        if wrong:
+            states = [_without(state, tables, wrong) for state in operator.states]
+            rows = sum(_rows(one, tables) for one in operator.states) - sum(_rows(one, tables) for one in states)
+            lost = Rebuilding(checkpoint_id, mark_us=operator.watermark_us, rows=rows)
+            found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
+        if forget:
+            found[name] = _given_up(graph.plans[name], operator, found[name])
+        elif wrong:
+            log.warning("operator %s goes on without these messages; rebuild() puts back those of a replay", name)
     return found
+
+
+def _may_not_lose(plan: Plan, operator: OperatorState) -> bool:
+    """Whether it needs every row that it has: before a rebuild is over, and where an output that stood is due."""
+    return not plan.may_lose_again and (operator.rebuilding is not None or (plan.stands and operator.resumes))
+
+
+def _wrong(
+    checkpoint: Checkpoint, operator: OperatorState, tables: Collection[str], name: str, checkpoint_id: int
+) -> set[Place]:
+    """The message files of an operator that are damaged or gone; each is logged."""
+    files = [(ref, checkpoint_id, True) for ref in operator.files if ref.table in tables]
+    checked = checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), files)
+    findings = [(ref, one) for (ref, _, _), finding in checked if (one := finding()) is not None]
+    for _, one in findings:
+        log.warning("operator %s: lost messages: %s: %s", name, one.path, one.why)
+    return {(ref.root, ref.path) for ref, _ in findings}
+
+
+def _rows(state: PartitionState, tables: Collection[str]) -> int:
+    """How many rows the files of these tables have."""
+    return sum(ref.rows for ref in state.files if ref.table in tables)
+
+
+def _given_up(plan: Plan, was: OperatorState, now: OperatorState) -> OperatorState:
+    """The operator without what ``was`` missing, or has been lost ``now``."""
+    if now.rebuilding is None:
+        return now
+    if was.rebuilding is not None and was.rebuilding.lacking is not None:
+        what = "windows that lack messages" if plan.may_lose_again else "rows"
+        log.warning("operator %s gives up on %d %s", plan.name, was.rebuilding.lacking, what)
+    elif was.rebuilding is not None:
+        log.warning("operator %s gives up on the %d rows of lost files", plan.name, was.rebuilding.rows)
+    if now.rebuilding is not was.rebuilding:
+        log.warning("operator %s gives up on the %d rows of these files", plan.name, now.rebuilding.rows)
+    return msgspec.structs.replace(now, rebuilding=None, resumes=True)
 
 
 def _without(state: PartitionState, tables: Collection[str], wrong: Collection[Place]) -> PartitionState:
@@ -83,12 +132,18 @@ def _without(state: PartitionState, tables: Collection[str], wrong: Collection[P
 
 
 def after_replay(
-    plan: Plan, operator: OperatorState, answers: Sequence[OperatorResult], checkpoint_id: int
+    plan: Plan, was: OperatorState, operator: OperatorState, answers: Sequence[OperatorResult], checkpoint_id: int
 ) -> OperatorState:
-    """The operator after a replay: whole again if no window lacks a message, and a join no row."""
-    lacking = total([one.counters for one in answers]).get(INCOMPLETE, 0)
-    since = operator.rebuilding.since if operator.rebuilding is not None else checkpoint_id
+    """The operator, which ``was`` another before, after a replay: whole again if no window lacks a
+    message, and a join no row.
+    """
+    lacking, lost = total([one.counters for one in answers]).get(INCOMPLETE, 0), operator.rebuilding
     if lacking:
         what = "windows lack messages" if plan.may_lose_again else "rows are missing"
         log.warning("checkpoint %d: %d %s that the replay did not have", checkpoint_id, lacking, what)
-    return msgspec.structs.replace(operator, rebuilding=Rebuilding(since, lacking) if lacking else None)
+    if lost is None:
+        # A join has given up on what is missing, or knows it in another state partition.
+        found = Rebuilding(checkpoint_id, lacking) if lacking and plan.may_lose_again else None
+        return msgspec.structs.replace(operator, rebuilding=found, resumes=was.resumes)
+    still = msgspec.structs.replace(lost, lacking=lacking) if lacking else None
+    return msgspec.structs.replace(operator, rebuilding=still, resumes=was.resumes or still is None)

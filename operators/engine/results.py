@@ -103,4 +103,5 @@ def operator_after(operator: OperatorState, results: Sequence[OperatorResult], p
         progress=plain["tracker"],
         advances=plain["advances"],
         buffers=plain["buffers"],
+        resumes=False,
     )

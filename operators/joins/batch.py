@@ -1,4 +1,4 @@
-"""The values that a step of a join passes on: admitted rows of each side, and pairs. Pure."""
+"""The values that a step of a join passes on: admitted rows of each side, pairs, and lost rows. Pure."""
 
 from __future__ import annotations
 
@@ -58,3 +58,12 @@ class JoinedRows:
         rows = {side: table.take(index) for side, table in self.rows.items()}
         ends = self.ends[numbers] if ends is None and self.ends is not None else ends
         return JoinedRows(rows, {side: place[numbers] for side, place in self.places.items()}, ends)
+
+
+@dataclass(frozen=True)
+class LostRows:
+    """``rows`` of each side that a replay puts back, what that ``changes``, and how many are missing still."""
+
+    rows: dict[str, pa.Table]
+    changes: dict[str, TableChanges]
+    lacking: int

@@ -43,8 +43,12 @@ class DistanceRule(PairRule):
         return None if reach is None else max(BEGINNING_US, self.final(side, mark) - reach - 1)
 
     def expired(self, side: str, mark: Mark) -> int | None:
-        """Also limited by what is retained, where that is longer than rows can meet."""
+        """Also limited by what is retained, where that is longer than rows can meet; of an outer join no row expires
+        that is not behind the watermark: while rows are missing it waits (`PairTables.standing`).
+        """
         unreachable, kept = self.unreachable(side, mark), self.joined.retained[SIDES.index(side)]
+        if unreachable is not None and self.joined.how != "inner" and mark.watermark != END_US:
+            unreachable = min(unreachable, self.final(side, mark) - 1)
         if unreachable is None or kept is None or kept.span_us is None or mark.watermark == END_US:
             return unreachable
         return max(BEGINNING_US, min(unreachable, mark.watermark - kept.span_us - 1))

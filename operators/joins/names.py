@@ -10,8 +10,10 @@ the rows; the end of the session that it would be by itself.
 """
 PHASE, FIRST, SECOND, NUMBER = "_phase", "_first", "_second", "_number"
 """The order in which held pairs are emitted."""
-HELD_PAIRS, SESSIONS, ENDS = "held", "sessions", "ends"
+HELD_PAIRS, SESSIONS, ENDS, MOVED, SINCE = "held", "sessions", "ends", "moved", "_since"
 EMIT, RETRACT = "emit", "retract"
+OVER = "_over"
+"""The position up to which rows of the other side had expired before a row came."""
 
 
 def kept_as(name: str) -> str:
@@ -27,6 +29,16 @@ def waiting(side: str) -> str:
 def put_back_table(side: str) -> str:
     """The table of identities of rows that were lost and put back."""
     return f"back_{side}"
+
+
+def given_up_table(side: str) -> str:
+    """The table of identities of rows that were lost for good."""
+    return f"gone_{side}"
+
+
+def limited_table(side: str) -> str:
+    """The table of rows that have come since a loss, and could not meet all older rows that were lost."""
+    return f"limited_{side}"
 
 
 def unmatched_table(side: str) -> str:

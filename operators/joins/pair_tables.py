@@ -5,7 +5,7 @@
 | ``waiting_left``, …, of sides that are emitted unmatched | due, the row | – |
 | ``alone_left``, … where they may be retracted | due, the row | due |
 | ``held``, with update periods | due, order | due |
-| ``back_left``, ``back_right``, where lost rows can be put back | offset, origin | position |
+| ``limited_left``, … where an outer join by distance is rebuilt: `.limits` | as ``left_seen`` | – |
 
 **Due** is the last watermark, or position of the side, at which a partner may come, but for late ones; of held pairs
 the processing time at which they are emitted.
@@ -14,10 +14,9 @@ the processing time at which they are emitted.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -30,14 +29,15 @@ from tidestate.operators.joins.names import (
     FIRST,
     HELD_PAIRS,
     NUMBER,
+    OVER,
     PHASE,
     SECOND,
     SENT,
-    put_back_table,
+    limited_table,
     unmatched_table,
     waiting,
 )
-from tidestate.operators.joins.rule import PairRule, mark_before
+from tidestate.operators.joins.rule import Mark, PairRule, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.statestore.arrays import Times
@@ -51,7 +51,6 @@ class PairTables(JoinTables):
     """Columns and tables of a join by distance or by windows."""
 
     joined: Join
-    may_lose_again = False
 
     @property
     @abstractmethod
@@ -124,24 +123,42 @@ class PairTables(JoinTables):
         return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, partition_by=tuple(self.key_names))
 
     @property
-    def replayable(self) -> tuple[str, ...]:
-        return tuple(self.back) if not self.watermarks.filters_rows else ()
-
-    @cached_property
-    def back(self) -> dict[str, TableSpec]:
-        """The identities of rows that were lost and put back: where each row is known by its offset, and every pair
-        follows from its two rows alone.
-        """
+    def rebuilds(self) -> bool:
+        """Every pair follows from its two rows alone."""
         joined = self.joined
         alone = joined.windows is None or not joined.windows.shares_events
-        if joined.how != "inner" or joined.own is not None or not alone or joined.held or self.identified != SIDES:
+        return joined.own is None and alone and not joined.held
+
+    @property
+    def stands(self) -> bool:
+        return bool(self.replayable) and bool(self.waiting)
+
+    def standing(self, at: StepTimes) -> StepTimes:
+        """The times of a step, while rows of an outer join are missing: what expires and what is due stay as they
+        were at the loss, and a replay meets others as it would have then.
+        """
+        if not (self.stands and at.incomplete):
+            return at
+        return replace(at, before=at.lost_at if at.rebuilding else at.before, after=at.lost_at)
+
+    @cached_property
+    def limited(self) -> dict[str, TableSpec]:
+        """Rows that have come since a loss and could not meet all older rows of the other side."""
+        if not self.stands or self.joined.windows is not None:
             return {}
-        return {side: msgspec.structs.replace(self.seen(side), name=put_back_table(side)) for side in SIDES}
+        values = (Column(OVER, "int64"),)
+        return {
+            side: TableSpec(limited_table(side), seen.key, values, shared=seen.shared, partition_by=seen.partition_by)
+            for side, seen in self.back.items()
+        }
+
+    def may_meet(self, side: str, mark: Mark) -> int | None:
+        return self.meeting.unreachable(side, mark)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         held = [self.held] if self.joined.held else []
-        more = (*self.waiting.values(), *self.alone.values(), *self.back.values())
+        more = (*self.waiting.values(), *self.alone.values(), *self.limited.values())
         return (*super().tables, *more, *held)
 
     def pair_panes(self, pairs: JoinedRows) -> pa.Table:

@@ -74,9 +74,11 @@ def _with_new(plan: PairTables, admitted: Admitted, side: str, mark: Mark) -> Jo
 
 
 def _reachable(plan: PairTables, side: str, count: int, lower: PositionBound, at: StepTimes) -> PositionBound:
-    """Leaves rows out that are retained for longer than they can meet."""
+    """Leaves rows out that are stored for longer than they can meet."""
+    if at.rebuilding and plan.stands:
+        return lower  # What has come since the loss may have met the rows of a replay: see `limits`.
     over, expired = plan.meeting.unreachable(side, mark_before(at)), plan.meeting.expired(side, mark_before(at))
-    if over is None or over == expired:
+    if over is None or (over == expired and not at.incomplete and not at.resumes):
         return lower
     first = np.full(count, over + 1)
     return first if lower is None else np.maximum(lower, first)

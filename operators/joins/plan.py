@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,11 +14,13 @@ from tidestate.operators.describe.windows import END
 from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.held_pairs import hold
 from tidestate.operators.joins.intake import admit, transition
-from tidestate.operators.joins.names import HELD_PAIRS, UNTIL
+from tidestate.operators.joins.limits import limited_rows, within_limits
+from tidestate.operators.joins.names import ENDS, HELD_PAIRS, SESSIONS, UNTIL
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.pairs import find_pairs, with_stored
-from tidestate.operators.joins.rebuild import put_rows_back
+from tidestate.operators.joins.rebuild import identities, lost_rows, missed_pairs, put_back_by, with_rows_back
 from tidestate.operators.joins.rule import PairRule, mark_after, mark_before
+from tidestate.operators.joins.session_rebuild import corrected_sessions, in_sessions, moved_sessions
 from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.unmatched import find_unmatched, unmatched_due
@@ -56,11 +58,8 @@ class JoinPlan(PairTables):
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if at.rebuilding:
-            mark = mark_before(at)
-            return put_rows_back(
-                self, view, arriving, at, lambda old, side: with_stored(self, view, old, side, mark, at)
-            )
-        return self.taking(view, arriving, at, lambda rows: _pair_step(self, view, rows, at))
+            return _put_rows_back(self, view, arriving, self.standing(at))
+        return self.taking(view, arriving, at, lambda rows: _pair_step(self, view, rows, self.standing(at)))
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""
@@ -78,20 +77,41 @@ class SessionJoinPlan(SessionJoinTables):
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Rows whose own session would have closed."""
-        return too_late(self, events, times, watermark, reprocessing=reprocessing)
+        late = too_late(self, events, times, watermark, reprocessing=reprocessing)
+        counts = self._since_start(events, times)
+        return late if counts is None else late & counts
 
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+        counts = self._since_start(accepted, times)
+        if counts is not None:
+            accepted, times = accepted.filter(pa.array(counts)), times[counts]
         _, _, ends = assign_windows(self.kind, times, accepted)
         accepted = accepted.append_column(UNTIL, pa.array(ends))
         if not self.key_fields:
             accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(len(times), np.int8)))
         return super().arrive(accepted, times, arrival)
 
+    def _since_start(self, rows: pa.Table, offsets: Times) -> Flags | None:
+        """Which rows are not before the first offset of their side; None where that is 0."""
+        if self.joined.starts is None:
+            return None
+        left, right = self.joined.starts
+        is_left = np.asarray(pc.fill_null(pc.equal(rows[SIDE], LEFT), False))
+        return np.asarray(offsets >= np.where(is_left, left, right), bool)
+
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        return session_step(self, view, arriving, at)
+        if at.rebuilding:
+            found = lost_rows(self, view, arriving, at, lambda rows: in_sessions(self, view, rows))
+            moved = put_back_by(found, corrected_sessions(self, view, found, at), "retractions")
+            return replace(moved, changes={**moved.changes, SESSIONS: TableChanges(), ENDS: TableChanges()})
+        made = session_step(self, view, arriving, at)
+        lost = moved_sessions(self, view, made.changes, at) | identities(self, view, at)
+        return replace(made, changes={**made.changes, **lost})
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No row to come, late ones included, has an earlier ``time``, or ``window_end``."""
+        if self.by_offset:
+            raise no_bound(self, column, "its sessions are of offsets")
         if column not in (AT, END, PANE_TIME):
             raise UsageError(
                 "a session may have begun at any time: go by its end", code="chain-time", column=column, use=AT
@@ -99,12 +119,25 @@ class SessionJoinPlan(SessionJoinTables):
         return self.meeting.output_watermark(watermark)
 
 
+def _put_rows_back(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    """Put lost rows of a replay back: ``arriving`` are rows of `exchanged`, in any number of copies and any order."""
+    found, mark = lost_rows(plan, view, arriving, at), mark_before(at)
+    missed = missed_pairs(plan, view, found, lambda old, side: with_stored(plan, view, old, side, mark, at))
+    pairs = within_limits(plan, view, missed)
+    none = Admitted({side: plan.sides[side].schema.empty_table() for side in SIDES})
+    alone = find_unmatched(plan, with_rows_back(plan, view, found), none, pairs, at)
+    panes = pa.concat_tables([alone.retracted, *map(plan.pair_panes, pairs)])
+    moved = put_back_by(found, panes, "taken_back")
+    return replace(moved, changes={**moved.changes, **alone.changes})
+
+
 def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
     """Pair ``arriving`` rows of both sides with each other and with the stored rows of ``view``."""
     admitted = admit(plan, view, arriving, at)
     found = find_pairs(plan, view, admitted, at)
     alone = find_unmatched(plan, view, admitted, found, at)
-    changes = alone.changes | _stored(plan, admitted, at)
+    changes = alone.changes | _stored(plan, admitted, at) | identities(plan, view, at)
+    changes |= limited_rows(plan, view, admitted, at)
     pairs, due_us = [plan.pair_panes(each) for each in found], None
     count = sum(each.num_rows for each in pairs)
     admitted.count("pairs", count)
@@ -128,6 +161,4 @@ def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, Ta
         if bound is not None:
             rows = rows.filter(pa.array(positions(rows[plan.stores[side].position]) > bound))
         changes[side] = TableChanges(put=rows, expire=bound)
-    for side, spec in plan.back.items():
-        changes[spec.name] = TableChanges(expire=plan.meeting.unreachable(side, mark_after(at)))
     return changes

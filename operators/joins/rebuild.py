@@ -5,77 +5,143 @@ that a replay put back are older than the loss, the tables ``back_left`` and ``b
 all others have come since. Two old rows had met by the time of the loss. An old row and one that has come since meet
 when the old one is put back: as long as neither has expired this is the pair that would have been emitted, since the
 distance of their times, or the one window that holds both, decides.
+
+While rows of an outer join are missing, nothing expires and no row is emitted without a partner
+(`PairTables.standing`). Which ones have met is in tables that are whole. So a replay completes it at any time, and
+the first step after that emits what is due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import SIDE, SIDES
-from tidestate.operators.joins.batch import Admitted, JoinedRows
+from tidestate.operators.joins.batch import Admitted, JoinedRows, LostRows
 from tidestate.operators.joins.intake import placed
-from tidestate.operators.joins.names import OTHER_SIDE
+from tidestate.operators.joins.names import EMIT, OTHER_SIDE
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.rule import Mark, mark_before
+from tidestate.operators.joins.rule import Mark, mark_after, mark_before
+from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.table.overlay import OverlayView
+from tidestate.statestore.table.sorting import lasts, shared_ranks
 
 
-def put_rows_back(
-    plan: PairTables,
+def missed_pairs(
+    plan: PairTables, view: StateView, found: LostRows, with_stored: Callable[[Admitted, str], JoinedRows]
+) -> list[JoinedRows]:
+    """The pairs of rows that are put back, and rows that have come since the loss. ``with_stored`` has those of a
+    side's rows and all stored ones of the other.
+    """
+    old = Admitted({side: plan.sides[side].conform(rows) for side, rows in found.rows.items()})
+    missed = []
+    for side in SIDES:
+        met, other = with_stored(old, side), OTHER_SIDE[side]
+        met = met.take(np.flatnonzero(~is_known(view, plan.back[other], met.rows[other])))
+        missed.append(replace(met, places=dict.fromkeys(SIDES, np.full(len(met.places[side]), -1))))
+    return missed
+
+
+def with_rows_back(plan: PairTables, view: StateView, found: LostRows) -> OverlayView:
+    """The state with the rows that are put back."""
+    whole = OverlayView(view, plan.tables)
+    whole.apply(found.changes)
+    return whole
+
+
+def lost_rows(
+    plan: JoinTables,
     view: StateView,
     arriving: pa.Table,
     at: StepTimes,
-    with_stored: Callable[[Admitted, str], JoinedRows],
-) -> Transition:
-    """The transition by a replay: ``arriving`` are rows of `exchanged`, in any number of copies and any order.
-    ``with_stored`` has the pairs of a side's rows and the stored ones of the other.
+    usable: Callable[[pa.Table], Flags] | None = None,
+) -> LostRows:
+    """The rows of a replay that had been accepted, may still meet others, are not stored any more and not given up,
+    each once. Those that are retained for queries only are left out. Nothing once what is missing is given up.
     """
     arriving = arriving.rename_columns([plan.kept.get(name, name) for name in arriving.column_names])
-    old, mark, changes, lacking = Admitted(), mark_before(at), dict[str, TableChanges](), 0
+    found, changes, lacking = dict[str, pa.Table](), dict[str, TableChanges](), 0
     for side, spec in plan.back.items():
-        bound = plan.meeting.unreachable(side, mark)
-        rows = _lost(plan, view, side, arriving.filter(pc.equal(arriving[SIDE], side)), mark)
-        old.rows[side] = rows
-        changes[side] = TableChanges(put=rows)
-        changes[spec.name] = remember(spec, rows, rows[plan.known_by(side)], bound)
-        there = _count(view, side, plan.stores[side].position, bound) + rows.num_rows
-        # An identity may be known in several state partitions after a rescale, or stand for two rows.
-        lacking += max(0, _count(view, plan.seen(side).name, "position", bound) - there)
-    missed = [plan.pane_schema.empty_table()]
-    for side in SIDES:
-        met, other = with_stored(old, side), OTHER_SIDE[side]
-        missed.append(plan.pair_panes(met.take(np.flatnonzero(~is_known(view, plan.back[other], met.rows[other])))))
-    panes = pa.concat_tables(missed)
-    put = sum(rows.num_rows for rows in old.rows.values())
-    counters = {PUT_BACK: put, "pairs": panes.num_rows, INCOMPLETE: lacking}
-    return Transition(changes, panes, {name: count for name, count in counters.items() if count})
+        bound = plan.may_meet(side, mark_before(at))
+        rows = arriving.filter(pc.equal(arriving[SIDE], side))
+        rows = _lost(plan, view, side, rows.slice(0, 0) if at.resumes else rows, bound)
+        if usable is not None:
+            rows = rows.filter(pa.array(usable(rows)))
+        found[side] = rows
+        changes[side] = TableChanges(put=plan.sides[side].conform(rows))
+        until, unknown = rows[plan.known_by(side)], plan.meeting.unknown(side, mark_before(at))
+        changes[spec.name] = remember(spec, rows, until.cast(spec.values[0].arrow), unknown)
+        if not at.resumes:
+            # An identity may be known in several state partitions after a rescale, or stand for two rows.
+            lacking += max(0, _missing(plan, view, side, bound).num_rows - rows.num_rows)
+    return LostRows(found, changes, lacking)
 
 
-def _lost(plan: PairTables, view: StateView, side: str, rows: pa.Table, mark: Mark) -> pa.Table:
-    """Rows of a side that had been accepted, may still meet others and are not stored any more, each once; as its
-    table has them. Those that are retained for queries only are left out.
-    """
-    spec, seen, bound = plan.sides[side], plan.seen(side), plan.meeting.unreachable(side, mark)
-    rows = placed(plan, side, rows, Admitted(), mark)
+def put_back_by(found: LostRows, panes: pa.Table, retracted: str) -> Transition:
+    """The transition that puts rows back and emits ``panes``; ``retracted`` is the counter of their retractions."""
+    pairs = int(pc.sum(pc.equal(panes["kind"], EMIT)).as_py() or 0)
+    counters = {
+        PUT_BACK: sum(rows.num_rows for rows in found.rows.values()),
+        "pairs": pairs,
+        retracted: panes.num_rows - pairs,
+        INCOMPLETE: found.lacking,
+    }
+    return Transition(found.changes, panes, {name: count for name, count in counters.items() if count})
+
+
+def identities(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:
+    """What each step does to those of rows that were put back, or are given up."""
+    return kept_identities(plan, at) | (given_up(plan, view, at) if at.resumes else {})
+
+
+def given_up(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:
+    """What is missing is never put back, and not missing any more."""
+    return {
+        spec.name: TableChanges(
+            put=spec.conform(_missing(plan, view, side, None)), expire=plan.meeting.unknown(side, mark_after(at))
+        )
+        for side, spec in plan.gone.items()
+    }
+
+
+def kept_identities(plan: JoinTables, at: StepTimes) -> dict[str, TableChanges]:
+    """Until when identities are needed of rows that were put back, or given up: as long as those of all rows."""
+    specs = [(side, spec) for kept in (plan.back, plan.gone) for side, spec in kept.items()]
+    return {spec.name: TableChanges(expire=plan.meeting.unknown(side, mark_after(at))) for side, spec in specs}
+
+
+def _lost(plan: JoinTables, view: StateView, side: str, rows: pa.Table, bound: int | None) -> pa.Table:
+    spec, seen = plan.sides[side], plan.seen(side)
+    rows = placed(plan, side, rows, Admitted(), Mark(BEGINNING_US))
     known = view[seen.name].lookup(seen.conform_keys(rows.select(seen.key_names)))
     rows, was = rows.filter(known.found), positions(known.rows["position"].filter(known.found))
     places = positions(rows[plan.known_by(side)])
     usable = (was == places) & (True if bound is None else places > bound)
+    usable &= ~is_known(view, plan.gone[side], rows)
     once = first_of_each(rows.select(seen.key_names), usable) == np.arange(rows.num_rows)
-    rows = spec.conform(rows.filter(pa.array(once)))
+    rows = rows.filter(pa.array(once))
     return rows.filter(pc.invert(view[side].lookup(spec.conform_keys(rows)).found))
 
 
-def _count(view: StateView, table: str, position: str, bound: int | None) -> int:
-    """How many rows of a table are behind no bound."""
-    parts = (positions(rows[position]) for rows in view[table].scan())
-    return sum(len(places) if bound is None else int(np.count_nonzero(places > bound)) for places in parts)
+def _missing(plan: JoinTables, view: StateView, side: str, bound: int | None) -> pa.Table:
+    """The identities behind no ``bound`` without a stored row, but for those that were given up."""
+    seen, gone = plan.seen(side), plan.gone[side]
+    known = pa.concat_tables([seen.schema.empty_table(), *view[seen.name].scan()])
+    known = known if bound is None else known.filter(pa.array(positions(known["position"]) > bound))
+    names = seen.key_names
+    parts = [part.select(names) for name in (side, gone.name) for part in view[name].scan()]
+    there = pa.concat_tables([known.schema.empty_table().select(names), *parts])
+    (own, others), count = shared_ranks([known.select(names), there])
+    return known.filter(pa.array((lasts(others, count) < 0)[own]))

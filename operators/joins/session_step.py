@@ -18,6 +18,7 @@ from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SESSIONS
 from tidestate.operators.joins.rule import mark_after
+from tidestate.operators.joins.session_pairs import matched_places, session_panes
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.plan.transition import StepTimes, Transition, first_due
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -25,9 +26,7 @@ from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
-from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.sorting import firsts, ranks, shared_ranks
 
 
@@ -233,7 +232,9 @@ def _rows(plan: SessionJoinTables, view: StateView, sessions: _Sessions, new: pa
     """Rows of a side in the sessions that are read, and its new rows."""
     read = np.flatnonzero(sessions.read)
     asked = sessions.stored.take(pa.array(read))
-    found = view[side].ranges(asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME))
+    found = view[side].ranges(
+        asked.select(plan.group_keys), *(asked[name].cast(plan.bound_type) for name in (START, END))
+    )
     session = read[found.request_index.to_numpy()]
     rows = pa.concat_tables([found.rows, new])
     window = np.concatenate([sessions.of_stored[session], sessions.of_new[side]])
@@ -266,29 +267,19 @@ def _of_grown(sessions: _Sessions, rows: dict[str, _Rows], which: str) -> dict[s
 
 def _pairs(plan: SessionJoinTables, windows: pa.Table, left: _Chosen, right: _Chosen, kind: str) -> pa.Table:
     """Panes of every left row with every right row that it matches, by left row."""
-    by_match = np.argsort(right.match, kind="stable")
-    there = right.match[by_match]
-    first = np.searchsorted(there, left.match, "left")
-    counts = np.searchsorted(there, left.match, "right") - first
-    lefts = np.repeat(np.arange(len(left.of)), counts)
-    rights = by_match[np.repeat(first, counts) + places_within(counts)]
+    lefts, rights = matched_places(left.match, right.match)
     rows = {
         LEFT: left.rows.take(pa.array(left.places[lefts])),
         RIGHT: right.rows.take(pa.array(right.places[rights])),
     }
-    return _panes(plan, windows, left.of[lefts], rows, kind)
+    return session_panes(plan, windows, left.of[lefts], rows, kind)
 
 
 def _panes_alone(plan: SessionJoinTables, windows: pa.Table, rows: _Chosen, side: str, kind: str) -> pa.Table:
     """Panes of rows of a side without a partner; none where the join is not outer on that side."""
     if not plan.joined.keeps(side):
         return plan.pane_schema.empty_table()
-    return _panes(plan, windows, rows.of, {side: rows.rows.take(pa.array(rows.places))}, kind)
-
-
-def _panes(plan: SessionJoinTables, windows: pa.Table, of: Numbers, rows: dict[str, pa.Table], kind: str) -> pa.Table:
-    starts, ends = (windows[name].to_numpy()[of] for name in (START, END))
-    return plan.panes(rows, pa.array(ends - 1), kind, (starts, ends))
+    return session_panes(plan, windows, rows.of, {side: rows.rows.take(pa.array(rows.places))}, kind)
 
 
 def _changes(

@@ -4,6 +4,7 @@
 |---|---|---|---|
 | ``sessions`` | key, window start | window end | window end |
 | ``ends`` | window end, key, window start | – | window end |
+| ``moved``, see `session_rebuild` | key, window start | window end, which loss | window end |
 
 A row is stored once and never moved: sessions are intervals, and the rows of one are a range of their table's key. So
 a row costs the same however large its session is. A row is known until the session that it would be alone has closed.
@@ -18,12 +19,14 @@ from functools import cached_property
 import pyarrow as pa
 
 from tidestate.operators.describe.session_join import SessionJoin
+from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.describe.windows import END, START
-from tidestate.operators.joins.names import ENDS, SESSIONS, UNTIL
+from tidestate.operators.joins.names import ENDS, MOVED, SESSIONS, SINCE, UNTIL
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.joins.tables import JoinTables, kept_columns
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.names import NO_KEY
+from tidestate.statestore.messages.tables import ORIGIN
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, TableSpec
 
@@ -48,6 +51,11 @@ class SessionJoinTables(JoinTables):
     joined: SessionJoin
     equal_fields: tuple[pa.Field, ...] = ()
     """Columns by which rows of a session pair up, those of its key aside."""
+
+    @property
+    def lone_origins(self) -> dict[str, str]:
+        columns = {f"{side}/": self.given(side, ORIGIN) for side in SIDES if self.by_offset}
+        return {front: column for front, column in columns.items() if column is not None}
 
     @property
     def meeting(self) -> SessionRule:
@@ -76,6 +84,14 @@ class SessionJoinTables(JoinTables):
         """The end of the session that each row would be by itself."""
         return (Column(UNTIL, "int64"), *(() if self.key_fields else self.session_key))
 
+    @property
+    def rebuilds(self) -> bool:
+        """Of outer ones it is not known who was emitted alone: that depends on rows whose identities may be over."""
+        return self.joined.how == "inner"
+
+    def may_meet(self, side: str, mark: Mark) -> int | None:
+        return self.meeting.unknown(side, mark)
+
     def known_by(self, side: str) -> str:
         return UNTIL
 
@@ -91,10 +107,17 @@ class SessionJoinTables(JoinTables):
         start, end = self._bounds
         return TableSpec(ENDS, (end, *self.session_key, start), (), END, partition_by=self.partition_by)
 
+    @cached_property
+    def moved(self) -> TableSpec:
+        """Sessions that fired before rows were lost, and are part of others since."""
+        start, end = self._bounds
+        values = (end, Column(SINCE, "int64"))
+        return TableSpec(MOVED, (*self.session_key, start), values, END, partition_by=self.partition_by)
+
     @property
     def _bounds(self) -> tuple[Column, Column]:
         return Column(START, "int64", START), Column(END, "int64", END)
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        return (*super().tables, self.sessions, self.ends)
+        return (*super().tables, self.sessions, self.ends, *([self.moved] if self.back else []))

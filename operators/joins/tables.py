@@ -7,6 +7,8 @@ A row is stored once, in the message store of its side. Where offsets are not na
 | ``left``, ``right`` | as the side's message layout says | position; rows of a session are deleted with it |
 | ``left_seen``, ``right_seen``, of sides that name offsets | offset, origin | the position up to which it is known |
 | ``numbered`` | what is counted | – |
+| ``back_left``, ``back_right``, where lost rows can be put back: those that were | as ``left_seen`` | as that |
+| ``gone_left``, ``gone_right``, likewise: those that never will be | as ``left_seen`` | as that |
 | ``ahead``, where rows are held: `tidestate.operators.plan.held_rows` | time, number, key | time |
 
 The **position** of a row is its time, or its offset where windows are of offsets.
@@ -15,17 +17,19 @@ The **position** of a row is its time, or its offset where windows are of offset
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDES
 from tidestate.operators.describe.windows import END, START
-from tidestate.operators.joins.names import kept_as
-from tidestate.operators.joins.rule import JoinRule
+from tidestate.operators.joins.names import given_up_table, kept_as, put_back_table
+from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.plan.held_rows import numbers_table
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, StepTimes, constant
@@ -42,6 +46,7 @@ class JoinTables(Plan):
 
     joined: Join | SessionJoin
     late_option = "late=…"
+    may_lose_again = False
 
     @property
     @abstractmethod
@@ -112,6 +117,10 @@ class JoinTables(Plan):
         """Whether rows or pairs have running numbers."""
         return len(self.identified) < len(SIDES)
 
+    @abstractmethod
+    def may_meet(self, side: str, mark: Mark) -> int | None:
+        """Rows known up to this position or an earlier one meet no row any more."""
+
     def known_by(self, side: str) -> str:
         """The column of new rows up to which each is known."""
         return self.stores[side].position
@@ -141,6 +150,30 @@ class JoinTables(Plan):
         """The identities of a side's messages."""
         return self.stores[side].seen
 
+    @property
+    @abstractmethod
+    def rebuilds(self) -> bool:
+        """Whether lost rows can be put back, if both sides know theirs by offsets."""
+
+    @property
+    def replayable(self) -> tuple[str, ...]:
+        return tuple(self.back) if not self.watermarks.filters_rows else ()
+
+    @cached_property
+    def back(self) -> dict[str, TableSpec]:
+        """The identities of rows that were lost and put back."""
+        return self._identities(put_back_table)
+
+    @cached_property
+    def gone(self) -> dict[str, TableSpec]:
+        """The identities of rows that were lost, and given up."""
+        return self._identities(given_up_table)
+
+    def _identities(self, name: Callable[[str], str]) -> dict[str, TableSpec]:
+        if not self.rebuilds or self.identified != SIDES:
+            return {}
+        return {side: msgspec.structs.replace(self.seen(side), name=name(side)) for side in SIDES}
+
     @cached_property
     def numbered(self) -> TableSpec:
         """How many rows there were."""
@@ -149,15 +182,19 @@ class JoinTables(Plan):
     @property
     def tables(self) -> tuple[TableSpec, ...]:
         ahead = [self.holding.ahead] if self.holding else []
-        return (*self.sides.values(), *map(self.seen, self.identified), self.numbered, *ahead)
+        lost = [*self.back.values(), *self.gone.values()]
+        return (*self.sides.values(), *map(self.seen, self.identified), self.numbered, *ahead, *lost)
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """Keys, the window where there are windows, a time, the columns of both sides, and the kind."""
-        bounds = [pa.field(name, TIME) for name in (START, END)] if self.windowed else []
+        """Keys, the window where there are windows, a time where times place rows, the columns of both sides, and the
+        kind.
+        """
+        bounds = [pa.field(name, self.bound_type) for name in (START, END)] if self.windowed else []
+        times = [] if self.by_offset else [pa.field(AT, TIME)]
         payload = [field for side in SIDES for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
-        return pa.schema([*self.pane_keys, *bounds, pa.field(AT, TIME), *payload, kind])
+        return pa.schema([*self.pane_keys, *bounds, *times, *payload, kind])
 
     def panes(
         self, rows: dict[str, pa.Table], times: Values, kind: str, windows: tuple[Times, Times] | None
@@ -173,8 +210,9 @@ class JoinTables(Plan):
             for field in self.payload(side)
         ]
         keys = [keyed[self.kept[name]] for name in self.never_null]
-        bounds = [pa.array(bound).cast(TIME) for bound in windows or ()]
-        columns = [*keys, *bounds, times.cast(TIME), *payload, constant(keyed.num_rows, kind, KINDS)]
+        bounds = [pa.array(bound).cast(self.bound_type) for bound in windows or ()]
+        at = [] if self.by_offset else [times.cast(TIME)]
+        columns = [*keys, *bounds, *at, *payload, constant(keyed.num_rows, kind, KINDS)]
         return pa.table(columns, schema=self.pane_schema)
 
     def _given_value(self, side: str, rows: pa.Table, field: pa.Field) -> pa.ChunkedArray:
@@ -190,6 +228,7 @@ class JoinTables(Plan):
             (*(Column(field.name, type_text(field.type)) for field in payload), *self.bookkeeping),
             equal=self.equal,
             session=self.session_key,
+            time=str(self.mark_type),
             origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
             name=side,
             partition_by=self.partition_by,

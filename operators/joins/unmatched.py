@@ -14,8 +14,10 @@ from tidestate.operators.joins.names import DUE, EMIT, RETRACT
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import closed_at, mark_after, mark_before
 from tidestate.operators.plan.transition import StepTimes, first_due
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
+from tidestate.statestore.errors import invariant
+from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
@@ -50,9 +52,9 @@ def find_unmatched(
 
 def unmatched_due(plan: PairTables, view: StateView, changes: ChangeSet, at: StepTimes) -> int:
     """A watermark before which no row is emitted unmatched once ``changes`` are applied to ``view``; `END_US` if none
-    waits, or the windows of each side say when (`Plan.follows_sides`).
+    waits, the windows of each side say when (`Plan.follows_sides`), or rows are missing.
     """
-    if plan.follows_sides:
+    if plan.follows_sides or at.incomplete:
         return END_US
     allowed = plan.joined.allowed_us if plan.joined.unmatched == "final" else 0
     closed, found = closed_at(at.after, allowed), [END_US]
@@ -76,10 +78,12 @@ def _close(
     at: StepTimes,
     changes: dict[str, TableChanges],
 ) -> pa.Table:
-    """Panes of rows that have closed; the others without a partner wait on."""
+    """Panes of rows that have closed; the others without a partner wait on. While rows are missing all wait: one of
+    these may be their partner.
+    """
     spec = plan.waiting[side]
     ends = plan.meeting.final if plan.joined.unmatched == "final" else plan.meeting.closed
-    closed = ends(side, mark_after(at))
+    closed = BEGINNING_US if at.incomplete or at.rebuilding else ends(side, mark_after(at))
     due = view[spec.name].scan(key_range(upper=None if closed == END_US else (closed,)))
     stored = pa.concat_tables([spec.schema.empty_table(), *due])
     still = stored.filter(pa.array(~_among(stored, partnered, spec.key_names)))
@@ -88,9 +92,13 @@ def _close(
     waits = _keyed(plan, side, admitted.rows[side].take(pa.array(new[~now])), dues[~now])
     fresh = admitted.rows[side].take(pa.array(new[now]))
     changes[spec.name] = TableChanges(delete=_distinct(pa.concat_tables([stored, partnered])), put=waits)
-    there = view[side].lookup(plan.sides[side].conform_keys(still)).rows
-    all_dues = np.concatenate([still[DUE].to_numpy(), dues[now]])
-    emitted = pa.concat_tables([there, fresh])
+    there = view[side].lookup(plan.sides[side].conform_keys(still))
+    found = np.asarray(there.found, bool)
+    if not found.all():
+        known = at.resumes or (side in plan.gone and is_known(view, plan.gone[side], still)[~found].all())
+        invariant(known, "a row that waits for a partner is stored, unless it was given up", side=side)
+    all_dues = np.concatenate([still[DUE].to_numpy()[found], dues[now]])
+    emitted = pa.concat_tables([there.rows.filter(there.found), fresh])
     if plan.retracts_unmatched:
         _remember(plan, side, _keyed(plan, side, emitted, all_dues), at, changes)
     return plan.unmatched_panes(side, emitted, all_dues, EMIT)

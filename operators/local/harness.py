@@ -168,6 +168,7 @@ class Harness:
             Checkpoint.open_or_create(self._folder),
             self._store,
             partitions=self._partitions,
+            runner="harness",
             may_change=True,
             policy=policy,
         )

@@ -76,7 +76,7 @@ class StandaloneRunner(Standalone):
         number = -1
         for number, batch in enumerate(batches):
             table = self._rows(batch)
-            driver = self._begin(schemas_of(table), _check_runner)
+            driver = self._begin(schemas_of(table))
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
                 continue
@@ -104,7 +104,7 @@ class StandaloneRunner(Standalone):
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         given = source.schema
         schemas = given if isinstance(given, pa.Schema) else dict(given)
-        driver = self._begin(plain_schemas(schemas, self._time_zone), _check_runner)
+        driver = self._begin(plain_schemas(schemas, self._time_zone))
         for position, batch in source.seek(_position(driver.head)):
             streams = one_batch(driver.job.graph, self._rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
@@ -156,7 +156,7 @@ class StandaloneRunner(Standalone):
         try:
             for batch in several(replay):
                 table = self._rows(batch)
-                driver = self._begin(schemas_of(table), _check_runner)
+                driver = self._begin(schemas_of(table))
                 streams = one_batch(driver.job.graph, table)
                 panes.append(driver.rows(driver.rebuild([streams])))
         finally:
@@ -173,13 +173,16 @@ class StandaloneRunner(Standalone):
             raise UsageError(otherwise, code="no-input")
         return self._driver
 
-    def _begin(self, schemas: Schemas, check: Callable[[Manifest | None], None]) -> Driver[Batches, pa.Table]:
+    def _begin(
+        self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
+    ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
             job = Job.begin(
                 bind_graph(self._description, schemas),
                 Checkpoint.open_or_create(self._root),
                 self._store,
                 partitions=self._partitions,
+                runner="standalone",
                 check=check,
                 hook=self._hook,
                 may_change=True,
@@ -225,15 +228,6 @@ def _take(driver: Driver[Batches, pa.Table], streams: dict[str, pa.Table], posit
     panes = driver.rows(driver.batch([streams], now_us(), lambda _id: position))
     driver.skip_idle_time(now_us())
     return panes
-
-
-def _check_runner(head: Manifest | None) -> None:
-    if head is not None and head.spark is not None:
-        raise IncompatibleError(
-            "spark has been writing this checkpoint: continue with on_spark, or use another folder",
-            code="other-runner",
-            id=head.id,
-        )
 
 
 def schemas_of(batch: pa.Table | Mapping[str, pa.Table]) -> pa.Schema | dict[str, pa.Schema]:

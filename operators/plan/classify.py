@@ -6,7 +6,7 @@ are sent on. Pure and vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -21,6 +21,7 @@ from tidestate.operators.describe.windows import NamedWindow, Sliding
 from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
+    EDGE_ENDS,
     LEDGER_REASONS,
     NULL_KEY,
     NULL_TIME,
@@ -29,6 +30,7 @@ from tidestate.operators.plan.ledger import (
     VERY_LATE,
     ledger,
 )
+from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, RECEIVED, REFUSED, Arrival, Plan
 from tidestate.operators.plan.transition import total
@@ -117,16 +119,16 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, time
         claims = observed.claims.with_rejected(
             Rounds(plan.watermarks).present(rejected) if rejected is not None else {}
         )
-    origins = one_origin(plan, intake.origins, _origins(plan, accepted))
+    origins = one_origin(plan, intake.origins, origins_in(plan, accepted))
     newest, times = None, event_times(accepted[plan.event_time])
     if not intake.reprocessing and accepted.num_rows:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
-        whole = _with_reasons(events, first.refused) if first and first.refused else events
+        whole = _with_reasons(events, first) if first and first.refused else events
         sent = PartitionedRows.of(plan.arrive(whole, times, intake), plan.key_names, partitions)
         nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
-        nothing_yet |= first.counters if first else {}
+        nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
         return Classified(sent, accepted, None, newest, nothing_yet, origins, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
@@ -178,11 +180,15 @@ def _with_first(counters: Counters, first: Observed) -> Counters:
     return total([counters, {"events": len(reasons)}, refused, first.counters])
 
 
-def _with_reasons(events: pa.Table, refused: tuple[pa.Table, pa.Array]) -> pa.Table:
-    """The events, and those that were refused, with the reasons in a column."""
-    out, reasons = refused
-    going = events.append_column(REFUSED, pa.nulls(events.num_rows, pa.string()))
-    return pa.concat_tables([going, out.append_column(REFUSED, reasons)], promote_options="default")
+def _with_reasons(events: pa.Table, first: Observed) -> pa.Table:
+    """The events, and what goes no further, with the reasons in a column."""
+    going = [events.append_column(REFUSED, pa.nulls(events.num_rows, pa.string()))]
+    if first.refused is not None:
+        out, reasons = first.refused
+        going.append(out.append_column(REFUSED, reasons))
+    if first.ends is not None:
+        going.append(first.ends.append_column(REFUSED, pa.array([EDGE_ENDS] * first.ends.num_rows, pa.string())))
+    return pa.concat_tables(going, promote_options="default")
 
 
 def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
@@ -191,26 +197,6 @@ def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake
         return rejected
     rows = ledger(plan, *first.refused, intake.watermark_us)
     return rows if rejected is None else pa.concat_tables([rows, rejected])
-
-
-def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[str, ...]:
-    """The origins so far, of a plan that takes only one. Raises `UsageError` if there are two."""
-    origins = tuple(sorted({*known, *seen}))
-    if plan.one_origin is not None and len(origins) > 1:
-        raise UsageError(
-            "windows of offsets take one origin, as offsets of two are not comparable: give each its own job, "
-            "or count messages instead (count_window without by)",
-            code="several-origins",
-            column=plan.one_origin,
-            found=origins[:2],
-        )
-    return origins
-
-
-def _origins(plan: Plan, accepted: pa.Table) -> list[str]:
-    if plan.one_origin is None:
-        return []
-    return [str(origin) for origin in pc.unique(accepted[plan.one_origin]).slice(0, 2).to_pylist()]
 
 
 def conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:

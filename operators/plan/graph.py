@@ -6,7 +6,7 @@ A job with one operator is a graph with one node.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -80,10 +80,13 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name."""
+    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name.
+    ``standing``: the watermarks at which the outputs of some operators stand, as rows of theirs are missing.
+    """
 
     nodes: tuple[Node, ...]
     streams: dict[str, tuple[str, ...]]
+    standing: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def output(self) -> Plan:
@@ -188,16 +191,35 @@ class Graph:
         return after
 
     def finished(self, before: Mapping[str, Progress]) -> dict[str, Progress]:
-        """The progress of all operators at the end of time."""
+        """The progress of all operators at the end of time. Raises `UsageError` (``rebuilding``) while rows of an
+        outer join are missing.
+        """
+        self.check_whole()
         return {name: Rounds(plan.watermarks).finished(before[name]) for name, plan in self.plans.items()}
+
+    def check_whole(self) -> None:
+        """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""
+        if self.standing:
+            raise UsageError(
+                "rows of an outer join are missing, so which rows have no partner is not known, and the input cannot "
+                'end: rebuild() from a replay until none are, or start with Policy(messages="forget") to give up on '
+                "them",
+                code="rebuilding",
+                operators=sorted(self.standing),
+            )
 
     def _upstream(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
         """The claims of the operators that a node reads."""
         return [
-            Claims({feed.side or INPUT: _report(self.plans[feed.origin], after[feed.origin].watermark_us, feed.time)})
+            Claims({feed.side or INPUT: self._report(feed, after)})
             for feed in node.feeds
             if feed.origin in self.plans
         ]
+
+    def _report(self, feed: Feed, after: Mapping[str, Progress]) -> SourceReport:
+        """The report of an operator to a reader."""
+        mark = after[feed.origin].watermark_us
+        return _report(self.plans[feed.origin], min(mark, self.standing.get(feed.origin, mark)), feed.time)
 
 
 def sent_name(column: str) -> str:

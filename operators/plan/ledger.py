@@ -15,6 +15,8 @@ BEYOND_RETENTION = "out_of_retention"
 """The reason of a row that is older than the retention."""
 DUPLICATES = "duplicates"
 """Counts rows that are known already; they are in no ledger."""
+EDGE_ENDS = "edge_ends"
+"""Counts ends of edges that were taken; they are in no window."""
 PUT_BACK, INCOMPLETE, INCOMPLETE_PANES = "put_back", "incomplete_windows", "incomplete_panes"
 """Counters where messages were lost: those put back, windows that lack some, panes of such windows."""
 LEDGER_REASONS = (VERY_LATE, PURGED, NULL_KEY, NULL_TIME, OUT_OF_RANGE, BAD_OFFSET, BAD_WINDOW)

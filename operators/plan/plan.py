@@ -131,6 +131,11 @@ class Plan(ABC):
         return ()
 
     @property
+    def stands(self) -> bool:
+        """Whether its output waits while such rows are missing: what is due may depend on them."""
+        return False
+
+    @property
     def named_by(self) -> list[str]:
         """The columns that identify an event in logs."""
         by = [self.watermarks.by] if self.watermarks.by else []
@@ -175,11 +180,11 @@ class Plan(ABC):
         return f"{self.late_option} (now {text_of(self.allowed_us)})" if self.late_option else None
 
     @property
-    def one_origin(self) -> str | None:
-        """The column that may have only one value, as offsets of two origins are not comparable; None if there is
-        none.
+    def lone_origins(self) -> dict[str, str]:
+        """The columns that may have only one value, as offsets of two origins are not comparable: by what stands in
+        front of their values in a manifest.
         """
-        return self.order[0] if self.by_offset and len(self.order) == 2 else None
+        return {"": self.order[0]} if self.by_offset and len(self.order) == 2 else {}
 
     @property
     def mark_type(self) -> pa.DataType:
@@ -222,7 +227,7 @@ class Plan(ABC):
     @property
     def bound_type(self) -> pa.DataType:
         """The type of window starts and ends."""
-        return TIME
+        return self.mark_type
 
     @property
     @abstractmethod
@@ -237,7 +242,7 @@ class Plan(ABC):
     @cached_property
     def exchanged(self) -> TableSpec:
         """The rows that are sent from the input to the state: by default those of the input, not partials."""
-        key = self.key_specs or (Column(self.event_time, str(TIME)),)
+        key = self.key_specs or (Column(self.event_time, str(self.mark_type)),)
         names = {column.name for column in key}
         values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
         return TableSpec("rows", key, (*values, *self.computed))
@@ -327,6 +332,11 @@ class Plan(ABC):
         # If rows have windows of their own, the bounds are among the input's columns.
         bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input_schema.names]
         return pa.schema([*self.input_schema, *facts, *bounds])
+
+    @property
+    def steps_together(self) -> bool:
+        """Whether, if one state partition steps, all do: as what expires in one follows from its own state."""
+        return False
 
     @property
     def overlapping(self) -> bool:

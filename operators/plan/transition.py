@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
@@ -29,7 +30,8 @@ class StepTimes:
     microseconds; `BEGINNING_US` is no watermark yet.
 
     ``reprocessing``: arrivals are from the late ledger; ``rebuilding``: they are a replay, for messages that were
-    lost. ``incomplete``: some were lost, and windows may lack them. ``sides_before`` and ``sides``: the largest
+    lost. ``incomplete``: some were lost, and windows may lack them: since the checkpoint ``lost_since``, with the
+    watermark ``lost_at``. ``resumes``: it is the first step after that. ``sides_before`` and ``sides``: the largest
     position of each side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory
     for intermediate rows. ``due_mark``: that of the stored state, if it is known, and neither watermark nor clock
     reaches anything in this step: then only arrivals have effects. None otherwise.
@@ -42,6 +44,9 @@ class StepTimes:
     reprocessing: bool = False
     rebuilding: bool = False
     incomplete: bool = False
+    lost_since: int = 0
+    lost_at: int = END_US
+    resumes: bool = False
     sides_before: tuple[int, ...] = ()
     sides: tuple[int, ...] = ()
     steps: tuple[Maxima, ...] = ()

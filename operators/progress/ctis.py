@@ -36,13 +36,14 @@ States = Mapping[str, Advance]
 
 @dataclass(frozen=True)
 class CtiReading:
-    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``. ``states`` has the sources
-    with rows.
+    """The rows of a piece: ``events`` go on, ``refused`` do not, for these ``reasons``, nor do ``ends`` of edges.
+    ``states`` has the sources with rows.
     """
 
     events: pa.Table
     refused: pa.Table
     reasons: pa.Array
+    ends: pa.Table
     states: dict[str, Advance]
     counters: Counters
 
@@ -82,7 +83,8 @@ class CtiRounds:
         }
         counters = {name: many for name, mask in counted.items() if (many := int(np.count_nonzero(mask)))}
         going = kept if self.settings.keeps_ends else kept & ~ends
-        return CtiReading(self._going(events, going, starts, lives.no_start), refused, why, after, counters)
+        taken = events.filter(pa.array(kept & ~going))
+        return CtiReading(self._going(events, going, starts, lives.no_start), refused, why, taken, after, counters)
 
     def _lifetimes(self, events: pa.Table, parts: SourceRows) -> Lifetimes:
         """The lifetimes of all rows, by the columns of their source."""

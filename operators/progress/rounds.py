@@ -86,12 +86,15 @@ class Claims(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Observed:
-    """A piece of input: the events that go on, its claims, and the rows that were ``refused``, with reasons."""
+    """A piece of input: the events that go on, its claims, and the rows that were ``refused``, with reasons; ``ends``
+    of edges, which go no further.
+    """
 
     events: pa.Table
     claims: Claims
     counters: Counters = field(default_factory=dict)
     refused: tuple[pa.Table, pa.Array] | None = None
+    ends: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ class Rounds:
         parts = SourceRows([self._name(name) for name in parts.names], parts.codes, parts.alone)
         reading = CtiRounds(generator).apply(events, parts, so_far.advances, began.advances)
         claims = Claims(self.present(events), advances=reading.states)
-        return Observed(reading.events, claims, reading.counters, (reading.refused, reading.reasons))
+        return Observed(reading.events, claims, reading.counters, (reading.refused, reading.reasons), reading.ends)
 
     @property
     def _generator(self) -> Generator:

@@ -23,7 +23,6 @@ from tidestate.operators.spark.engine import OnSpark, SparkBatch
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
-from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import arrow_schema, column_at
 from tidestate.recovery.log.manifest import Manifest
@@ -54,7 +53,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     stamps = FileStamps(job.stream.sparkSession)
     source_ends = _source_ends(streams, batches, _offsets(list(streams), offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
-    checkpoint = open_with(job.stream.sparkSession, job.checkpoint)
+    checkpoint = job.open()
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
     driver = Driver(begun, OnSpark(job.stream.sparkSession))
 

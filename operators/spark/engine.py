@@ -16,6 +16,7 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.rdd_job import answers
 from tidestate.operators.spark.scan.batch import DirectBatch
@@ -98,11 +99,11 @@ class OnSpark:
                 return self._scan(round_, batch, batch.direct)
             except NeedsJvmError as why:
                 batch.needs_jvm = str(why)  # for the manifest
-        sent, states = _as_sent(round_)
+        sent, states = sent_to_tasks(round_)
         rows = _in_order(times_as_numbers(batch.rows), round_.graph)
         exchanged = rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE)
         if states is not None:
-            exchanged = exchanged.union(exchanged.sparkSession.createDataFrame(states))
+            exchanged = exchanged.union(frame_of(exchanged.sparkSession, states))
         return _levels(exchanged, sent, 1)
 
     def _scan(self, round_: GraphRound, batch: SparkBatch, direct: DirectBatch) -> list[OperatorResult]:
@@ -110,7 +111,7 @@ class OnSpark:
         if self._in_driver is not None and (results := self._in_driver.take(round_, direct)) is not None:
             batch.in_driver = True
             return results
-        sent, states = _as_sent(round_)
+        sent, states = sent_to_tasks(round_)
         return decode_answers(answers(self._session.sparkContext, sent, states, direct))
 
     def run(
@@ -121,16 +122,16 @@ class OnSpark:
             results = self._in_driver.tick(round_, after)
             if results is not None:
                 return results
-        sent, states = _as_sent(round_)
+        sent, states = sent_to_tasks(round_)
         if after is None:
             rows = pa.Table.from_batches(exchange_rows(pieces))
-            exchanged = self._session.createDataFrame(rows if states is None else pa.concat_tables([rows, states]))
+            exchanged = frame_of(self._session, rows if states is None else pa.concat_tables([rows, states]))
             return _levels(exchanged, sent, 1)
         ends, tasks = dict(after), len(round_.spans)
         if states is None:
             numbers = self._session.range(0, tasks, 1, tasks)
         else:
-            numbers = self._session.createDataFrame(states).repartitionById(tasks, sf.col("task"))
+            numbers = to_tasks(frame_of(self._session, states), tasks)
         return _levels(numbers.mapInArrow(partial(tick_side, sent, ends), EXCHANGE), sent, 2)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
@@ -142,7 +143,7 @@ class OnSpark:
         return self._session.read.parquet(*paths)
 
 
-def _as_sent(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
+def sent_to_tasks(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
     """The round as its tasks get it, and the rows with their state partitions, where these are many."""
     packed, bare = packed_states(round_), round_.with_states({})
     if sum(map(len, packed)) <= INLINE_BYTES:
@@ -153,8 +154,8 @@ def _as_sent(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
 def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult]:
     """Run ``rows`` of the exchange through all levels from ``first``, with a shuffle for each."""
     for level in range(first, sent.round_.graph.levels + 1):
-        placed = rows.repartitionById(len(sent.round_.spans), sf.col("task"))
-        rows = placed.mapInArrow(partial(level_side, sent, level), EXCHANGE)
+        here = to_tasks(rows, len(sent.round_.spans))
+        rows = here.mapInArrow(partial(level_side, sent, level), EXCHANGE)
     return decode_answers([bytes(row["header"]) for row in rows.select("header").collect()])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,12 +16,12 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
+from tidestate.operators.spark.preflight import check_classic
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import separated
-from tidestate.operators.spark.storage import open_with
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import column_at
 from tidestate.recovery.log.manifest import Manifest
@@ -29,7 +30,7 @@ from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import COMPACTED
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import SparkRepair
-from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.objects import Objects
 
 
@@ -58,9 +59,9 @@ class JobOnSpark(StreamJob, SparkJob):
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
             raise refusal
-        checkpoint = open_with(session, self.checkpoint)
+        checkpoint = self.open()
         mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook)
-        job = self.begin(graph, checkpoint, partial(_check_input, mending))
+        job = self.begin(graph, checkpoint, mending.compare)
         read = mending.repair(job.head)
         # Only what the job reads: nothing projected later reaches the source.
         stream = self.stream.select(*(column_at(self.stream, name) for name in graph.columns))
@@ -79,6 +80,7 @@ def job_on_spark(
     description: Runnable, streams: Sequence[DataFrame | Mapping[str, DataFrame]], **settings: Any
 ) -> JobOnSpark:
     """The job of a description on its streams: one, one for each side, or by name in a chain."""
+    check_classic(chain.from_iterable(one.values() if isinstance(one, Mapping) else [one] for one in streams))
     if isinstance(description, Chain):
         (given,) = streams
         one = by_name(description.streams, given)
@@ -100,13 +102,3 @@ def _folded_every(session: SparkSession) -> int:
     """The number of entries after which Spark compacts its list of the files that a source has read."""
     interval = session.conf.get("spark.sql.streaming.fileSource.log.compactInterval", str(COMPACTED))
     return (spark_number(interval, SPARK_ENTRIES) if interval is not None else None) or COMPACTED
-
-
-def _check_input(mending: SparkRepair, head: Manifest | None) -> None:
-    if head is not None and head.input is not None:
-        raise IncompatibleError(
-            "the standalone runner has been writing this checkpoint: continue with it, or use another folder",
-            code="other-runner",
-            id=head.id,
-        )
-    mending.compare(head)

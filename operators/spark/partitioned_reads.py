@@ -8,8 +8,9 @@ from functools import partial
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
+from tidestate.operators.spark.compat import arrow_schema_of
 from tidestate.statestore.errors import UsageError
 
 ReadPartition = Callable[[int], Iterable[pa.Table]]
@@ -26,7 +27,7 @@ def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range,
     except (PySparkException, TypeError) as error:
         raise UsageError(f"Spark has no such type ({error})", code="spark-type", columns=schema.names) from None
     numbers = session.range(partitions.start, partitions.stop, 1, max(1, len(partitions)))
-    return numbers.mapInArrow(partial(_read, read, to_arrow_schema(columns, timezone="UTC")), columns)
+    return numbers.mapInArrow(partial(_read, read, arrow_schema_of(columns)), columns)
 
 
 def _read(read: ReadPartition, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.operators.spark.compat import dataset_of, java_map, scala_sequence
 from tidestate.recovery.spark.file_names import local_file
 from tidestate.statestore.errors import ConflictError, UsageError
 
@@ -35,7 +36,7 @@ class StreamSource:
         Spark ignores files that are older than the newest one it has read by more than ``maxFileAge``.
         """
         java = self.session._jvm  # type: ignore[attr-defined]
-        options = dict(java.scala.jdk.javaapi.CollectionConverters.asJava(self.leaf.dataSource().options()))
+        options = dict(java_map(self.session, self.leaf.dataSource().options()))
         chosen = {name.lower(): value for name, value in options.items()}
         age = str(chosen.get("maxfileage", "7d"))
         oldest = max(read.values()) - java.org.apache.spark.network.util.JavaUtils.timeStringAsMs(age)
@@ -97,13 +98,11 @@ def separated(stream: DataFrame) -> DataFrame:
     if not any(one.equals(other) for place, one in enumerate(leaves) for other in leaves[:place]):
         return stream
     session = stream.sparkSession
-    scala = session._jvm.scala  # type: ignore[attr-defined]
-    plan = _renamed(scala, stream._jdf.queryExecution().analyzed(), [])
-    dataset = session._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[attr-defined]
-    return DataFrame(dataset.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]
+    plan = _renamed(session, stream._jdf.queryExecution().analyzed(), [])
+    return dataset_of(session, plan)
 
 
-def _renamed(scala: Any, step: Any, met: list[Any]) -> Any:
+def _renamed(session: SparkSession, step: Any, met: list[Any]) -> Any:
     """A plan where each source that equals one of ``met`` has another name, which makes it another source."""
     if _streams(step):
         before = sum(step.equals(one) for one in met)
@@ -112,14 +111,11 @@ def _renamed(scala: Any, step: Any, met: list[Any]) -> Any:
             return step
         fields = [step.productElement(place) for place in range(step.productArity())]
         fields[fields.index(step.sourceName())] = f"{step.sourceName()} {before + 1}"
-        return step.makeCopy(_sequence(scala, fields).toArray(scala.reflect.ClassTag.AnyRef()))
+        tag = session._jvm.scala.reflect.ClassTag.AnyRef()  # type: ignore[attr-defined]
+        return step.makeCopy(scala_sequence(session, fields).toArray(tag))
     children = step.children()
-    below = [_renamed(scala, children.apply(place), met) for place in range(children.size())]
-    return step.withNewChildren(_sequence(scala, below)) if below else step
-
-
-def _sequence(scala: Any, values: list[Any]) -> Any:
-    return scala.jdk.javaapi.CollectionConverters.asScala(values).toSeq()
+    below = [_renamed(session, children.apply(place), met) for place in range(children.size())]
+    return step.withNewChildren(scala_sequence(session, below).toIndexedSeq()) if below else step
 
 
 def _streams(leaf: Any) -> bool:
@@ -128,14 +124,18 @@ def _streams(leaf: Any) -> bool:
 
 def dropping(frame: DataFrame) -> Iterator[str]:
     """Names of the steps of `DROPPING` in a plan, in any order."""
+    return (name for name, _ in steps_of(frame) if name in DROPPING)
+
+
+def steps_of(frame: DataFrame) -> Iterator[tuple[str, bool]]:
+    """The names of the steps of a plan, in any order, and whether all that a step reads are streams."""
     waiting = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         step = waiting.pop()
-        name = str(step.getClass().getSimpleName())
-        if name in DROPPING:
-            yield name
         children = step.children()
-        waiting += [children.apply(place) for place in range(children.size())]
+        below = [children.apply(place) for place in range(children.size())]
+        yield str(step.getClass().getSimpleName()), all(child.isStreaming() for child in below)
+        waiting += below
 
 
 def _stamp(session: SparkSession, url: str) -> tuple[int, int]:

@@ -13,7 +13,9 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.spark.preflight import check_plan, check_workers
 from tidestate.operators.spark.shared_root import check_shared
+from tidestate.operators.spark.storage import open_with
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.start.policy import Policy
@@ -41,6 +43,13 @@ class StreamJob:
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
 
+    def open(self) -> Checkpoint:
+        """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""
+        session = self.stream.sparkSession
+        check_plan(self.stream)
+        check_workers(session)
+        return open_with(session, self.checkpoint)
+
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
         """Start the job on the checkpoint after checking that all executors share its root; see `Job.begin`."""
         check_shared(self.stream.sparkSession, checkpoint)
@@ -49,6 +58,7 @@ class StreamJob:
             checkpoint,
             self.store,
             partitions=self.partitions,
+            runner="spark",
             otherwise=max(1, self.stream.sparkSession.sparkContext.defaultParallelism),
             check=check,
             hook=self.hook,

@@ -29,7 +29,7 @@ def due_mark(
     windows that wait in parts. `END_US` if none waits, None if that is not known. ``next_end`` as in `Ready`.
     """
     after = max(at.before, at.after)
-    if plan.closed_us is not None or after == BEGINNING_US:
+    if plan.closed_us not in (None, plan.gone_us) or after == BEGINNING_US:
         return None
     if after == END_US:
         return END_US
@@ -42,7 +42,7 @@ def due_group(plan: GroupTables, view: StateView, changes: ChangeSet, at: StepTi
     is due. Composite triggers look at the clock and the end alone; counted windows at no watermark.
     """
     after = max(at.before, at.after)
-    if plan.closed_us is not None or after == BEGINNING_US:
+    if plan.closed_us not in (None, plan.gone_us) or after == BEGINNING_US:
         return None
     if after == END_US or plan.by_number:
         return END_US

@@ -16,7 +16,7 @@ from tidestate.statestore.spec.keyhash import key_hash
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 from tidestate.statestore.spec.store import StateView, TableView
 
-ARRIVING_SHARE = 8
+ARRIVING_SHARE = 16
 """Arrivals of a share are at most this part of the budget: a step makes several copies of them."""
 LEAST_ROWS = 1 << 13
 """Of a share: below that, its fixed cost is more than what it saves."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import msgspec
@@ -25,8 +24,12 @@ from tidestate.recovery.log.summary import (
     age_text,
     brief,
     full,
+    is_set,
+    job_mark_text,
     partitions,
     pluralize,
+    readable_time,
+    setting_text,
     shared_files,
     short_age,
     size_text,
@@ -34,7 +37,7 @@ from tidestate.recovery.log.summary import (
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
-from tidestate.statestore.durations import spans_as_text
+from tidestate.statestore.durations import span_text, spans_as_text
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 
 
@@ -51,7 +54,7 @@ def list_checkpoints(
         ids = checkpoint.present_ids()
         rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
     if as_json:
-        print_json([{name: value for name, value in row.items() if name != "age"} for row in rows])
+        print_json(*({name: value for name, value in row.items() if name != "age"} for row in rows))
         return
     headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "age")
     table = data_table(headings, set(headings) - {"kind", "watermark (UTC)"})
@@ -60,7 +63,7 @@ def list_checkpoints(
             str(row["id"]),
             "abandoned" if row["abandoned"] else row["kind"],
             text(row["spark_batch"]),
-            text(row["watermark"]).split(".")[0],
+            text(readable_time(row["watermark"])).split(".")[0],
             f"{row['events']:,}",
             f"{row['panes']:,}",
             f"{row['rejected']:,}",
@@ -155,7 +158,8 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
         table.add_row("running", f"{driver.who()}, started {age_text(driver.since_us, now_us())}")
         if driver.waiting_us is not None:
             table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
-    before, after = time_text(manifest.watermark_before_us), time_text(manifest.watermark_us)
+    marks = (manifest.watermark_before_us, manifest.watermark_us)
+    before, after = (readable_time(job_mark_text(manifest, mark)) for mark in marks)
     table.add_row("watermark", f"{text(after)}  (before: {text(before)})")
     table.add_row("processing time", text(time_text(manifest.processing_us)))
     if manifest.spark:
@@ -190,8 +194,8 @@ def _sources(manifest: Manifest) -> Table:
         table.add_row(
             *([row["operator"]] if several else []),
             row["source"],
-            text(row["watermark"]),
-            "-" if lag is None else f"{lag:,.3f} s",
+            text(readable_time(row["watermark"])),
+            "-" if lag is None else span_text(lag * 1e6),
             row["standing"],
             f"{row['rows']:,}",
         )
@@ -205,9 +209,9 @@ def _configuration(operator: OperatorState) -> Table:
     if (lost := operator.rebuilding) is not None:
         lacking = "" if lost.lacking is None else f"; {lost.lacking:,} windows or rows are incomplete"
         table.add_row("rebuilding since", f"checkpoint {lost.since}{lacking}")
-    chosen = {name: value for name, value in operator.configuration.items() if value not in (None, False, [], {})}
+    chosen = {name: value for name, value in operator.configuration.items() if is_set(value)}
     for name, value in spans_as_text(chosen).items():
-        table.add_row(name.replace("_", " "), value if isinstance(value, str) else json.dumps(value))
+        table.add_row(name.replace("_", " "), setting_text(value))
     return table
 
 

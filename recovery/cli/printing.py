@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,7 +10,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+import msgspec
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+_UNLIMITED = 100_000
+"""The width of a pipe or file, where nothing is wrapped."""
 _MOST_ROWS = 2**62
 """The largest limit; Arrow rejects larger ones."""
 
@@ -58,9 +61,23 @@ def text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def print_json(value: Any) -> None:
-    """Plain values, indented."""
-    print_out(Text(json.dumps(value, indent=2)))
+def print_json(*values: Any) -> None:
+    """JSON, a line each."""
+    for value in values:
+        print_out(Text(json_of(value)))
+
+
+def json_of(value: Any) -> str:
+    """Times are ISO 8601 with their zone, bytes hexadecimal, NaN and infinities null, decimals text."""
+    return msgspec.json.encode(_without_bytes(value), enc_hook=str).decode()
+
+
+def _without_bytes(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _without_bytes(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_bytes(one) for one in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def print_document(document: str, output: Path | None) -> None:
@@ -84,8 +101,28 @@ def redirected_to(output: Path | None) -> Iterator[None]:
 def print_out(*parts: RenderableType) -> None:
     """Print to standard output. A ``str`` may have markup; a `Text` and the cells of tables are printed verbatim."""
     console = _Console()
+    if not console.is_terminal:
+        console.width = _UNLIMITED
     for part in parts:
+        if isinstance(part, Table) and part.show_header and _breaks_words(part, console):
+            part = _records(part)
         console.print(Text.from_markup(part) if isinstance(part, str) else part, soft_wrap=isinstance(part, Text))
+
+
+def _breaks_words(table: Table, console: Console) -> bool:
+    return Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).minimum > console.width
+
+
+def _records(table: Table) -> Group:
+    """The rows of a table that is too wide for the terminal, each as names and values."""
+    names = [column.header for column in table.columns]
+    records: list[RenderableType] = []
+    for number, cells in enumerate(zip(*(column.cells for column in table.columns), strict=True), 1):
+        record = key_value_table()
+        for name, cell in zip(names, cells, strict=True):
+            record.add_row(name, cell)
+        records += [Text(f"row {number}", style="bold"), record]
+    return Group(*records)
 
 
 def print_error(error: object) -> None:
@@ -181,8 +218,8 @@ def _write(parts: Iterable[pa.Table], form: Format, sink: Any, schema: pa.Schema
     writer: Any = None
     for part in parts:
         if form is Format.json:
-            for row in _rows(_plain(part)):
-                sink.write(json.dumps(row, default=str).encode() + b"\n")
+            for row in _rows(part):
+                sink.write(json_of(row).encode() + b"\n")
             continue
         rows = (
             part if schema is None else pa.concat_tables([schema.empty_table(), part], promote_options="permissive")
@@ -225,7 +262,7 @@ def _rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _nested(value: Any) -> str | None:
-    return None if value is None else value.hex() if isinstance(value, bytes) else json.dumps(value, default=str)
+    return None if value is None else value.hex() if isinstance(value, bytes) else json_of(value)
 
 
 def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:

@@ -16,7 +16,7 @@ from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.cli.verify import findings_table
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.ranges import ids_text
-from tidestate.recovery.log.summary import pluralize
+from tidestate.recovery.log.summary import pluralize, readable_time
 from tidestate.recovery.moves.repair import execute_repair, plan_repair, plan_resync
 from tidestate.recovery.moves.reset import Reset, execute_reset
 from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, plan_rewind
@@ -107,9 +107,9 @@ def _plain(reset: Reset, replay: Replay, confirmed: bool) -> dict[str, object]:
 
 def _plan(reset: Reset, replay: Replay, confirmed: bool) -> list[RenderableType]:
     table = key_value_table()
-    table.add_row("back to", f"checkpoint {replay.to}, created {replay.created} UTC")
+    table.add_row("back to", f"checkpoint {replay.to}, created {readable_time(replay.created)} UTC")
     table.add_row("as checkpoint", f"{reset.id}; abandoned: {ids_text(reset.abandoned)}")
-    table.add_row("watermark", text(replay.watermark))
+    table.add_row("watermark", text(readable_time(replay.watermark)))
     table.add_row("replayed", f"{pluralize(replay.events, 'event')} of {pluralize(replay.checkpoints, 'checkpoint')}")
     if replay.unreadable:
         ids = ", ".join(map(str, replay.unreadable))

@@ -268,7 +268,7 @@ class Checkpoint:
                 yield read().manifest
 
     def pane_paths(self) -> list[str]:
-        """Full paths of all committed pane files, oldest first, for a Parquet reader.
+        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark.
 
         The folder may also contain files that a crash left behind; no manifest names those.
         """

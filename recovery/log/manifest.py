@@ -89,11 +89,14 @@ class InputPosition(msgspec.Struct, frozen=True):
 
 class Rebuilding(msgspec.Struct, frozen=True):
     """Lost messages are put back since checkpoint ``since``. ``lacking``: how many windows lacked some after the last
-    replay, or how many rows a join lacked; None before the first.
+    replay, or how many rows a join lacked; None before the first. ``mark_us``: the watermark at the loss, None for
+    none; ``rows``: how many rows the files had that were left out.
     """
 
     since: Natural
     lacking: Natural | None = None
+    mark_us: TimeUs | None = None
+    rows: Natural = 0
 
 
 class OperatorState(msgspec.Struct, frozen=True, dict=True):
@@ -149,7 +152,13 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """
 
     rebuilding: Rebuilding | None = None
-    """Messages were lost, and a replay puts them back. A start sets it; the replay that finds all again clears it."""
+    """Messages were lost, and a replay puts them back. A start sets it; the replay that finds all again clears it,
+    and so does a start that gives up on them.
+    """
+    resumes: bool = False
+    """Whether ``rebuilding`` has just been cleared: what is still missing is given up, and what stood moves on. That
+    replay or start sets it, the next step clears it.
+    """
 
     count: int = 0
     """How many partitions the parts have; 0 if there are none. Owner of this and of the parts: who publishes."""

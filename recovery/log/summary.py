@@ -12,6 +12,7 @@ from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorSt
 
 SummaryRow = dict[str, Any]
 _MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -27,6 +28,38 @@ def time_text(time_us: int | None) -> str | None:
     except OverflowError:
         return f"{time_us} us"
     return text.removesuffix("+00:00")
+
+
+def iso_text(time_us: int | None) -> str | None:
+    """A time for programs: ISO 8601 in UTC. `readable_time` makes it that of `time_text`."""
+    return as_iso(time_text(time_us))
+
+
+def as_iso(text: str | None) -> str | None:
+    """A text of `time_text` for programs; any other text is returned as it is."""
+    return text.replace(" ", "T") + "Z" if text and _MOMENT.fullmatch(text) else text
+
+
+def readable_time(text: str | None) -> str | None:
+    """A text of `iso_text` for people."""
+    return text.replace("T", " ").removesuffix("Z") if text else text
+
+
+def mark_text(mark: int | None, *, offsets: bool) -> str | None:
+    """A watermark for programs: a time, or the offset that it is."""
+    return str(mark) if offsets and mark not in (None, END_OF_TIME_US) else iso_text(mark)
+
+
+def goes_by_offset(operator: OperatorState) -> bool:
+    """Whether its watermark is an offset, not a time."""
+    windows = operator.configuration.get("window")
+    return isinstance(windows, dict) and windows.get("kind") in ("offsets", "session_of_offsets")
+
+
+def job_mark_text(manifest: Manifest, mark: int | None) -> str | None:
+    """A watermark of a job for programs: that of its last operator."""
+    last = next(reversed(manifest.operators.values()), None)
+    return mark_text(mark, offsets=last is not None and goes_by_offset(last))
 
 
 def time_us(text: str) -> int | None:
@@ -79,8 +112,8 @@ def brief(manifest: Manifest) -> SummaryRow:
     return {
         "id": manifest.id,
         "kind": "drained" if manifest.drained else manifest.kind,
-        "created": time_text(manifest.created_us // 1_000_000 * 1_000_000),
-        "watermark": time_text(manifest.watermark_us),
+        "created": iso_text(manifest.created_us // 1_000_000 * 1_000_000),
+        "watermark": job_mark_text(manifest, manifest.watermark_us),
         "spark_batch": manifest.spark.batch_id if manifest.spark else None,
         "events": events_of(manifest, manifest.counters),
         "panes": sum(ref.rows for ref in manifest.panes),
@@ -88,6 +121,24 @@ def brief(manifest: Manifest) -> SummaryRow:
         "state_files": len(files),
         "state_bytes": sum(ref.bytes for ref in files),
     }
+
+
+def setting_text(value: Any) -> str:
+    """A setting as in Python, without what is not set: ``sliding(size=1 hour, slide=15 minutes)``."""
+    if isinstance(value, dict):
+        kind = value.get("function") or value.get("kind")
+        given = {name: one for name, one in value.items() if name not in ("kind", "function") and is_set(one)}
+        inner = [f"{name}={setting_text(one)}" for name, one in given.items()]
+        only = [setting_text(one) for one in given.values()] if len(given) == 1 else inner
+        return f"{kind}({', '.join(only)})" if kind else ", ".join(inner)
+    if isinstance(value, list):
+        return ", ".join(f"({setting_text(one)})" if isinstance(one, list) else setting_text(one) for one in value)
+    return str(value)
+
+
+def is_set(value: Any) -> bool:
+    """Whether a setting has a value other than none, false and empty."""
+    return value not in (None, False, [], {})
 
 
 def shared_files(operator: OperatorState) -> int:
@@ -102,32 +153,32 @@ def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
 
 
 def full(manifest: Manifest) -> SummaryRow:
-    """The whole manifest, with readable times in addition to the numbers."""
+    """The whole manifest, with times in addition to the numbers."""
     whole: SummaryRow = msgspec.to_builtins(manifest)
-    whole["created"] = time_text(manifest.created_us)
-    whole["watermark"] = time_text(manifest.watermark_us)
-    whole["watermark_before"] = time_text(manifest.watermark_before_us)
+    whole["created"] = iso_text(manifest.created_us)
+    whole["watermark"] = job_mark_text(manifest, manifest.watermark_us)
+    whole["watermark_before"] = job_mark_text(manifest, manifest.watermark_before_us)
     whole["sources"] = source_progress(manifest)
-    whole["processing_time"] = time_text(manifest.processing_us)
+    whole["processing_time"] = iso_text(manifest.processing_us)
     return whole
 
 
 def source_progress(manifest: Manifest) -> list[SummaryRow]:
     """A row for each source of a watermark: the watermark, its lag behind processing time, whether it is active."""
     return [
-        {"operator": operator, **_source(name, source, tracker.get("processing_us"))}
+        {"operator": operator, **_source(name, source, tracker.get("processing_us"), offsets=goes_by_offset(state))}
         for operator, state in manifest.operators.items()
         for tracker in (state.progress or {},)
         for name, source in sorted(tracker.get("sources", {}).items())
     ]
 
 
-def _source(name: str, source: SummaryRow, now_us: int | None) -> SummaryRow:
+def _source(name: str, source: SummaryRow, now_us: int | None, *, offsets: bool) -> SummaryRow:
     mark = source["watermark_us"]
-    real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US)
+    real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US) and not offsets
     return {
         "source": name,
-        "watermark": time_text(mark) if mark != -END_OF_TIME_US - 1 else None,
+        "watermark": mark_text(mark, offsets=offsets) if mark != -END_OF_TIME_US - 1 else None,
         "lag_seconds": (now_us - mark) / 1e6 if real and now_us is not None else None,
         "standing": source["standing"].replace("_", " "),
         "rows": source["rows"],

@@ -14,7 +14,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, without_state
 from tidestate.recovery.log.names import spark_number
-from tidestate.recovery.log.summary import events_of, time_text
+from tidestate.recovery.log.summary import events_of, iso_text, job_mark_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
@@ -111,8 +111,8 @@ def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
     had = delivered(checkpoint, newest)
     return Replay(
         to=planned.to,
-        created=time_text(checkpoint.read(planned.to).manifest.created_us),
-        watermark=time_text(chosen.watermark_us),
+        created=iso_text(checkpoint.read(planned.to).manifest.created_us),
+        watermark=job_mark_text(chosen, chosen.watermark_us),
         checkpoints=sum(one.kind in ("batch", "tick", "feed", "bootstrap") for one in undone),
         events=sum(events_of(one, one.counters) for one in undone),
         batches=sum(one.input is not None and one.kind == "batch" for one in undone),

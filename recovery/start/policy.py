@@ -10,7 +10,7 @@ from tidestate.statestore.errors import UsageError
 Second = Literal["takeover", "refuse"]
 Damaged = Literal["stop", "reset"]
 SparkDiffers = Literal["rewrite", "stop"]
-LostMessages = Literal["stop", "rebuild"]
+LostMessages = Literal["stop", "rebuild", "forget"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,9 @@ class Policy:
     ``second``: if another driver runs this job, take over (the other one stops at its next commit, which is not
     published) or refuse to start. ``damaged``: if the newest checkpoint is damaged or gone, stop or reset to the
     newest intact one. ``spark``: if Spark's own checkpoint differs from ours, rewrite it or stop. ``messages``: if
-    files of stored messages are damaged or gone, stop or start without them, for a `rebuild`. Raises `UsageError` for
-    any other value, and for a rebuild with a reset.
+    files of stored messages are damaged or gone, stop or start without them, for a `rebuild`; or give up on all that
+    is missing, also from an earlier loss (``forget``). Raises `UsageError` for any other value, and for a rebuild or
+    ``forget`` with a reset.
     """
 
     second: Second = "takeover"
@@ -36,11 +37,11 @@ class Policy:
             (self.spark, SparkDiffers),
             (self.messages, LostMessages),
         )
-        both = self.messages == "rebuild" and self.damaged == "reset"
+        both = self.messages != "stop" and self.damaged == "reset"
         if both or any(choice not in get_args(known) for choice, known in choices):
             raise UsageError(
                 "a policy is Policy(second=takeover|refuse, damaged=stop|reset, spark=rewrite|stop, "
-                "messages=stop|rebuild), and rebuilds messages or resets, not both",
+                "messages=stop|rebuild|forget), and goes on without messages or resets, not both",
                 code="policy",
                 second=self.second,
                 damaged=self.damaged,

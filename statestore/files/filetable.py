@@ -31,7 +31,7 @@ SPLIT_BYTES = 256 << 10
 LARGEST_VALUE = 2**63 - 1
 """The largest leading value."""
 
-WHOLE_BYTES = 4 << 20
+WHOLE_BYTES = 8 << 20
 """A segment up to this is not cut into bands where it is read once."""
 
 ARRANGE_BANDS = 4

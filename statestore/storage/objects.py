@@ -181,7 +181,7 @@ class Objects:
         self._storage.move(_below(folder), _below(into))
 
     def locate(self, path: str) -> str:
-        """The full path or URL of an object, for readers outside this project."""
+        """The full path of a local object, else its URL as Spark reads it: ``s3a://`` for S3."""
         return self._storage.locate(_below(path))
 
     def url(self, path: str) -> str:

@@ -174,12 +174,15 @@ class RemoteStorage:
                 self._send(folder, partial(_delete, key=entry))
 
     def locate(self, path: str) -> str:
-        """The object's URL."""
-        return f"{self.root}/{path}" if path else self.root
+        """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
+        return self._named(path).replace("s3://", "s3a://", 1)
 
     def url(self, path: str) -> str:
-        """The object's URL for Hadoop, whose name for S3 is ``s3a``."""
-        return self.locate(path).replace("s3://", "s3a://", 1)
+        """The same."""
+        return self.locate(path)
+
+    def _named(self, path: str) -> str:
+        return f"{self.root}/{path}" if path else self.root
 
     def _in_folder(self, fs: Any, path: str, write: Callable[[], Any]) -> None:
         """Write; where the storage has real folders, make the one that is missing. A bucket is never made."""
@@ -249,7 +252,7 @@ class RemoteStorage:
         return connection(self.root)
 
     def _full(self, path: str) -> str:
-        return str(self._fs()._strip_protocol(self.locate(path)))
+        return str(self._fs()._strip_protocol(self._named(path)))
 
 
 class _Creation:

@@ -10,7 +10,8 @@ import contextlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 
 import pyarrow as pa
@@ -62,32 +63,46 @@ class _Scratch:
             self._folder = None
 
 
+def _nothing(*, once: bool = False) -> list[RowSource]:
+    return []
+
+
 class ParquetTable:
     """One table: durable files, spilled files over them, and fresh changes in RAM."""
 
     def __init__(
-        self, spec: TableSpec, files: list[RowSource], expired: int | None, budget_bytes: int, scratch: _Scratch
+        self,
+        spec: TableSpec,
+        durable: Callable[..., list[RowSource]],
+        expired: int | None,
+        budget_bytes: int,
+        scratch: _Scratch,
+        changelog_bytes: int = 0,
     ) -> None:
         self.spec, self.expired = spec, expired
         self.fresh: list[Layer] = []
         self.spilled: list[FileRef] = []
         self.settled: Segment | None = None
-        self._files, self._budget, self._scratch = files, budget_bytes, scratch
+        self._durable, self._files = durable, durable()
+        self._budget, self._scratch, self._changelog_bytes = budget_bytes, scratch, changelog_bytes
 
     def lookup(self, keys: pa.Table) -> Lookup:
         """Reads the blocks that may hold the keys."""
-        return self._rows().lookup(keys)
+        return self._rows(self._files).lookup(keys)
 
     def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
         """Reads band by band."""
-        keys, rows = check_range(self.spec, keys), self._rows()
+        keys = check_range(self.spec, keys)
         if not folded:
-            return rows.unfolded(keys)
+            # A large changelog is let go band by band, not held for look-ups that may follow.
+            once = self._changelog_bytes > self._budget // BAND_SHARE
+            return self._rows(self._durable(once=True) if once else self._files).unfolded(keys)
+        rows = self._rows(self._files)
         return self._scan_all(rows, reverse) if keys.whole else rows.scan(keys, reverse=reverse)
 
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
         """Reads the blocks that may hold the prefixes."""
-        return self._rows().ranges(prefixes, lower, upper)
+        return self._rows(self._files).ranges(prefixes, lower, upper)
 
     def spill(self, layers: list[Layer]) -> list[FileRef]:
         """The spilled files with ``layers`` as one more, or all in one when they are many."""
@@ -99,11 +114,12 @@ class ParquetTable:
     def close(self) -> None:
         """Let the files go."""
         self.settled, self._files, self.fresh, self.spilled = None, [], [], []
+        self._changelog_bytes = 0
 
-    def _rows(self) -> FileTable:
+    def _rows(self, files: list[RowSource]) -> FileTable:
         if self.settled is not None:
             return FileTable(self.spec, [self.settled], self.expired, self._budget)
-        sources = list(self._files)
+        sources = list(files)
         sources += open_sources(self._scratch.objects, self.spec, self.spilled) if self.spilled else []
         if self.fresh:
             sources.append(Segment(self.spec, self.fresh))
@@ -143,8 +159,10 @@ class ParquetStore(StateStore):
         self._tables: dict[str, ParquetTable] = {}
         for name, spec in self._specs.items():
             own = [ref for ref in base.files if ref.table == name]
-            files = open_sources(objects, spec, own) if objects is not None else []
-            self._tables[name] = ParquetTable(spec, files, base.expired.get(name), budget_bytes, self._scratch)
+            durable = partial(open_sources, objects, spec, own) if objects is not None else _nothing
+            changelog = sum(ref.bytes for ref in own if ref.kind == "changelog")
+            expired = base.expired.get(name)
+            self._tables[name] = ParquetTable(spec, durable, expired, budget_bytes, self._scratch, changelog)
 
     @property
     def applied(self) -> Applied:

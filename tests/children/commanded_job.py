@@ -54,11 +54,15 @@ class Told:
     def job(self, root: str, **options: Any) -> SparkJob:
         return job().on_spark(self.stream(**options), checkpoint=root, partitions=2, sink=deliver, in_driver=False)
 
+    def paused(self) -> None:
+        """Wait to be killed."""
+        time.sleep(3600)
+
     def start(self, root: str, pause: str = "", **options: Any) -> None:
         def hook(moment: str, checkpoint_id: int) -> None:
             if pause == f"{moment}:{checkpoint_id}":
                 say("paused")
-                time.sleep(3600)
+                self.paused()
 
         self._query = self.job(root, **options).with_hook(hook).start()
         say("started", checkpoint=self._query.checkpoint_id)

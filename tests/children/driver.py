@@ -21,18 +21,24 @@ class Driver:
 
     def _begin(self) -> None:
         self._child = Child([*self._command, self._jars], self.log, cwd=ROOT)
-        self._jars = self._child.wait_for(lambda event: event["event"] == "ready")["jars"]
+        self._jars = self._child.wait_for(lambda event: event["event"] == "ready")["jars"] or ""
 
-    def told(self, *words: object, until: str) -> dict[str, Any]:
-        """What it says when it has done it, with the checkpoints that a sink got meanwhile."""
+    def tell(self, *words: object) -> None:
+        self._child.tell(*words)
+
+    def heard(self, until: str) -> dict[str, Any]:
+        """What it says when it has done what it was told, with the checkpoints that a sink got meanwhile."""
         delivered: dict[int, int] = {}
 
         def see(event: dict[str, Any]) -> None:
             if event["event"] == "delivered":
                 delivered[event["checkpoint"]] = event["rows"]
 
-        self._child.tell(*words)
         return self._child.wait_for(lambda event: event["event"] in (until, "refused"), see) | {"sink": delivered}
+
+    def told(self, *words: object, until: str) -> dict[str, Any]:
+        self.tell(*words)
+        return self.heard(until)
 
     def start(self, root: str, *pause: str, **options: Any) -> dict[str, Any]:
         return self.told("start", root, *pause, options, until="started")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.feather as feather
 from pyspark.sql import DataFrame
 
+from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.spark_inputs import SCHEMA, job
 from tidestate.operators import DeliveryId
 from tools.demo.job import say
@@ -36,7 +37,7 @@ class Files:
         if self._mode == "refuse" and one.operator and self._held():
             return False
         partial = self._folder / f".{one}"
-        feather.write_feather(rows.toArrow(), partial)
+        feather.write_feather(arrow_of(rows), partial)
         partial.rename(self._folder / str(one))
         self._took += 1
         return True

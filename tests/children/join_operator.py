@@ -13,13 +13,28 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.helpers.join_operator_messages import held, near, operator, plain, sessions, sided, two_streams
+from tests.helpers.join_operator_messages import (
+    held,
+    near,
+    of_offsets,
+    one_log,
+    operator,
+    plain,
+    sessions,
+    sided,
+    two_streams,
+)
 from tests.helpers.operator_messages import store_config
 from tidestate.operators import Join, SessionJoin
 from tidestate.statestore.spec.store import StoreName
 
-JOBS: dict[str, Join | SessionJoin] = {"join": near(), "sessions": sessions(), "held": held()}
-BATCHES = two_streams(9)
+JOBS: dict[str, Join | SessionJoin] = {
+    "join": near(),
+    "sessions": sessions(),
+    "held": held(),
+    "offsets": of_offsets(),
+}
+BATCHES = {kind: two_streams(9) for kind in JOBS} | {"offsets": one_log(two_streams(9))}
 
 
 def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:
@@ -37,7 +52,7 @@ def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str
         hook("received", checkpoint_id)
 
     with operator(JOBS[kind], Path(root), store_config(name, Path(cache)), hook=hook) as running:
-        for batch in [] if running.drained else BATCHES:
+        for batch in [] if running.drained else BATCHES[kind]:
             running.add_messages(**sided(batch))
             for result in running.get_result():
                 received(result.panes, result.id.checkpoint)

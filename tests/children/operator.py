@@ -1,6 +1,6 @@
 """The window operator in a process of its own, to be killed.
 
-``python -m tests.children.operator ROOT STORE CACHE OUT``. What it takes as a result it appends to OUT, a line
+``python -m tests.children.operator ROOT STORE CACHE OUT KIND``. What it takes as a result it appends to OUT, a line
 per checkpoint, before it acknowledges; ``MOMENT:ID`` as a further argument is where it dies of its own hand.
 """
 
@@ -11,17 +11,38 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from tests.helpers.join_operator_messages import LEFT, RIGHT, sided, two_streams
 from tests.helpers.operator_messages import description, operator, plain, store_config, stream, table
-from tidestate.operators import session
-from tidestate.statestore.spec.store import StoreName
+from tidestate.operators import RETRACTING, Windowed, WindowOperator, count, merge, session, sorted_list, sum_
+from tidestate.statestore.spec.store import StoreConfig, StoreName
 
-JOB = description(session("3 seconds"), "retracting", allowed=20)
+MERGED = (
+    merge(event_time="t", key="k", offset="at", origin="part", watermark_delay="2 seconds")
+    .window(session("3 seconds"))
+    .aggregate(n=count(), left=sum_("left_v"), right=sorted_list("right_w"))
+    .late("6 seconds", keep=("part", "at"))
+    .accumulation(RETRACTING)
+)
+JOBS: dict[str, Windowed] = {"windows": description(session("3 seconds"), "retracting", allowed=20), "merge": MERGED}
 
 
-def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> None:
+def opened(kind: str, root: Path, store: StoreConfig, **more: Any) -> WindowOperator:
+    if kind == "windows":
+        return operator(JOBS[kind], root, store, **more)
+    sides = {"left": LEFT, "right": RIGHT}
+    return WindowOperator(MERGED, sides, checkpoint=root, origin="part", offset="at", store=store, **more)
+
+
+def batches(kind: str) -> list[dict[str, pa.Table] | pa.Table]:
+    """As `WindowOperator.add_messages` takes them: of a merge by side."""
+    return [sided(one) for one in two_streams(9)] if kind == "merge" else [table(one) for one in stream(9)]
+
+
+def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:
     """Run to the end, or to the death; every start gives the whole input again."""
 
     def hook(moment: str, checkpoint_id: int) -> None:
@@ -34,9 +55,9 @@ def main(root: str, name: StoreName, cache: str, out: str, death: str = "") -> N
             file.write(json.dumps([checkpoint_id, plain(panes)], default=str) + "\n")
         hook("received", checkpoint_id)
 
-    with operator(JOB, Path(root), store_config(name, Path(cache)), hook=hook, partitions=2) as running:
-        for batch in [] if running.drained else stream(9):
-            running.add_messages(table(batch))
+    with opened(kind, Path(root), store_config(name, Path(cache)), hook=hook, partitions=2) as running:
+        for batch in [] if running.drained else batches(kind):
+            running.add_messages(**batch) if isinstance(batch, dict) else running.add_messages(batch)
             for result in running.get_result():
                 received(result.panes, result.id.checkpoint)
                 running.acknowledge(result.id)

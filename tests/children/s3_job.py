@@ -1,21 +1,20 @@
 """A job on Spark with Hadoop's S3A: ``python -m tests.children.s3_job INPUT [JARS]``.
 
-Without ``JARS`` Spark fetches them. Besides what any is told: ``["bootstrap", ROOT, FILES]`` and
+Without ``JARS`` Spark fetches them. Besides what any is told: ``["bootstrap", ROOT, FILES]``, ``["panes", ROOT]`` and
 ``["set", NAME, VALUE]``.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 from pyspark.sql import DataFrame
 
 from tests.children.commanded_job import Told, obey, say
 from tests.helpers.spark_inputs import SCHEMA
-
-PACKAGES = "org.apache.hadoop:hadoop-aws:3.5.0,software.amazon.awssdk:s3-transfer-manager:2.35.4"
-EXCLUDES = "software.amazon.awssdk:bundle"
-"""The whole SDK in one file; what S3A needs of it comes with the transfer manager."""
+from tests.servers.packages import READS_ENDPOINT, S3A, WITHOUT_BUNDLE
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 
 class ToldS3(Told):
@@ -26,17 +25,22 @@ class ToldS3(Told):
         made = self.job(root).bootstrap(self.spark.read.schema(SCHEMA).parquet(*files))
         say("bootstrapped", checkpoint=made.id)
 
+    def panes(self, root: str) -> None:
+        say("panes", rows=self.spark.read.parquet(*Checkpoint.open(root).pane_paths()).count())
+
     def set(self, name: str, value: str) -> None:
         self.spark.conf.set(name, value)
         say("set")
 
 
 def main(folder: str, jars: str = "") -> None:
-    packages = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": EXCLUDES}
+    endpoint = {} if READS_ENDPOINT else {"spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"]}
+    packages = {"spark.jars.packages": ",".join(S3A), "spark.jars.excludes": WITHOUT_BUNDLE}
     obey(
         ToldS3,
         folder,
         **({"spark.jars": jars} if jars else packages),
+        **endpoint,
         **{"spark.hadoop.fs.s3a.path.style.access": "true"},
     )
 

@@ -78,15 +78,20 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def batches(name: str, folder: Path) -> list[pa.Table]:
-    """The same input for the standalone runner, as Spark makes batches of it."""
+def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None) -> list[pa.Table]:
+    """The same input for the standalone runner: a file a batch, or the files of ``cuts``, by batch and stream."""
     sides = [sorted((folder / side).glob("*.parquet")) for side in SIDES.get(name, ("flights", "weather"))]
-    tables = [[pq.ParquetFile(path).read() for path in paths] for paths in sides]
+    empty = [pq.read_schema(paths[0]).empty_table() for paths in sides]
+    cuts = cuts or [[[path] for path in paths] for paths in zip(*sides, strict=True)]
+    read = [
+        [pa.concat_tables([none, *map(pq.read_table, paths)]) for none, paths in zip(empty, streams, strict=True)]
+        for streams in cuts
+    ]
     if name in SIDES:
-        return tables[0]
+        return [tables[0] for tables in read]
     description = JOBS[name]()
-    schema = description.schema(tables[0][0].schema, tables[1][0].schema)
-    return [description.rows(schema, left=left, right=right) for left, right in zip(*tables, strict=True)]
+    schema = description.schema(*(none.schema for none in empty))
+    return [description.rows(schema, left=left, right=right) for left, right in read]
 
 
 def main() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,10 +22,23 @@ FORKS.set_forkserver_preload([__name__, "tidestate.recovery.cli.main"])
 """A start of Python with these imports takes half a second of processor time, a fork that has them a tenth."""
 
 
-def tidestate(*arguments: object, columns: int = 80, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own; ``stdout`` is a descriptor it writes to, which takes a new Python."""
+def json_lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """What a verb printed with ``--json``."""
+    assert (done.returncode, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def tidestate(
+    *arguments: object, columns: int | None = None, stdout: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, into a pipe or on a terminal of so many ``columns``.
+
+    ``stdout`` is a descriptor it writes to, which takes a new Python.
+    """
     command = [*map(str, arguments)]
-    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"}
+    environment = {**os.environ, "NO_COLOR": "1", "TERM": "dumb"}
+    if columns is not None:
+        environment |= {"COLUMNS": str(columns), "LINES": "25", "TTY_COMPATIBLE": "1"}
     if stdout is not None:
         program = [sys.executable, "-m", "tidestate.recovery.cli.main", *command]
         pipe = subprocess.PIPE

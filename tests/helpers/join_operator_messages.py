@@ -57,6 +57,11 @@ def sessions(how: Any = "full", **more: Any) -> SessionJoin:
     return session_join(event_time="t", how=how, offset="at", origin="part", **given)
 
 
+def of_offsets(how: Any = "full", **more: Any) -> SessionJoin:
+    """By sessions of the numbers of one log."""
+    return session_join(on="k", offset="at", origin="part", offsets=3, late=9, how=how, **more)
+
+
 def operator(job: Join | SessionJoin, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
     return JoinOperator(job, LEFT, RIGHT, checkpoint=root, store=store, **more)
 
@@ -90,3 +95,13 @@ def two_streams(seed: int, batches: int = 10, size: int = 10) -> list[list[Row]]
             )
         made.append(batch)
     return made
+
+
+def one_log(batches: list[list[Row]]) -> list[list[Row]]:
+    """The same rows, numbered as one log that two topics share; some come a batch later."""
+    numbers, later, made = iter(range(sum(map(len, batches)))), list[Row](), []
+    for batch in batches:
+        own = [row._replace(part=f"{row.side} topic", at=next(numbers)) for row in batch]
+        made.append([*later, *(row for row in own if row.at % 7)])
+        later = [row for row in own if not row.at % 7]
+    return [*made, later]

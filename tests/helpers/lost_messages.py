@@ -8,9 +8,15 @@ from pathlib import Path
 
 from tests.helpers.process import forget
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.recovery.start.policy import Policy
 
-REBUILD = Policy(messages="rebuild")
+REBUILD, FORGET = Policy(messages="rebuild"), Policy(messages="forget")
+
+
+def noted(rebuilding: Rebuilding | None) -> tuple[int, int | None] | None:
+    """Since when messages are put back, and how many windows or rows lack some."""
+    return None if rebuilding is None else (rebuilding.since, rebuilding.lacking)
 
 
 def lose(folder: Path, chance: random.Random | None = None, tables: Container[str] = ("messages",)) -> int:

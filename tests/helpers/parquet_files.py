@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.helpers.arrow_rows import arrow_of
 from tidestate.operators.spark.engine import times_as_numbers
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.division import FileRange
@@ -136,7 +137,7 @@ def scanned(scan: DirectScan, paths: list[Path]) -> pa.Table:
 
 def by_spark(frame: DataFrame) -> pa.Table:
     """What tasks get of a batch DataFrame through the JVM."""
-    return times_as_numbers(frame).toArrow()
+    return arrow_of(times_as_numbers(frame))
 
 
 def bag(table: pa.Table) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -145,7 +146,7 @@ def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -
     root = str(tmp_path / "flights")
     assert installed.run("tidestate", "--version") == f"tidestate {PROJECT['version']}\n"
     assert "flights_per_hour" in installed.run("tidestate", "show", root)
-    assert f'"version": "{PROJECT["version"]}"' in installed.run("tidestate", "show", root, "--json")
+    assert f'"version":"{PROJECT["version"]}"' in installed.run("tidestate", "show", root, "--json")
     assert "EWR" in installed.run("tidestate", "panes", root)
     assert "bootstrap" in installed.run("tidestate", "--help")  # by the entry point of the package
     installed.run("tidestate", "verify", root, "--read-data")
@@ -208,3 +209,15 @@ def test_a_user_s_job_has_types(installed: Installed) -> None:
 def test_a_user_s_mistakes_are_found(installed: Installed) -> None:
     *errors, _ = types(installed, WRONG)
     assert [error.rpartition("[")[2] for error in errors] == ["attr-defined]"] * 4 + ["arg-type]"], errors
+
+
+def test_the_wheel_is_imported_as_a_zip(built: Path, tmp_path: Path) -> None:
+    """As Spark gives it to workers, by `addPyFile`."""
+    (wheel,) = built.glob("*.whl")
+    sent = shutil.copy(wheel, tmp_path / "tidestate.zip")
+    program = (
+        f"import sys; sys.path.insert(0, {str(sent)!r}); import tidestate; from tidestate.operators import tumbling; "
+        "import tidestate.operators.spark.tasks as tasks; print(tidestate.__version__, tasks.__file__)"
+    )
+    version, where = run([sys.executable, "-I", "-c", program], cwd=tmp_path).split()
+    assert (version, where) == (PROJECT["version"], f"{sent}/tidestate/operators/spark/tasks.py")

@@ -12,18 +12,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-import pyspark
-
 from tests.children.commanded_job import trusting
+from tests.servers.packages import BROKER_LACKS, SPARK_JARS
 from tools.java import java_home
-
-CONNECTOR = (
-    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-)
-"""What Spark reads Kafka with: the newest that the mirror had which these tests were written at; not one release."""
 
 RELEASE = "4.1.1"
 BROKER = (
@@ -55,8 +46,8 @@ BROKER = (
     "net.sourceforge.argparse4j:argparse4j:0.7.0",
     "org.hdrhistogram:HdrHistogram:2.2.2",
     "org.pcollections:pcollections:4.0.2",
+    *BROKER_LACKS,
 )
-SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 CLUSTER = "4L6g3nShT-eMCtK--X86sw"
 """Any id will do, of those that do not begin like an option."""
 STARTED = "Kafka Server started"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -16,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
@@ -332,5 +331,5 @@ def test_the_verb_makes_a_root_that_spark_goes_on_from(spark: SparkSession, tmp_
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
     checked = tidestate("verify", tmp_path / "root", "--read-data", "--spark-checkpoint")
     assert checked.returncode == 0, checked.stdout
-    kinds = [row["kind"] for row in json.loads(tidestate("list", tmp_path / "root", "--json").stdout)]
+    kinds = [row["kind"] for row in json_lines(tidestate("list", tmp_path / "root", "--json"))]
     assert kinds == ["fence", "bootstrap", "fence", "batch", "batch", "drained"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import query
@@ -42,14 +42,12 @@ def said(*arguments: object) -> Any:
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
-    done = tidestate(*arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return json_lines(tidestate(*arguments, "--json"))
 
 
 def test_checkpoints_say_which_spark_batch_they_hold(running: tuple[Path, DurableQuery]) -> None:
     root, query = running
-    found = said("list", root)
+    found = lines("list", root)
     assert [row["spark_batch"] for row in found] == [None, *range(BATCHES)]
     assert sum(row["events"] for row in found) == BATCHES * 120
     shown = said("show", root)

@@ -154,7 +154,6 @@ def test_a_batch_that_makes_too_much_for_the_shuffle_is_read_by_spark(
 
 PLANS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "a file name": (lambda rows: rows.withColumn("k", sf.input_file_name()), "computed by InputFileName"),
-    "a watermark": (lambda rows: rows.withWatermark("t", "1 second"), "the plan has EventTimeWatermark"),
     "a cast": (lambda rows: rows.withColumn("v", sf.col("v").cast("double")), "computed by cast"),
     "metadata": (lambda rows: rows.withColumn("k", sf.col("_metadata.file_name")), "attribute"),
     "observed": (lambda rows: rows.observe("seen", sf.count("*").alias("n")), "the plan has CollectMetrics"),

@@ -11,12 +11,16 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.children import lost_pairs
+from tests.children.lost_pairs import ASKED, LOST_AFTER, SERVED
 from tests.helpers import evidence
 from tests.helpers.killed import killed
+from tests.helpers.lost_joins import net
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.orders_and_shipments import EXPECTED, at
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
+from tests.twins.join import Pane, Twin
 from tidestate.operators import Memory, Parquet, chain, count, query, sliding, tumbling, windowed
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
@@ -231,3 +235,26 @@ def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, exa
             shown[manifest["processing_us"]] = sorted(rows)
     assert shown == {at(moment): sorted(rows) for moment, rows in EXPECTED[example][1].items()}
     assert not output(root, "late")
+
+
+def test_an_outer_join_that_has_lost_rows_is_killed_in_the_replay(tmp_path: Path) -> None:
+    """While it lacks rows it emits pairs only; in the end all is there that the twin has, which has lost nothing."""
+    killed("tests.children.lost_pairs", tmp_path, death=SERVED + 3)
+    twin, root = Twin(ASKED), tmp_path / "checkpoint"
+    wanted = [*(twin.batch(batch, 0) for batch in lost_pairs.rows()), twin.finish()]
+    columns = ["kind", "key", "left_value", "right_value"]
+    emitted = [
+        Counter((*pane, None) for pane in evidence.rows(root, manifest["panes"], columns))
+        for manifest in evidence.work(root)
+    ]
+    served = slice(LOST_AFTER, SERVED)
+    assert [sum(alone(panes).values()) for panes in wanted[served]] == [2, 1]
+    assert [sum(alone(panes).values()) for panes in emitted[served]] == [0, 0]
+    assert emitted[SERVED], "the replay brings pairs that were missed"
+    assert sum(alone(emitted[SERVED + 1]).values()) > 0, "what had waited is emitted after it"
+    assert net(sum(emitted, Counter())) == net(sum(wanted, Counter()))
+
+
+def alone(panes: Counter[Pane]) -> Counter[Pane]:
+    """What is emitted without a partner."""
+    return Counter({pane: often for pane, often in panes.items() if pane[0] == "emit" and None in pane[2:4]})

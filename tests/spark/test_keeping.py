@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
@@ -45,7 +45,7 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     done = said("gc", root, *GC, "--confirm")
     assert (planned["checkpoints"], planned["done"], done["done"]) == (done["checkpoints"], False, True)
     assert done["checkpoints"] == [1, 2]
-    listed = said("list", root)
+    listed = json_lines(tidestate("list", root, "--json"))
     assert (listed[0]["id"], listed[0]["pins"]) == (3, ["mine"])
     assert "3 as mine (a test)" in tidestate("list", root).stdout
     assert "pinned" in tidestate("show", root, 3).stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +45,19 @@ JOBS: dict[str, tuple[Sided, StoreConfig]] = {
     "merge": (merged(), Parquet(max_levels=2, snapshot_bytes=1)),
     "union": (union(event_time="t", sides=("here", "there")), Memory()),
     "session join": (session_join(event_time="t", on="k", gap="1 second", how="full", late="20 seconds"), Parquet()),
+    "session join of offsets": (session_join(on="k", offset="id", offsets=4, how="full", late=9), Parquet()),
 }
+
+
+def with_ids_out_of_order(tables: list[pa.Table], seed: int) -> list[pa.Table]:
+    """Each id once, most of them near their place, some far behind it."""
+    chance, rows = Random(seed), pa.concat_tables(tables)
+    places = sorted(range(rows.num_rows), key=lambda place: place - chance.choice([0, 0, 2, 5, 30]))
+    numbers = {place: number for number, place in enumerate(places)}
+    ids = pa.array([numbers[place] for place in range(rows.num_rows)], pa.int64())
+    rows = rows.set_column(rows.schema.get_field_index("id"), "id", ids)
+    size = tables[0].num_rows
+    return [rows.slice(number * size, size) for number in range(len(tables))]
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -52,6 +65,8 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     description, store = JOBS[name]
     names = description.sides.names
     inputs = dict(zip(names, (sample(4, 40, seed=1), sample(4, 40, seed=2)), strict=True))
+    if name == "session join of offsets":
+        inputs = {side: with_ids_out_of_order(tables, seed) for seed, (side, tables) in enumerate(inputs.items())}
     for side, tables in inputs.items():
         for number, table in enumerate(tables):
             write(tmp_path / side, number, table)
@@ -72,4 +87,5 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
     assert sum(map(len, panes.values())) > 40
+    assert output(tmp_path / "alone", "late")
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")

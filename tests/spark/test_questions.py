@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.operator_messages import SCHEMA, SECOND, stream, table
 from tidestate.operators import (
     Harness,
@@ -48,13 +49,13 @@ def test_tasks_answer_as_one_process_does(spark: SparkSession, tmp_path: Path) -
     ]
     harness.feed(table(stream(3, 1)[0]))  # a frame stays at its checkpoint
     for frame, wanted in frames:
-        found = frame.orderBy(*order).toArrow()
+        found = arrow_of(frame.orderBy(*order))
         assert found.column_names == wanted.column_names
         assert found.to_pylist() == wanted.to_pylist() != []
     assert [frame.rdd.getNumPartitions() for frame, _ in frames] == [3, 3, 1]
     at = asked.checkpoint
     kept = messages_on_spark(spark, tmp_path, low, end_time=high, equal="a", checkpoint=at)
     wanted = asked.get_messages(low, end_time=high, equal="a")
-    assert kept.orderBy("time", "offset", "origin").toArrow().to_pylist() == wanted.to_pylist() != []
+    assert arrow_of(kept.orderBy("time", "offset", "origin")).to_pylist() == wanted.to_pylist() != []
     with pytest.raises(UsageError, match="query-description"):
         windows_on_spark(spark, tmp_path)

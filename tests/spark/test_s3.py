@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.children.driver import Driver
-from tests.children.s3_job import EXCLUDES, PACKAGES
 from tests.helpers.checkout import ROOT
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output, stream
+from tests.servers.packages import S3A, WITHOUT_BUNDLE
 from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -123,9 +123,7 @@ def said(*arguments: object) -> Any:
 
 
 def lines(*arguments: object) -> list[dict[str, Any]]:
-    done = tidestate(*arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return json_lines(tidestate(*arguments, "--json"))
 
 
 def is_exact(root: str, alone: Path) -> None:
@@ -140,7 +138,7 @@ def is_exact(root: str, alone: Path) -> None:
 def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path) -> None:
     driver.start(root)
     driver.told("settle", until="settled")
-    listed = said("list", root)
+    listed = lines("list", root)
     batches = [row["spark_batch"] for row in listed if row["kind"] == "batch"]
     assert batches == list(range(len(TABLES)))
     shown = said("show", root)
@@ -155,6 +153,8 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path)
     last = driver.told("drain", until="stopped")
     assert set(last["sink"]) == {last["checkpoint"]}
     is_exact(root, alone)
+    panes = sum(map(len, output(alone, "panes").values()))
+    assert driver.told("panes", root, until="panes")["rows"] == panes > 0, "Spark reads pane_paths()"
 
 
 @pytest.mark.parametrize("to", [1, 2] if LONG else [1])
@@ -210,7 +210,7 @@ def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
     head = Checkpoint.open(root).head()
     assert head is not None
     assert head.manifest.totals["events"] == sum(table.num_rows for table in TABLES)
-    assert [row["spark_batch"] for row in said("list", root) if row["kind"] == "batch"] == [1]
+    assert [row["spark_batch"] for row in lines("list", root) if row["kind"] == "batch"] == [1]
 
 
 def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_front: Proxy) -> None:  # noqa: F811
@@ -251,4 +251,4 @@ def test_a_spark_without_s3a_is_told_what_it_lacks(spark: SparkSession, bucket: 
 
 def test_the_documents_name_what_was_tested() -> None:
     text = (ROOT / "docs" / "STORES.md").read_text()
-    assert all(name in text for name in (*PACKAGES.split(","), EXCLUDES))
+    assert all(name in text for name in (*S3A, WITHOUT_BUNDLE.split(",")[0]))

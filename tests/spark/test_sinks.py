@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import evidence
+from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
@@ -43,7 +44,7 @@ class Sink:
             raise Refused("not now")
         if self.full:
             return False
-        self.took[delivery_id] = rows(panes.toArrow())
+        self.took[delivery_id] = rows(arrow_of(panes))
         return True
 
     def check(self, root: Path) -> None:

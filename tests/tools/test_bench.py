@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from tidestate.recovery.log import parts
 from tools.bench import __main__ as bench
-from tools.bench import alone, cases, table
+from tools.bench import alone, cases, scale, table
 from tools.bench.bids import Bids
 
 FIELDS = ["name", "events_per_s", "peer", "peer_events_per_s", "ratio", "aim", "commit"]
@@ -65,3 +66,13 @@ def test_a_part_of_a_page_is_replaced_again_and_again(tmp_path: Path) -> None:
     for text in ("one\n", "two\n"):
         table.insert(page, "cases", text)
         assert page.read_text() == f"before\n<!-- cases -->\n{text}<!-- /cases -->\nafter\n"
+
+
+def test_a_checkpoint_asks_s3_for_what_it_changes_and_not_for_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file for each partition that has changed, a part of the manifest, the manifest; two lists, and no read."""
+    monkeypatch.setattr(parts, "INLINE_PARTITIONS", 4)  # small jobs have parts, too
+    rows = list(scale.run([16, 24], [4], warm=2))
+    assert [[row[name] for name in ("put", "list", "get", "head", "delete")] for row in rows] == [
+        [4 + 2, 2, 0, 0, 0]
+    ] * 2
+    assert [row["dollars"] for row in rows] == [4e-05, 4e-05]

@@ -1,4 +1,4 @@
-"""``python -m tools.bench all|memory|sweep|stores|progress|joins|start``."""
+"""``python -m tools.bench all|memory|sweep|stores|progress|joins|scale|start``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.table import Table
 from tools.bench import joins as join_benches
 from tools.bench import memory as memory_bench
 from tools.bench import progress as progress_bench
+from tools.bench import scale as scale_bench
 from tools.bench import start as start_bench
 from tools.bench import stores as store_benches
 from tools.bench import sweep as sweep_bench
@@ -177,6 +178,25 @@ def joins(
     rows = _print(measured, as_json, None)
     if not held and not all(row["pairs"] == rows[0]["pairs"] for row in rows):
         sys.exit("the pairs differ: history was met")
+
+
+@app.command()
+def scale(
+    partitions: Annotated[
+        list[int] | None, typer.Option(help="State partitions; may be given several times.")
+    ] = None,
+    changed: Annotated[
+        list[int] | None, typer.Option(help="How many of them a batch changes; 10, 100 and all by default.")
+    ] = None,
+    warm: Annotated[int, typer.Option(min=1, help="Checkpoints of each row.")] = 20,
+    as_json: Json = False,
+    draw: Annotated[Path | None, typer.Option(help="Put the table into CLUSTERS.md of this folder.")] = None,
+) -> None:
+    """What a checkpoint costs over many state partitions: bytes, seconds, requests to S3 and their price."""
+    logging.getLogger("tidestate").setLevel(logging.ERROR)  # a lease may outlive the service
+    rows = _print(scale_bench.run(partitions or scale_bench.PARTITIONS, changed or (), warm=warm), as_json, None)
+    if draw is not None:
+        table.insert(draw / "CLUSTERS.md", "scale", f"Commit {rows[0]['commit']}.\n\n{table.markdown(rows)}")
 
 
 @app.command()

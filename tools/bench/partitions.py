@@ -32,19 +32,33 @@ def few_changes(changed: int, many: int, warm: int) -> tuple[float, float]:
                 started = time.perf_counter()
                 next(panes)
                 taken[number].append(time.perf_counter() - started)
+        for panes in running.values():
+            next(panes, None)  # the job ends: its heartbeat must not write while the folder is removed
     many_s, few_s = (median(taken[number][1 + COLD :]) for number in numbers)
     return many_s, few_s
 
 
 def _panes(root: Path, partitions: int, changed: int, warm: int) -> Iterator[pa.Table]:
-    names = np.arange(partitions * 12)
-    _, first = np.unique(partition_of(pa.table({"key": names}), partitions), return_index=True)
-    some = names[first][:: max(1, len(first) // changed)][:changed]
-    batches = [_events(names[first], 0), *(_events(some, place) for place in range(1, 1 + COLD + warm))]
+    keys = one_key_each(partitions)
+    some = spread(keys, changed)
+    batches = [events(keys, 0), *(events(some, place) for place in range(1, 1 + COLD + warm))]
     job = WORKLOADS["held"].ours.standalone(checkpoint=root, store=Parquet(), partitions=partitions)
     return job.stream(batches)
 
 
-def _events(keys: Numbers, place: int) -> pa.Table:
+def one_key_each(partitions: int) -> Numbers:
+    """Keys, one in each state partition."""
+    names = np.arange(partitions * 12)
+    _, first = np.unique(partition_of(pa.table({"key": names}), partitions), return_index=True)
+    return names[first]
+
+
+def spread(keys: Numbers, changed: int) -> Numbers:
+    """So many of the keys, evenly spread."""
+    return keys[:: max(1, len(keys) // changed)][:changed]
+
+
+def events(keys: Numbers, place: int) -> pa.Table:
+    """A bid for each key, ``place`` seconds after the start."""
     times = pa.array(np.full(len(keys), START_US + place * 1_000_000), ARROW_SCHEMA.types[0])
     return pa.table([times, keys, keys % 1000, keys], schema=ARROW_SCHEMA)

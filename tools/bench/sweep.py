@@ -16,6 +16,7 @@ from tools.bench.table import Row, commit, insert, markdown
 
 SHARES = (*PHASES, "spark")
 WARM = 5
+DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Point:
     partitions: int = 2
 
 
+def _new(batch: int, batches: int) -> Bids:
+    """Every event a key of its own; the last bid closes the windows of a day."""
+    return Bids(EACH_NEW, batch, batches, rate=batch, closing_us=2 * DAY_US)
+
+
 def points(*, small: bool) -> list[Point]:
     """All runs of the sweep."""
     batch, cold = (50_000, 2) if small else (500_000, 3)
@@ -42,10 +48,7 @@ def points(*, small: bool) -> list[Point]:
         *(Point("keys", value, replace(usual, keys=value), cold) for value in keys),
         *(Point("events a batch", size, replace(usual, batch=size, rate=size // 10), cold) for size in sizes),
         *(Point("state partitions", number, usual, cold, partitions=number) for number in partitions),
-        *(
-            Point("rows of state", batches * batch, Bids(EACH_NEW, batch, batches + WARM, batch), batches, "held")
-            for batches in state
-        ),
+        *(Point("rows of state", batches * batch, _new(batch, batches + WARM), batches, "held") for batches in state),
     ]
 
 

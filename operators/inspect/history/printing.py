@@ -14,6 +14,7 @@ from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.recovery.cli.printing import (
     Format,
     data_table,
+    json_of,
     print_document,
     print_out,
     print_rows,
@@ -21,7 +22,7 @@ from tidestate.recovery.cli.printing import (
     text,
 )
 from tidestate.recovery.log.ranges import ids_text
-from tidestate.recovery.log.summary import pluralize
+from tidestate.recovery.log.summary import as_iso, pluralize
 
 PRINTED_ROWS = 50
 LONG = 60
@@ -43,8 +44,7 @@ def print_history(found: WindowHistory, form: Format, output: Path | None, limit
         with redirected_to(output):
             _print(found, PRINTED_ROWS if limit is None else limit)
     elif form is Format.json:
-        whole = asdict(found) | {"events": [asdict(one) for one in found.events[:limit]]}
-        print_document(json.dumps(whole, indent=2, default=str), output)
+        print_document(json_of(_in_iso(found) | {"events": [_in_iso(one) for one in found.events[:limit]]}), output)
     else:
         print_rows([rows_of(found)], form, output, limit)
 
@@ -52,6 +52,18 @@ def print_history(found: WindowHistory, form: Format, output: Path | None, limit
 def rows_of(found: WindowHistory) -> pa.Table:
     """The events as rows; nested values are JSON."""
     return pa.Table.from_pylist([_row(one) for one in found.events], SCHEMA)
+
+
+def _in_iso(found: WindowHistory | Event) -> dict[str, Any]:
+    """The fields, with times as programs read them."""
+    return {
+        name: as_iso(value)
+        if isinstance(value, str)
+        else tuple(map(as_iso, value))
+        if name == "window" and value
+        else value
+        for name, value in asdict(found).items()
+    }
 
 
 def _row(one: Event) -> dict[str, object]:

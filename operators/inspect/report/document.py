@@ -14,12 +14,12 @@ from tidestate.operators.inspect.report import sections
 from tidestate.operators.inspect.report.page import MARK, render
 from tidestate.operators.inspect.report.points import CheckpointHistory, checkpoint_history, is_time
 from tidestate.operators.inspect.report.windows import ReportedWindows, windows_of
-from tidestate.operators.inspect.report.words import span_text
 from tidestate.recovery.inspect.verify import VerifyReport, verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
-from tidestate.recovery.log.summary import brief, pluralize, size_text, time_text
+from tidestate.recovery.log.summary import brief, goes_by_offset, pluralize, readable_time, size_text, time_text
+from tidestate.statestore.durations import span_text
 from tidestate.statestore.errors import UsageError
 
 LAST = 500
@@ -111,7 +111,8 @@ def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
         return [("report created", made, "UTC")]
     facts = brief(head)
     lag = "no lag"
-    if is_time(head.watermark_us) and head.processing_us is not None:
+    timed = not any(map(goes_by_offset, head.operators.values()))
+    if timed and is_time(head.watermark_us) and head.processing_us is not None:
         lag = f"{span_text(head.processing_us - (head.watermark_us or 0))} behind processing time"
     kind = "drained, accepts no new input" if head.drained else head.kind
     age = span_text(max(0, now_us() - head.created_us))  # clocks differ
@@ -121,7 +122,7 @@ def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     return [
         ("newest checkpoint", f"{head.id:,}", f"{kind}, writer epoch {head.epoch}{unread}"),
         ("age", age, f"when this report was created, {made} UTC"),
-        ("watermark", (facts["watermark"] or "none yet").split(".")[0], lag),
+        ("watermark", (readable_time(facts["watermark"]) or "none yet").split(".")[0], lag),
         ("events", f"{total['events']:,}", span),
         ("pane rows", f"{total['panes']:,}", span),
         ("rejected", f"{total['rejected']:,}", span),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Head, Manifest, OperatorState, state_files
-from tidestate.recovery.log.summary import brief
+from tidestate.recovery.log.summary import brief, goes_by_offset
 from tidestate.statestore.errors import DataError, NotFoundError
 
 TAKEN = ("on_time", "future", "mildly_late")
@@ -98,7 +98,7 @@ def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
 
 
 def counts_offsets(operator: OperatorState) -> bool:
-    """Whether its windows, and so its watermark, are in offsets and not in times."""
+    """Whether its windows are of offsets or counted, and not of times."""
     columns = [column for table in operator.tables for column in (*table.key, *table.values)]
     return any(column.role in ("window_end", "slice_end") and column.type == "int64" for column in columns)
 
@@ -167,7 +167,7 @@ def _progress(manifest: Manifest) -> tuple[dict[str, int], dict[str, int]]:
     marks: dict[str, int] = {}
     lags: dict[str, int] = {}
     for name, operator in manifest.operators.items():
-        if counts_offsets(operator):
+        if goes_by_offset(operator):
             continue
         tracker = operator.progress or {}
         now_us = tracker.get("processing_us", manifest.processing_us)

@@ -9,13 +9,22 @@ from tidestate.operators.inspect.report import series
 from tidestate.operators.inspect.report.charts import Chart, ChartRow, partition_bars, timeline
 from tidestate.operators.inspect.report.points import CheckpointHistory, Point, is_time
 from tidestate.operators.inspect.report.windows import ReportedWindow, ReportedWindows
-from tidestate.operators.inspect.report.words import skew_text, span_text
+from tidestate.operators.inspect.report.words import skew_text
 from tidestate.recovery.inspect.verify import VerifyReport
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.summary import partitions, pluralize, size_text, source_progress, time_text
+from tidestate.recovery.log.summary import (
+    goes_by_offset,
+    partitions,
+    pluralize,
+    readable_time,
+    size_text,
+    source_progress,
+    time_text,
+)
+from tidestate.statestore.durations import span_text
 
 OPERATORS_LISTED = 12
 """The largest number of operators with a chart of their own."""
@@ -91,7 +100,7 @@ def watermarks(history: CheckpointHistory) -> Section:
         (
             row["operator"],
             row["source"],
-            row["watermark"] or "–",
+            readable_time(row["watermark"]) or "–",
             _lag(row["lag_seconds"]),
             row["standing"],
             _n(row["rows"]),
@@ -192,8 +201,7 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
         *found.notes,
         *([f"{left:,} windows are left out, beyond the calendar or the page"] if left else []),
     ]
-    mark = head.operators[found.operator].watermark_us if head else None
-    now = None if mark is None or not is_time(mark) else mark if found.offsets else mark / 1000
+    now = _now(found, head)
     used = {name: colour for name, colour in STANDINGS.items() if any(row["standing"] == name for row in rows)}
     about = "A line for each key." if found.keyed else "All keys together; overlapping windows are on separate lines."
     about += f" {len(rows):,} windows." + (f" Limits: {'; '.join(notes)}." if notes else "")
@@ -214,6 +222,15 @@ def _timeline(found: ReportedWindows, head: Manifest | None) -> tuple[Chart, Tab
     ]
     title = f"Windows of {found.operator}"
     return Chart(title, about, spec), Table(f"{title}, in numbers", headings, cells, frozenset({3, 5, 6}))
+
+
+def _now(found: ReportedWindows, head: Manifest | None) -> float | None:
+    """The watermark on the axis of the windows: none where windows are counted and the watermark is a time."""
+    operator = head.operators[found.operator] if head else None
+    mark = operator.watermark_us if operator else None
+    if operator is None or mark is None or not is_time(mark) or goes_by_offset(operator) != found.offsets:
+        return None
+    return mark if found.offsets else mark / 1000
 
 
 def _lines(found: ReportedWindows) -> tuple[list[str], list[ChartRow], int]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from tidestate.operators.inspect.report.charts import BYTES, COUNT, SERIES, Chart, ChartSpan, Value, bars, lines
 from tidestate.operators.inspect.report.points import OTHER_REASONS, REJECTED, TAKEN, Point
-from tidestate.operators.inspect.report.words import span_text, unit_of
 from tidestate.recovery.log.summary import size_text, time_text
+from tidestate.statestore.durations import span_text, unit_of
 
 BUCKETS = 250
 """The largest number of bars in a chart: with more checkpoints, a bar stands for several."""

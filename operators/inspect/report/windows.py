@@ -5,7 +5,7 @@ Windows in the state are those of a `Query`; columns of pane files are found by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.tails import read_file_rows
+from tidestate.statestore.messages.keys import Layout
 
 WINDOWS = 300
 """The largest number of windows of an operator: the newest."""
@@ -92,6 +93,10 @@ class _Asked(Protocol):
     def results(self) -> list[str]: ...
     @property
     def own_functions(self) -> list[str]: ...
+    @property
+    def layouts(self) -> Mapping[str, Layout]: ...
+    def timed(self, side: str | None = None) -> bool: ...
+    def message_key(self, side: str | None = None) -> dict[str, list[str]]: ...
     def get_windows(self, *, side: str | None = None) -> pa.Table: ...
     def scan_windows(
         self, *, values: Sequence[str] | None = None, partition: int | None = None
@@ -107,20 +112,29 @@ def windows_of(
     state = head.operators[operator]
     found = ReportedWindows(operator, offsets=counts_offsets(state))
     keys = list(dict.fromkeys(c.name for spec in state.tables for c in spec.key if c.role == "key"))
-    read = [
-        *_panes(checkpoint, ids, operator, keys, found.notes),
-        *_state(head.operators[operator], ask, keys, found.notes),
-    ]
+    kept: list[pa.Table] = []  # what was read before an error stays
+    try:
+        asked = ask()
+        keys = _session_key(asked, keys) if asked.sides else keys
+        kept.extend(_sides(asked, keys, found) if asked.sides else _state(state, asked, keys, found))
+    except TidestateError as error:
+        if error.code != "query-windows":
+            found.notes.append(f"the windows in the state cannot be read ({error.code})")
+    read = [*_panes(checkpoint, ids, operator, keys, found.notes), *kept]
     if not read:
         return found
-    rows = pa.concat_tables(read, promote_options="permissive")
+    _by_key(found, pa.concat_tables(read, promote_options="permissive"), keyed=bool(keys))
+    return found
+
+
+def _by_key(found: ReportedWindows, rows: pa.Table, *, keyed: bool) -> None:
+    """The windows of ``rows``: by key, where there are few."""
     distinct = pc.unique(rows["key"])
-    found.keyed = bool(keys) and len(distinct) <= REPORTED_KEYS
+    found.keyed = keyed and len(distinct) <= REPORTED_KEYS
     if not found.keyed:
         for name, same in (("key", ""), ("results", None)):
             rows = rows.set_column(rows.column_names.index(name), name, _same(same, rows, pa.string()))
     _fill(found, rows)
-    return found
 
 
 def _fill(found: ReportedWindows, rows: pa.Table) -> None:
@@ -171,26 +185,38 @@ def _emitted(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
     return _common(rows, _key(rows, keys), {**counted, "first": at, "last": at}, fired=True, kept=False)
 
 
-def _state(
-    operator: OperatorState, ask: Callable[[], _Asked], keys: list[str], notes: list[str]
-) -> Iterator[pa.Table]:
-    """Windows in the state with their results, as `tidestate windows` prints them; those of a join by side."""
-    try:
-        asked, left = ask(), READ_BYTES
-        for number, partition in enumerate(operator.states):
-            left -= sum(ref.bytes for ref in partition.files)
-            if left < 0:
-                notes.append(f"state of the first {number} of {asked.partitions} partitions only")
-                return
-            if not asked.sides:
-                yield from _with_results(asked, number, keys)
-        for side in asked.sides:
-            rows = asked.get_windows(side=side)
-            rows = rows.filter(rows[END].is_valid())  # a side without windows has one without bounds
-            yield _common(rows, _same(side, rows, pa.string()), {"events": rows["events"]}, fired=False, kept=True)
-    except TidestateError as error:
-        if error.code != "query-windows":
-            notes.append(f"the windows in the state cannot be read ({error.code})")
+def _state(operator: OperatorState, asked: _Asked, keys: list[str], found: ReportedWindows) -> Iterator[pa.Table]:
+    """Windows in the state with their results, as `tidestate windows` prints them."""
+    found.offsets, left = not asked.timed(), READ_BYTES
+    for number, partition in enumerate(operator.states):
+        left -= sum(ref.bytes for ref in partition.files)
+        if left < 0:
+            found.notes.append(f"state of the first {number} of {asked.partitions} partitions only")
+            return
+        yield from _with_results(asked, number, keys)
+
+
+def _session_key(asked: _Asked, keys: list[str]) -> list[str]:
+    """The key of a join's windows: of sessions theirs, else that of the join."""
+    side = asked.sides[0]
+    return asked.message_key(side)["session"] if asked.layouts[side].by_session else keys
+
+
+def _sides(asked: _Asked, keys: list[str], found: ReportedWindows) -> list[pa.Table]:
+    """Windows of the sides of a join in the state: sessions by their key, other windows by side."""
+    rows = {side: asked.get_windows(side=side) for side in asked.sides}
+    # A side without windows has one without bounds.
+    rows = {side: own.filter(own[END].is_valid()) for side, own in rows.items()}
+    timed = {side: asked.timed(side) for side, own in rows.items() if own.num_rows}
+    found.offsets = not any(timed.values()) if timed else not any(map(asked.timed, rows))
+    made = []
+    for side, own in rows.items():
+        if side in timed and timed[side] == found.offsets:
+            found.notes.append(f"windows of the side {side} are of offsets: `tidestate windows --side {side}`")
+            continue
+        key = _key(own, keys) if asked.layouts[side].by_session else _same(side, own, pa.string())
+        made.append(_common(own, key, {"events": own["events"]}, fired=False, kept=True))
+    return made
 
 
 def _with_results(asked: _Asked, partition: int, keys: list[str]) -> Iterator[pa.Table]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidestate.operators.spark.compat import java_list, java_map
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -16,7 +17,9 @@ _STEPS = {
     "Union": "union",
     "SubqueryAlias": "alias",
 }
-_RELATION = "org.apache.spark.sql.execution.streaming.runtime.StreamingRelation"
+_STREAMING = "org.apache.spark.sql.execution.streaming."
+_RELATION = (f"{_STREAMING}runtime.StreamingRelation", f"{_STREAMING}StreamingRelation")
+"""Its name from Spark 4.1 on, and before."""
 _EXPRESSIONS = "org.apache.spark.sql.catalyst.expressions."
 _KINDS = {
     "AttributeReference": "column",
@@ -54,12 +57,12 @@ class _Walk:
     """Goes through a plan from left to right, and numbers its sources as Spark does: each once."""
 
     def __init__(self, session: SparkSession) -> None:
-        self._converters = session._jvm.scala.jdk.javaapi.CollectionConverters  # type: ignore[attr-defined]
+        self._session = session
         self._leaves: list[Any] = []
 
     def step(self, node: Any) -> PlanStep:
         name = _class(node)
-        if name == _RELATION:
+        if name in _RELATION:
             return PlanStep("relation", relation=self._relation(node))
         kind = _STEPS.get(name.removeprefix(_PLANS)) if name.startswith(_PLANS) else None
         if kind is None:
@@ -80,14 +83,14 @@ class _Walk:
         return StreamRelation(
             source,
             str(data.providingClass().getName()),
-            dict(self._converters.asJava(data.options())),
+            dict(java_map(self._session, data.options())),
             tuple(self._column(one) for one in self._list(leaf.output())),
             partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )
 
     def _column(self, attribute: Any) -> StreamColumn:
-        metadata = self._converters.asJava(attribute.metadata().map())
+        metadata = java_map(self._session, attribute.metadata().map())
         return StreamColumn(
             int(attribute.exprId().id()),
             str(attribute.name()),
@@ -109,7 +112,7 @@ class _Walk:
         return Expression(kind, type=type_, inside=inside)
 
     def _list(self, sequence: Any) -> list[Any]:
-        return list(self._converters.asJava(sequence))
+        return java_list(self._session, sequence)
 
 
 def _value(value: Any, kind: str) -> Any:

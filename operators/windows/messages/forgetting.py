@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
 from tidestate.operators.windows.messages.window_metadata import ending, expire_windows, get_sessions
 from tidestate.operators.windows.names import END, START
@@ -17,42 +18,57 @@ from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound
 from tidestate.statestore.messages.retire import retire
 from tidestate.statestore.messages.tables import MessageTables
+from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def forget_passed(plan: MessageWindows, state: OverlayView, at: StepTimes) -> bool:
-    """Forget windows that are over, their messages, and which messages there were; whether any window was."""
-    over = _over(plan, state, at.after)
+class Forgotten(NamedTuple):
+    """``purged``: whether windows were forgotten, or bounds moved; ``settled``: whether the retention of this state
+    lets nothing more go before a message arrives.
+    """
+
+    purged: bool
+    settled: bool
+
+
+def forget_passed(plan: MessageWindows, state: OverlayView, at: StepTimes) -> Forgotten:
+    """Forget windows that are over, their messages, and which messages there were."""
+    over, settled = _over(plan, state, at.after)
     if over is None:
-        return False
+        return Forgotten(False, settled)
     was, bound = plan.forgotten_at(state, at.before), plan.needless_at(over)
-    ended = None
+    ended, lost_too = None, False
     if plan.sessions:
         ended = ending(plan.metadata, state, None, over)
         if plan.messages is not None and ended.num_rows:
             state.apply(_retired(plan, plan.messages, state, ended))
+            lost_too = at.incomplete and plan.messages.counts_sizes
     further = bound is not None and (was is None or bound > was)
     if bound is not None:
         state.apply(_up_to(plan, state, bound if further or was is None else was))
     state.apply(expire_windows(plan.metadata, over))
-    return further if ended is None else bool(ended.num_rows)
+    if lost_too and plan.messages is not None:
+        state.apply(_without_lost(plan, plan.messages, state))
+    return Forgotten(further if ended is None else bool(ended.num_rows), settled)
 
 
-def horizon_after(plan: MessageWindows, state: OverlayView, watermark: int) -> ChangeSet:
-    """Changes of the marks of the horizon, for the next step: where from the newest message on the number or size is
-    reached, but not ahead of the watermark, as windows there have not fired.
+def move_horizon(plan: MessageWindows, state: OverlayView, watermark: int) -> bool:
+    """Move the marks of the horizon, for the next step: to where from the newest message on the number or size is
+    reached, but not ahead of the watermark, as windows there have not fired. Whether it stays where it is.
     """
     tables = plan.messages
     if not plan.horizon or tables is None:
-        return {}
+        return True
     by_size = replace(tables, retention=replace(tables.retention, time=None))
     bound = retention_bound(by_size, state, tables.sizes.schema.empty_table(), None)
     now = max(plan.gone_us, BEGINNING_US if bound is None else min(bound + 1, watermark))
     rows = [{"mark": HORIZON, "at": now}, {"mark": HORIZON_BEFORE, "at": plan.gone_us}]
     real = [row for row in rows if row["at"] != BEGINNING_US]
-    return {tables.marks.name: TableChanges(merge=pa.Table.from_pylist(real, tables.marks.schema))} if real else {}
+    if real:
+        state.apply({tables.marks.name: TableChanges(merge=pa.Table.from_pylist(real, tables.marks.schema))})
+    return now == plan.gone_us == plan.closed_us
 
 
 def _up_to(plan: MessageWindows, state: OverlayView, bound: int) -> ChangeSet:
@@ -73,15 +89,26 @@ def _up_to(plan: MessageWindows, state: OverlayView, bound: int) -> ChangeSet:
     return changes
 
 
-def _over(plan: MessageWindows, state: OverlayView, watermark: int) -> int | None:
-    """Windows that end at or before this are over: by lateness, and by retention where it keeps more."""
+def _over(plan: MessageWindows, state: OverlayView, watermark: int) -> tuple[int | None, bool]:
+    """Windows that end at or before this are over: by lateness, and by retention where it keeps more; and whether it
+    is this that keeps them.
+    """
     over = plan.over_at(watermark)
     if over is None or plan.retention is None or plan.messages is None or plan.horizon:
-        return over
+        return over, True
     tables = plan.messages
     newest = read_marks(tables, state).newest
     bound = retention_bound(tables, state, tables.sizes.schema.empty_table(), newest)
-    return None if bound is None else min(over, bound + 1)
+    return (None, True) if bound is None else (min(over, bound + 1), bound < over)
+
+
+def _without_lost(plan: MessageWindows, tables: MessageTables, state: OverlayView) -> ChangeSet:
+    """Changes that delete sizes of messages that were lost and did not come back: of those before all sessions."""
+    starts = [pc.min(rows[START].cast(pa.int64())).as_py() for rows in state[plan.metadata.windows.name].scan()]
+    first = min((start for start in starts if start is not None), default=END_US)
+    slots = pa.concat_tables([tables.sizes.schema.empty_table(), *state[tables.sizes.name].scan()])
+    gone = slots.filter(pa.array(positions(slots["slot"]) <= first - tables.retention.slot))
+    return {tables.sizes.name: TableChanges(delete=tables.sizes.conform_keys(gone))}
 
 
 def _retired(plan: MessageWindows, tables: MessageTables, state: StateView, ended: pa.Table) -> ChangeSet:

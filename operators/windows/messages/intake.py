@@ -5,6 +5,9 @@ retention: whether it took part once is not known. It is remembered from then on
 
 One that was accepted is remembered under its own position, all others under another, at least one higher: so a replay
 knows which it may put back where messages were lost, see `rebuild`.
+
+Of messages that are reprocessed one that was accepted is in all of its windows but those that have refused it, which
+the metadata lists; one that was rejected, or never seen, is in none.
 """
 
 from __future__ import annotations
@@ -12,25 +15,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Sessions
 from tidestate.operators.plan.classify import Intake, judge, with_refused
-from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, ledger
-from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED
+from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS, ledger
+from tidestate.operators.plan.plan import ONLY, REFUSED
 from tidestate.operators.plan.transition import StepTimes, total
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US
-from tidestate.operators.windows.assignment import gaps_of, lifetime_ends
-from tidestate.operators.windows.messages.tables import MessageWindows
-from tidestate.statestore.arrays import Counters, Flags, Times
-from tidestate.statestore.errors import of_type
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.assignment import last_refused, own_windows, sliding_windows
+from tidestate.operators.windows.messages.tables import (
+    MessageWindows,
+    batch_of,
+    known_as_rejected,
+    known_until,
+    message_times,
+    now_of,
+)
+from tidestate.statestore.arrays import Counters, Flags, Numbers, Times
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.retention import Marks, read_marks
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
-from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.lists import places_within
+from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
@@ -51,15 +60,17 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
     watermark = None if at.before == BEGINNING_US else at.before
     intake = Intake(watermark, at.now, at.reprocessing, at.budget_bytes)
     events = plan.events_in(arriving)
-    gone, counters = events.slice(0, 0), Counters()
-    if not at.reprocessing:
+    if at.reprocessing:
+        events, gone, counters = _new_to_windows(plan, state, events, at)
+    else:
         events, gone, counters = _new(plan, state, events, at)
         events = events.sort_by([(name, "ascending") for name in plan.known_by.columns])
+    new = events
     events, refused, reasons = _refused_first(plan, events, watermark)
     accepted, rejected, classes = judge(plan, events, intake) if events.num_rows else (events, None, {})
     if accepted.num_rows:
         rejected = with_refused(plan, accepted, rejected, classes, intake)
-    _remember_verdict(plan, state, events, accepted, at)
+    _remember_verdict(plan, state, new, accepted, at)
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     rows = plan.window_rows(accepted, times, intake) if accepted.num_rows else plan.taken.schema.empty_table()
     ledgers = [rows for rows in (refused, rejected) if rows is not None]
@@ -73,13 +84,20 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
 def _refused_first(
     plan: MessageWindows, events: pa.Table, watermark: int | None
 ) -> tuple[pa.Table, pa.Table | None, Counters]:
-    """The events that the generator of the watermark did not refuse; ledger rows of the others, and their number."""
+    """The events that the generator of the watermark let pass; ledger rows of what it refused, and counters.
+    Ends of edges are known from here on, and otherwise counted only.
+    """
     if REFUSED not in events.column_names or events[REFUSED].null_count == events.num_rows:
         return events, None, {}
-    out = events.filter(events[REFUSED].is_valid())
+    out, going = events.filter(events[REFUSED].is_valid()), events.filter(events[REFUSED].is_null())
+    refused = out.filter(pc.not_equal(out[REFUSED], EDGE_ENDS))
+    ends = {EDGE_ENDS: many} if (many := out.num_rows - refused.num_rows) else {}
+    if not refused.num_rows:
+        return going, None, ends
+    out = refused
     why = out[REFUSED].combine_chunks()
     counters = {"events": out.num_rows, **{row["values"]: row["counts"] for row in pc.value_counts(why).to_pylist()}}
-    return events.filter(events[REFUSED].is_null()), ledger(plan, out, why, watermark), counters
+    return going, ledger(plan, out, why, watermark), counters | ends
 
 
 def _new(
@@ -88,9 +106,9 @@ def _new(
     """The events that are new, and those that are out of retention; what else there was is counted."""
     tables, bound = plan.identities, plan.forgotten_at(state, at.before)
     identities = plan.known_by.of(events)
-    times, usable = _times(plan, events, at)
+    times, usable = message_times(plan, events, at)
     places = positions(known_until(plan, events, times))
-    now = int(places.max(initial=0)) if not tables.layout.by_time else _now(at)
+    now = int(places.max(initial=0)) if not tables.layout.by_time else now_of(at)
     first = first_of_each(identities) == np.arange(events.num_rows)
     fresh = first & ~is_known(state, tables.seen, identities) if events.num_rows else first
     # One without a usable time is refused for that, whatever the retention.
@@ -115,43 +133,120 @@ def _remember_verdict(
     plan: MessageWindows, state: OverlayView, events: pa.Table, accepted: pa.Table, at: StepTimes
 ) -> None:
     """Of the known ``events`` those that were rejected are known under another position, others under their own."""
-    if not at.reprocessing:
-        if accepted.num_rows < events.num_rows:
-            new, kept = plan.known_by.of(events), plan.known_by.of(accepted)
-            rejected = new.join(kept, [ORIGIN, OFFSET], join_type="left anti")
-            state.apply({plan.identities.seen.name: plan.known_as_rejected(state, rejected)})
-        return
-    seen = plan.identities.seen
-    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
-    rows = plan.known_by.of(accepted).append_column("position", known_until(plan, accepted, times))
-    if ONLY in accepted.column_names:  # it was accepted for other windows, or is rejected again
-        rows = rows.filter(accepted[ONLY].is_null())
-    once = first_of_each(rows.select([ORIGIN, OFFSET])) == np.arange(rows.num_rows)
-    rows = rows.filter(pa.array(once & is_known(state, seen, rows)))
-    state.apply({seen.name: TableChanges(put=seen.conform(rows))})
+    if at.reprocessing:
+        state.apply(_take_part(plan, state, accepted, at))
+    elif accepted.num_rows < events.num_rows:
+        new, kept = plan.known_by.of(events), plan.known_by.of(accepted)
+        new = new.append_column("start", pa.array(message_times(plan, events, at)[0]))
+        rejected = new.join(kept, [ORIGIN, OFFSET], join_type="left anti")
+        changed = known_as_rejected(plan, state, rejected, rejected["start"], at)
+        state.apply({plan.identities.seen.name: changed})
 
 
-def _times(plan: MessageWindows, events: pa.Table, at: StepTimes) -> tuple[Times, Flags]:
-    """The time of each event, of one without a usable time the watermark: until that it is known; and which have
-    one.
+def _new_to_windows(
+    plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes
+) -> tuple[pa.Table, pa.Table, Counters]:
+    """The reprocessed ``events`` that windows lack, for these windows; those of which that is not known, as they are
+    out of retention; and how many there were of both and of duplicates.
     """
-    given = events[RECEIVED] if RECEIVED in events.column_names else events[plan.event_time].cast(pa.int64())
-    times: npt.NDArray[np.int64] = pc.fill_null(given, 2**63 - 1).to_numpy()
-    usable = (times <= LIMIT_US) & (times >= -LIMIT_US)
-    return np.where(usable, times, _now(at)), usable
+    if not events.num_rows:
+        return events, events, {}
+    identities, only = plan.known_by.of(events), _only(events)
+    of_all = only == END_US
+    needless = ~of_all & (first_of_each(identities, of_all) < events.num_rows)
+    asked = identities.append_column("only", pa.array(only))
+    first = ~needless & (first_of_each(asked) == np.arange(events.num_rows))
+    took = _took_part(plan, state, events, at)
+    old = first & _forgotten(plan, state, events, at)
+    new = first & ~took & ~old
+    chosen, used = events.filter(pa.array(new)), new | old
+    if plan.metadata.refuses and (again := first & took).any():
+        index, starts = _refused_before(plan, state, events, np.flatnonzero(again), at)
+        used[index] = True
+        chosen = pa.concat_tables(
+            [_for_windows(chosen, only[new]), _for_windows(events.take(pa.array(index)), starts)]
+        )
+    counts = {DUPLICATES: int(np.count_nonzero(~used)), BEYOND_RETENTION: int(np.count_nonzero(old))}
+    return chosen, events.filter(pa.array(old)), {name: count for name, count in counts.items() if count}
 
 
-def known_until(plan: MessageWindows, events: pa.Table, times: Times) -> pa.ChunkedArray:
-    """The position up to which each event may be in a window, if it is accepted: its offset, or its last instant."""
-    kind, places = plan.identities.seen.values[0].arrow, times
-    if not plan.identities.layout.by_time:
-        return plan.known_by.of(events)[OFFSET].cast(kind)
-    if plan.touching:
-        places = np.clip(lifetime_ends(plan.slices, times, events) - 1, times, LIMIT_US)
-    if plan.sessions and not plan.in_cells and plan.rule == "window":
-        places = np.clip(times + gaps_of(of_type(plan.kind, Sessions), events) - 1, times, LIMIT_US)
-    return pa.chunked_array([pa.array(places).cast(kind)])
+def _take_part(plan: MessageWindows, state: StateView, accepted: pa.Table, at: StepTimes) -> ChangeSet:
+    """Changes by which reprocessed messages are known as ``accepted``. Of one that was not, and is for some of its
+    windows alone, the others have refused it.
+    """
+    seen = plan.identities.seen
+    times, _ = message_times(plan, accepted, at)
+    rows = plan.known_by.of(accepted).append_column("position", known_until(plan, accepted, times))
+    once = first_of_each(rows.select(seen.key_names)) == np.arange(rows.num_rows)
+    changes = {seen.name: TableChanges(put=seen.conform(rows.filter(pa.array(once))))}
+    if not plan.metadata.refuses:
+        return changes
+    partly = accepted.filter(pa.array(once & (_only(accepted) != END_US) & ~_took_part(plan, state, accepted, at)))
+    if partly.num_rows:
+        partly = partly.drop_columns([ONLY])
+        index, starts, ends = _open_windows(plan, partly, at)
+        batch = batch_of(plan, partly.take(pa.array(index)), starts, ends)
+        refused = plan.metadata.refused
+        changes[refused.name] = TableChanges(put=refused.conform(batch))
+    return changes
 
 
-def _now(at: StepTimes) -> int:
-    return 0 if at.after == BEGINNING_US else min(at.after, LIMIT_US)
+def _only(events: pa.Table) -> Times:
+    """The start of the one window that each event is for, `END_US` for all."""
+    only = own_windows(events)
+    return np.full(events.num_rows, END_US) if only is None else only
+
+
+def _took_part(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> Flags:
+    """Which events are known as accepted ones."""
+    seen = plan.identities.seen
+    known = state[seen.name].lookup(seen.conform_keys(plan.known_by.of(events)))
+    was = pc.fill_null(known.rows["position"].cast(pa.int64()), 0).to_numpy()
+    times, usable = message_times(plan, events, at)
+    own = positions(known_until(plan, events, times))
+    took: Flags = np.asarray(known.found, bool) & (was == own if plan.touching else was <= own)
+    return took & usable if plan.identities.layout.by_time else took
+
+
+def _forgotten(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> Flags:
+    """Which events windows would take, though these may have forgotten that they have done so before."""
+    bound, nothing = plan.forgotten_at(state, at.before), np.zeros(events.num_rows, bool)
+    if bound is None or at.before == BEGINNING_US:
+        return nothing
+    times, usable = message_times(plan, events, at)
+    late = plan.too_late(events, times, at.before, reprocessing=True)
+    known = is_known(state, plan.identities.seen, plan.known_by.of(events))
+    behind: Flags = usable & ~known & (positions(known_until(plan, events, times)) <= bound)
+    return behind & ~late if len(late) else behind
+
+
+def _refused_before(
+    plan: MessageWindows, state: StateView, events: pa.Table, places: Numbers, at: StepTimes
+) -> tuple[Numbers, Times]:
+    """Of events at these ``places`` those that windows have refused before, with the start of each window; and those
+    that are for one window which is over.
+    """
+    rows = events.take(pa.array(places))
+    index, starts, ends = _open_windows(plan, rows, at)
+    asked = batch_of(plan, rows.take(pa.array(index)), starts, ends)
+    lacks = is_known(state, plan.metadata.refused, plan.metadata.refused.conform_keys(asked))
+    only = _only(rows)
+    gone = np.flatnonzero((only != END_US) & ~np.isin(np.arange(len(only)), index))
+    return places[np.concatenate([index[lacks], gone])], np.concatenate([starts[lacks], only[gone]])
+
+
+def _open_windows(plan: MessageWindows, events: pa.Table, at: StepTimes) -> tuple[Numbers, Times, Times]:
+    """Pairs of events and windows that take them when they are reprocessed: indices of events, starts and ends."""
+    times = events[plan.event_time].cast(pa.int64()).to_numpy()
+    closed = None if at.before == BEGINNING_US else last_refused(plan, at.before, reprocessing=True)
+    first, counts = sliding_windows(plan.slices, times, events, closed)
+    index = np.repeat(np.arange(len(times)), counts)
+    ends = first[index] + places_within(counts) * plan.slices.slide
+    return index, ends - plan.slices.size, ends
+
+
+def _for_windows(events: pa.Table, starts: Times) -> pa.Table:
+    """``events``, each for the window with this start, or for all (`END_US`)."""
+    if ONLY in events.column_names:
+        events = events.drop_columns([ONLY])
+    return events.append_column(ONLY, pa.array(starts, mask=starts == END_US))

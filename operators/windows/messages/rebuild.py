@@ -20,7 +20,6 @@ from tidestate.operators.plan.transition import StepTimes, Transition, total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.groups import column_numbers, trigger_finished
-from tidestate.operators.windows.messages.intake import known_until
 from tidestate.operators.windows.messages.reading import (
     in_portions,
     incomplete_windows,
@@ -28,8 +27,8 @@ from tidestate.operators.windows.messages.reading import (
     read_windows,
     stored_in,
 )
-from tidestate.operators.windows.messages.record import batch_of, between_windows, message_windows
-from tidestate.operators.windows.messages.tables import MessageWindows, with_key
+from tidestate.operators.windows.messages.record import between_windows, message_windows
+from tidestate.operators.windows.messages.tables import MessageWindows, batch_of, known_until, with_key
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
 from tidestate.operators.windows.panes import retractions

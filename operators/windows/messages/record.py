@@ -17,14 +17,14 @@ from tidestate.operators.windows.assignment import assign_windows, last_refused,
 from tidestate.operators.windows.counting import count_windows, number
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.groups import column_numbers, int_bounds
-from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows
+from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, batch_of, known_as_rejected
 from tidestate.operators.windows.messages.window_metadata import add_messages, extend
 from tidestate.operators.windows.names import COUNTED, END, EVENT, NO_KEY, START
 from tidestate.operators.windows.sessions import merge_sessions
-from tidestate.statestore.arrays import Flags, Numbers, Values
+from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import expect, of_type
 from tidestate.statestore.messages.retention import tally
-from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.lists import places_within, struct_fields
 from tidestate.statestore.spec.store import StateView
@@ -141,7 +141,7 @@ def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, 
     """``accepted`` messages with each window that was closed to them, of those that are still known."""
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     nothing = np.zeros(0, np.int64)
-    if plan.rule != "window" or at.reprocessing or at.before == BEGINNING_US:
+    if plan.rule != "window" or at.reprocessing or at.before == BEGINNING_US or not plan.asks_refused:
         return nothing, nothing, nothing
     kind, expired = of_type(plan.kind, Sliding), view[plan.metadata.refused.name].expired
     low = None if expired is None else expired + kind.size
@@ -160,15 +160,6 @@ def _are_rejected(plan: MessageWindows, identities: pa.Table, starts: Numbers, r
     (of_gone, of_pairs), count = shared_ranks([gone, identities])
     rejects: Flags = lasts(of_gone, count)[of_pairs] >= 0
     return rejects
-
-
-def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
-    """Rows of messages and windows as the metadata takes them: key, bounds, origin, offset."""
-    columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
-    names = [*(plan.key_names or [NO_KEY]), START, END, ORIGIN, OFFSET]
-    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
-    identity = plan.known_by.of(rows)
-    return pa.table([*columns, *bounds, identity[ORIGIN], identity[OFFSET]], names=names)
 
 
 def _together(plan: MessageWindows, parts: list[ChangeSet]) -> ChangeSet:
@@ -244,7 +235,8 @@ def _messages(
     changes = {}
     if kept is not None and not kept.all():
         rejected, rows = (rows.filter(pa.array(some)) for some in (~kept, kept))
-        changes[plan.identities.seen.name] = plan.known_as_rejected(view, rejected)
+        starts = rejected[MESSAGE_TIME].cast(pa.int64())
+        changes[plan.identities.seen.name] = known_as_rejected(plan, view, rejected, starts, at)
     changes[tables.messages.name] = TableChanges(put=tables.messages.conform(rows))
     if tables.counts_sizes:
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows))

@@ -15,7 +15,7 @@ from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.due import least, least_stored
-from tidestate.operators.windows.messages.forgetting import forget_passed, horizon_after
+from tidestate.operators.windows.messages.forgetting import Forgotten, forget_passed, move_horizon
 from tidestate.operators.windows.messages.full_windows import forget_full
 from tidestate.operators.windows.messages.intake import admit_messages
 from tidestate.operators.windows.messages.reading import incomplete_panes, read_windows
@@ -45,28 +45,26 @@ def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, a
         recorded = Recorded(moved.changes, latest_start(plan, moved.changes))
     partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if at.incomplete else {}
     if plan.by_number:
-        purged = forget_full(plan, state, moved.changes.get(GROUPS), at, read)
+        gone = Forgotten(forget_full(plan, state, moved.changes.get(GROUPS), at, read), settled=True)
     else:
-        purged = forget_passed(plan, state, at)
-    state.apply(horizon_after(plan, state, at.after))
+        gone = forget_passed(plan, state, at)
+    settled = move_horizon(plan, state, at.after) and gone.settled
     ledgers = [rows for rows in (admitted.rejected, moved.rejected) if rows is not None]
     moved = replace(
         moved,
         counters=total([admitted.counters, moved.counters, partly]),
         rejected=pa.concat_tables(ledgers) if ledgers else None,
-        due_mark=_due_mark(plan, state, recorded, at, moved.due_mark),
+        due_mark=_due_mark(plan, state, recorded, at, moved.due_mark) if settled else None,
     )
-    return StepResult(moved, purged, recorded.newest)
+    return StepResult(moved, gone.purged, recorded.newest)
 
 
 def _due_mark(
     plan: MessageWindows, state: OverlayView, recorded: Recorded, at: StepTimes, windows: int | None
 ) -> int | None:
-    """That of the ``windows``, or an earlier one at which messages of a session go; None with a retention, as what it
-    drops follows from the messages of each state partition.
-    """
-    if plan.retention is not None or windows is None:
-        return None
+    """That of the ``windows``, or an earlier one at which messages of a session go, where lateness decides it."""
+    if windows is None or (plan.retention is not None and not plan.horizon):
+        return windows
     if plan.messages is None or not plan.sessions or plan.retain_us is None or at.after == END_US:
         return windows
     ends, over = plan.metadata.ends.name, plan.over_at(at.after)

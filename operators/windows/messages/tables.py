@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,19 +17,19 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.assignment import FIRST_US, LAST_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
+from tidestate.operators.windows.assignment import FIRST_US, LAST_US, gaps_of, lifetime_ends
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables
-from tidestate.operators.windows.names import END, NO_KEY
+from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Times, Values
+from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.retention import read_marks
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
-from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.changes import Ranges, TableChanges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
@@ -134,6 +135,15 @@ class MessageWindows(GroupTables):
         return retained and (self.overlapping or self.sessions) and (self.rule == "window" or self.by_offset)
 
     @property
+    def steps_together(self) -> bool:
+        return self.retention is not None
+
+    @property
+    def asks_refused(self) -> bool:
+        """Whether it matters which messages a closed window has refused: to read it, or to reprocess them."""
+        return self.messages is not None or self.retain_us != 0 or self.retain_windows is not None
+
+    @property
     def reads_messages(self) -> bool:
         """Whether a function reads the messages of a window."""
         return any(isinstance(aggregate, FromMessages) for aggregate in self.aggregates)
@@ -203,7 +213,7 @@ class MessageWindows(GroupTables):
             return min(kind.oldest_slice_after(over), over) - 1
         if isinstance(kind, Sessions):
             # Of a gap of its own a message is known until that is over, see `known_until`.
-            return over - 1 if self.rule == "event" or kind.gap_column is not None else over - kind.gap
+            return over - 1 if kind.gap_column is not None else over - kind.gap
         return over - 1 if self.messages is None and self.rule == "event" else None
 
     def forgotten_at(self, view: StateView, watermark: int) -> int | None:
@@ -233,17 +243,6 @@ class MessageWindows(GroupTables):
         given = tuple(replace(a, read=read) if isinstance(a, FromMessages) else a for a in self.aggregates)
         return replace(self, aggregates=given)
 
-    def known_as_rejected(self, view: StateView, rows: pa.Table) -> TableChanges:
-        """Changes by which the messages with these identities are known under another position than their own."""
-        seen = self.identities.seen
-        known = view[seen.name].lookup(seen.conform_keys(rows))
-        place = pc.add(known.rows["position"].cast(pa.int64()), 1).cast(seen.values[0].arrow)
-        found = known.rows.set_column(known.rows.column_names.index("position"), "position", place).filter(
-            known.found
-        )
-        once = first_of_each(found.select(seen.key_names)) == np.arange(found.num_rows)
-        return TableChanges(put=seen.conform(found.filter(pa.array(once))))
-
     def message_column(self, name: str) -> str:
         """What an input column is called in the message store."""
         return {self.event_time: MESSAGE_TIME, self.known_by.origin: ORIGIN, self.known_by.offset: OFFSET}.get(
@@ -261,6 +260,63 @@ class MessageWindows(GroupTables):
         if self.messages is not None and self.messages.layout.by_session and not self.key_names:
             rows = rows.append_column(NO_KEY, pa.array(np.zeros(rows.num_rows, np.int8)))
         return rows
+
+
+def message_times(plan: MessageWindows, events: pa.Table, at: StepTimes) -> tuple[Times, Flags]:
+    """The time of each event, of one without a usable time the watermark: until that it is known; and which have
+    one.
+    """
+    given = events[RECEIVED] if RECEIVED in events.column_names else events[plan.event_time].cast(pa.int64())
+    times: npt.NDArray[np.int64] = pc.fill_null(given, 2**63 - 1).to_numpy()
+    usable = (times <= LIMIT_US) & (times >= -LIMIT_US)
+    return np.where(usable, times, now_of(at)), usable
+
+
+def known_until(plan: MessageWindows, events: pa.Table, times: Times) -> pa.ChunkedArray:
+    """The position up to which each event may be in a window, if it is accepted: its offset, or its last instant."""
+    kind, places = plan.identities.seen.values[0].arrow, times
+    if not plan.identities.layout.by_time:
+        return plan.known_by.of(events)[OFFSET].cast(kind)
+    if plan.touching:
+        places = np.clip(lifetime_ends(plan.slices, times, events) - 1, times, LIMIT_US)
+    if plan.sessions and not plan.in_cells:
+        places = np.clip(times + gaps_of(of_type(plan.kind, Sessions), events) - 1, times, LIMIT_US)
+    return pa.chunked_array([pa.array(places).cast(kind)])
+
+
+def now_of(at: StepTimes) -> int:
+    """The watermark, up to which those are known that are in no window."""
+    return 0 if at.after == BEGINNING_US else min(at.after, LIMIT_US)
+
+
+def known_as_rejected(
+    plan: MessageWindows, view: StateView, identities: pa.Table, starts: Values, at: StepTimes
+) -> TableChanges:
+    """Changes by which the messages with these ``identities`` are known under another position than their own: the
+    next one, or with a lifetime one that follows its start, as its end may be far.
+    """
+    seen = plan.identities.seen
+    known = view[seen.name].lookup(seen.conform_keys(identities))
+    once = np.asarray(known.found, bool) & (
+        first_of_each(identities.select(seen.key_names)) == np.arange(identities.num_rows)
+    )
+    found, own = known.rows.filter(pa.array(once)), positions(known.rows["position"].filter(pa.array(once)))
+    place = own + 1
+    if plan.touching:
+        soon = np.maximum(pc.fill_null(starts, 0).to_numpy()[once] + 1, now_of(at))
+        place = np.where(soon < own, soon, place)
+    name = found.column_names.index("position")
+    found = found.set_column(name, "position", pa.array(place).cast(seen.values[0].arrow))
+    return TableChanges(put=seen.conform(found))
+
+
+def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
+    """Rows of messages and windows as the metadata takes them: key, bounds, origin, offset."""
+    columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+    names = [*(plan.key_names or [NO_KEY]), START, END, ORIGIN, OFFSET]
+    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
+    identity = plan.known_by.of(rows)
+    return pa.table([*columns, *bounds, identity[ORIGIN], identity[OFFSET]], names=names)
 
 
 def with_key(plan: MessageWindows, windows: pa.Table, names: Sequence[str]) -> pa.Table:

@@ -278,5 +278,5 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         assert plain(last.panes)[0][-1] == "emit"
     job = near()
     schema = job.schema(LEFT, RIGHT)
-    with pytest.raises(IncompatibleError, match="configuration-changed"):
+    with pytest.raises(IncompatibleError, match="other-runner"):
         job.standalone(checkpoint=tmp_path).run([job.rows(schema, **sided([]))])

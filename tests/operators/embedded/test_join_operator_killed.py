@@ -22,11 +22,15 @@ from tidestate.statestore.spec.store import StoreName
 MOMENTS = ("before-manifest", "after-manifest", "received")
 CASES = [("join", name, moment) for name in STORES for moment in MOMENTS]
 CASES += [("held", name, moment) for name in STORES for moment in MOMENTS]
-CASES += [("sessions", name, moment) for name in ("parquet", "rocksdb") for moment in MOMENTS]
+CASES += [
+    (kind, name, moment) for kind in ("sessions", "offsets") for name in ("parquet", "rocksdb") for moment in MOMENTS
+]
 BOUNDED = [
     ("join", "rocksdb", "before-manifest"),
     ("sessions", "parquet", "after-manifest"),
     ("held", "memory", "received"),
+    ("offsets", "parquet", "before-manifest"),
+    ("offsets", "rocksdb", "received"),
 ]
 """In CI each kind, each store and each moment has its turn; a job on every store is killed anywhere and around the
 manifest in `tests.operators.local.test_standalone_killed`.
@@ -45,7 +49,7 @@ def check_exact(folder: Path, kind: str) -> None:
     for line in (folder / "out").read_text().splitlines():
         checkpoint_id, rows = json.loads(line)
         assert taken.setdefault(checkpoint_id, rows) == rows
-    wanted = json.loads(json.dumps(expected(JOBS[kind], BATCHES, folder / "harness"), default=str))
+    wanted = json.loads(json.dumps(expected(JOBS[kind], BATCHES[kind], folder / "harness"), default=str))
     assert {row[-1] for row in wanted} == ({"emit"} if kind == "held" else {"emit", "retract"})
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 

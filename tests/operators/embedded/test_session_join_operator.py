@@ -143,7 +143,7 @@ def check(asked: Any, naive: Naive, on: Sequence[str]) -> None:
             bounds = [None if one is None else one * SECOND for one in (low, high)]
             for key in keys if naive.names else [None]:
                 found = ask(asked, "get_windows", side, *bounds, key=key)
-                assert told(found) == naive.windows(side, low, high, key)
+                assert windows_of(found) == naive.windows(side, low, high, key)
         first, last = (3, 20), (9, 40)
         bounds = [first[0] * SECOND, first[1], last[0] * SECOND, last[1]]
         for key in keys if naive.names else [None]:
@@ -160,7 +160,7 @@ def check(asked: Any, naive: Naive, on: Sequence[str]) -> None:
         assert shown == [(row.t, row.at, row.part) for row in every]
 
 
-def told(windows: pa.Table) -> list[Any]:
+def windows_of(windows: pa.Table) -> list[Any]:
     rows = [(*row.values(), *of.values()) for row in windows.to_pylist() for of in row.pop("offsets")]
     return [(*(int(bound.timestamp()) for bound in row[:2]), *row[2:]) for row in rows]
 
@@ -207,6 +207,19 @@ def test_windows_and_messages_are_those_of_a_naive_look(name: StoreName, kind: s
         assert running.get_windows("left").num_rows == 0
         running.close()
         assert query(root).get_messages(side="right").num_rows == 0
+
+
+def test_sessions_that_begin_together_have_their_own_offsets(tmp_path: Path) -> None:
+    """Also where the key that comes last in order was there first."""
+    with operator(job("user"), tmp_path) as running:
+        running.add_messages(
+            **sided([Row("left", "x", *of, 0) for of in ((3, 3, "b"), (12, 12, "a"), (27, 12, "b"))])
+        )
+        assert windows_of(running.get_windows("left")) == [
+            (3, 6, "b", 1, "x", 3, 3),
+            (12, 15, "a", 1, "x", 12, 12),
+            (12, 15, "b", 1, "x", 27, 27),
+        ]
 
 
 @pytest.mark.slow

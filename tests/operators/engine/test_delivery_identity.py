@@ -120,17 +120,23 @@ def test_each_start_is_a_run_of_its_own_whoever_opened_the_root(tmp_path: Path) 
 
 
 def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    def harness(to: Remembers | None = None) -> Harness:
+        return Harness(example("retracting"), STREAM[0].schema, folder=tmp_path, partitions=2, sink=to)
+
     sink = Remembers()
-    run(tmp_path, sink, STREAM[:4])
-    tested = Harness(example("retracting"), STREAM[0].schema, folder=tmp_path, partitions=2)
+    before = harness(sink)
+    for one in STREAM[:4]:
+        before.feed(one)
+    tested = harness()
     tested.feed(batch([(60, "a", 1)]))
     tested.reprocess_late()
     tested.finish()
-    assert [one["delivered"]["panes"] for one in evidence.manifests(tmp_path)[5:]] == [5] * 3
+    assert [one["delivered"]["panes"] for one in evidence.manifests(tmp_path)[5:]] == [4] * 3
     checkpoint = Checkpoint.open(tmp_path)
     rewind(checkpoint, checkpoint.ids()[-2])
-    run(tmp_path, sink, STREAM[:4])
-    assert sink.offered == [one for one, _ in output(tmp_path)]
+    harness(sink).feed(batch([(60, "a", 1)]))
+    # A harness has no clean stop, so the last delivery of the first one may be offered a second time.
+    assert list(dict.fromkeys(sink.offered)) == [one for one, _ in output(tmp_path)]
 
 
 def words(root: Path) -> list[Path]:

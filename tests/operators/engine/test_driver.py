@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from pyspark.sql import SparkSession
 
 from tests.helpers import evidence
+from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.twins import streams
 from tests.twins.naive import Setting
@@ -55,7 +56,7 @@ class Sink:
             if number % 2:
                 return False
             raise Refused("not now")
-        self.took.append((delivery_id, rows(panes if isinstance(panes, pa.Table) else panes.toArrow())))
+        self.took.append((delivery_id, rows(panes if isinstance(panes, pa.Table) else arrow_of(panes))))
         return True
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import examples
+from tests.helpers.process import examples, in_turn
 from tidestate.operators import (
     RETRACTING,
     Harness,
+    Retention,
     advance_time,
     after_count,
     after_processing_time,
@@ -61,7 +62,7 @@ def skipped(play: Callable[[Path], Any], folder: Path) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(level, "run_partition", run)
         mine, some = play(folder / "a"), len(runs)
-        patch.setattr(Round, "due", lambda *_: True)
+        patch.setattr(Round, "does_something", lambda *_: True)
         assert mine == play(folder / "b")
     return len(runs) - 2 * some
 
@@ -102,6 +103,13 @@ WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
     "messages": (tumbling("10 seconds"), {"early": every_event_time("3 seconds")}),
     "message sessions": (session("5 seconds"), {}),
 }
+RETAINED: dict[str, tuple[Retention, str | None]] = {
+    "time": (Retention(time=20 * SECOND), None),
+    "longer than late": (Retention(time=20 * SECOND), "7 seconds"),
+    "count": (Retention(count=4), None),
+    "count and late": (Retention(count=2), "7 seconds"),
+    "count and time": (Retention(count=4, time=20 * SECOND), None),
+}
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6)
 
 
@@ -118,6 +126,40 @@ def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.
 
     check()
     assert sum(found) > 0
+
+
+@pytest.mark.parametrize(("kind", "name"), in_turn(["tumbling", "session", "sliding"], RETAINED))
+def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, name: str
+) -> None:
+    """State partitions step together; rounds without input in which nothing is due start none."""
+    found = []
+
+    @given(BATCHES, st.integers(1, 3))
+    @example([[(1, "a"), (2, "b")], [(12, "c"), (3, "a")], [], [], []], 3)
+    @settings(deadline=None, max_examples=examples(8))
+    def check(batches: list[list[Event]], partitions: int) -> None:
+        play = lambda root: retained(root, kind, batches, name, partitions)  # noqa: E731
+        found.append(skipped(play, tmp_path_factory.mktemp("roots")))
+
+    check()
+    assert sum(found) > 0
+
+
+def retained(root: Path, kind: str, batches: Sequence[Sequence[Event]], name: str, partitions: int) -> Any:
+    (window, _), (kept, late), number = WINDOWS[kind], RETAINED[name], 0
+    made = windowed(event_time="t", key="k", name="job").window(window).aggregate(n=list_("n"))
+    made = (made.late(late) if late else made).messages(identity="n", retention=kept)
+    tested, found = Harness(made, SCHEMA, folder=root, partitions=partitions), list[Any]()
+    for turn, events in enumerate(batches):
+        found.append(lines(tested.feed(rows(events, number))))
+        number += len(events)
+        for second in (0, 1, 2, 5, 9, 30):
+            found.append(lines(tested.advance_watermark((turn * 12 + second) * SECOND)))
+            found += [lines(tested.state(of)) for of in ("messages", "metadata", "messages_seen", "messages_marks")]
+        if turn % 2:
+            tested.restart()
+    return [*found, lines(tested.finish()), tested.counters()]
 
 
 def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str, partitions: int) -> Any:

@@ -59,7 +59,7 @@ def test_windows_are_printed_in_every_format(root: Path, tmp_path: Path) -> None
 
 def test_a_table_has_the_first_windows_of_all_partitions(root: Path) -> None:
     whole = query(root).get_windows()
-    lines = tidestate("windows", root, "--limit", 4).stdout.splitlines()
+    lines = tidestate("windows", root, "--limit", 4, columns=80).stdout.splitlines()
     assert lines[0].split() == whole.column_names
     assert [line.split()[4] for line in lines[1:5]] == whole["k"].to_pylist()[:4]
     assert lines[5] == f"{whole.num_rows - 4} more: narrow the question, or use --limit"
@@ -68,7 +68,7 @@ def test_a_table_has_the_first_windows_of_all_partitions(root: Path) -> None:
 
 def test_a_range_a_key_a_checkpoint_and_a_result_are_chosen(root: Path) -> None:
     chosen = rows("windows", root, "--key", "k=b", "--from", "1970-01-01T00:00:20", "--to", "1970-01-01T00:00:25")
-    assert [row["window_start"][-5:] for row in chosen] == ["00:15", "00:20", "00:25"]
+    assert [row["window_start"][-6:] for row in chosen] == ["00:15Z", "00:20Z", "00:25Z"]
     assert {row["k"] for row in chosen} == {"b"}
     before = rows("windows", root, "--at", query(root).checkpoint - 1, "--value", "n")
     assert list(before[0]) == ["window_start", "window_end", "k", "n", "events", "panes"]

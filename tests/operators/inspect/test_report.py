@@ -18,39 +18,39 @@ from tests.helpers.command import copy as copy
 from tests.helpers.command import tidestate
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
+from tests.helpers.report_page import charts, text_of
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tidestate.operators import chain, count, list_, query, session, sliding, sum_, tumbling, windowed
+from tidestate.operators import (
+    chain,
+    count,
+    count_window,
+    list_,
+    query,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.operators.inspect.report.points import checkpoint_history
 from tidestate.operators.inspect.report.series import BUCKETS, buckets
 from tidestate.operators.inspect.report.windows import WINDOWS, windows_of
-from tidestate.operators.inspect.report.words import skew_text, span_text
+from tidestate.operators.inspect.report.words import skew_text
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
+from tidestate.statestore.durations import span_text
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Parquet
 
 __all__ = ["copy", "root", "s3_endpoint", "s3_root"]
-
-
-def text_of(file: Path) -> str:
-    """What the page says, without its scripts, its style and its tags."""
-    html = re.sub(r"<(script|style)\b.*?</\1>", "", file.read_text(), flags=re.S)
-    return " ".join(re.sub(r"<[^>]*>", " ", html).split())
-
-
-def charts(file: Path) -> dict[str, dict[str, object]]:
-    """The specifications of the charts that stand in the page."""
-    found = re.search(r'id="charts">(.*?)</script>', file.read_text(), re.S)
-    assert found is not None
-    return dict(json.loads(found[1]))
 
 
 def drawn(file: Path, name: str) -> dict[str, float]:
@@ -279,8 +279,6 @@ def test_every_operator_of_a_chain_has_its_part(tmp_path: Path) -> None:
 
 
 def test_windows_of_offsets_have_an_axis_of_their_own(tmp_path: Path) -> None:
-    from tidestate.operators import count_window
-
     base = windowed(key="k", offset="o", name="one").window(count_window(10, by="offset")).aggregate(n=count())
     schema = pa.schema([("o", pa.int64()), ("k", pa.string())])
     tested = Harness(base, schema, folder=tmp_path)

@@ -7,21 +7,18 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
-from tests.helpers.lost_messages import REBUILD, lose
+from tests.helpers.lost_joins import TABLES, Joined, stream
+from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
-from tests.twins.join import SIDES, Asked, Pane, Row, Stored, Twin, Window
+from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
 from tidestate.operators import JoinOperator, chain, count, query, tumbling, windowed
 from tidestate.operators.local.harness import Harness
-from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
-
-TABLES = ("left", "right")
 
 
 class LosingTwin(Twin):
@@ -67,50 +64,6 @@ def drawn(pick: random.Random) -> Asked:
         chosen["low"], chosen["high"] = pick.choice([(-3, 3), (0, 15), (-12, -2), (2, 7), (None, 4), (1, None)])
         chosen["in_order"] = pick.random() < 0.2
     return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
-
-
-def stream(pick: random.Random) -> list[list[Row]]:
-    """Offsets and times grow, more or less; some messages come again."""
-    offsets, had, batches = dict.fromkeys(SIDES, 0), list[Row](), []
-    for number in range(6):
-        batch = []
-        for place in range(pick.randint(2, 10)):
-            side = pick.choice(SIDES)
-            offsets[side] += 1
-            at = max(0, 7 + number * 5 + pick.choice([0, 5, 9, -3, -9, -16]))
-            batch.append(Row(side, pick.choice("aab"), at, 100 * number + place, offsets[side]))
-        batches.append([*batch, *pick.choices([*batch, *had], k=pick.choice([0, 2]))])
-        had += batch
-    return batches
-
-
-class Joined:
-    """A join in the harness."""
-
-    def __init__(self, asked: Asked, folder: Path, store: str = "memory", partitions: int = 1) -> None:
-        self.asked, self.description = asked, described(asked)
-        self.schema = self.description.schema(SCHEMA, SCHEMA)
-        self.harness = Harness(
-            self.description, self.schema, store=STORES[store], folder=folder, partitions=partitions
-        )
-
-    def rows(self, rows: list[Row]) -> pa.Table:
-        return self.description.rows(self.schema, **{s: table([one for one in rows if one.side == s]) for s in SIDES})
-
-    def feed(self, rows: list[Row]) -> Counter[Pane]:
-        return shown(self.harness.feed(self.rows(rows)), self.asked)
-
-    def rebuild(self, rows: list[Row]) -> Counter[Pane]:
-        return shown(self.harness.rebuild(self.rows(rows)), self.asked)
-
-    @property
-    def rebuilding(self) -> Rebuilding | None:
-        (operator,) = self.harness._job.head.operators.values()
-        return operator.rebuilding
-
-    def state(self, name: str) -> list[Any]:
-        rows = self.harness.state(name).to_pylist()
-        return sorted(rows, key=repr)
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -203,7 +156,7 @@ def test_pairs_are_missed_at_once_and_emitted_later(tmp_path: Path, caplog: pyte
     assert asked.replay_from("left").to_pylist() == [{"origin": 0, "start_offset": 1, "last_offset": 2}]
     assert asked.replay_from("right").to_pylist() == [{"origin": 0, "start_offset": 1, "last_offset": 2}]
     assert made.rebuild([R1, L1, L1, R3]) == pairs((1, 12)), "what the join never had is not taken from a replay"
-    assert made.rebuilding == Rebuilding(3, 1)
+    assert noted(made.rebuilding) == (3, 1)
     assert "1 rows are missing" in caplog.text
     made.harness.restart(REBUILD)
     assert made.feed([R3]) == pairs((1, 13))
@@ -227,6 +180,41 @@ def test_rows_are_lost_again(tmp_path: Path) -> None:
     made.harness.restart(REBUILD)
     assert made.feed([R3]) == pairs()
     assert made.rebuild([L1, L2, R1, R2]) == pairs((1, 13), (2, 13))
+
+
+def test_what_is_given_up_is_not_missing_any_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = served(tmp_path)
+    assert made.rebuild([L1]) == pairs((1, 12))
+    assert noted(made.rebuilding) == (3, 2)
+    made.harness.restart(FORGET)
+    assert "gives up on 2 rows" in caplog.text
+    assert made.rebuilding is None
+    assert made.feed([R3]) == pairs((1, 13))
+    assert made.feed([L2]) == pairs(), "it has been here"
+    assert made.rebuild([L1, L2, R1]) == pairs()
+    assert lose(tmp_path, tables=TABLES)  # again, which is not refused
+    made.harness.restart(REBUILD)
+    assert made.rebuild([L2]) == pairs()
+    assert noted(made.rebuilding)[1:] == (3,), "L1, R2 and R3"  # type: ignore[index]
+    assert made.rebuild([L1, L2, R1, R2, R3]) == pairs()
+    assert made.rebuilding is None
+    assert [row["offset"] for row in made.state("left")] == [1]
+    assert made.feed([Row("right", "a", 14, 14, 4)]) == pairs((1, 14))
+
+
+def test_what_is_lost_now_is_given_up_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = served(tmp_path)
+    assert lose(tmp_path, tables=TABLES)
+    with pytest.raises(CorruptionError, match="lost-again"):
+        made.harness.restart(REBUILD)
+    made.harness.restart(FORGET)
+    assert "gives up on the 3 rows of lost files" in caplog.text
+    assert "gives up on the 1 rows of these files" in caplog.text
+    assert made.rebuild([L1, L2, R1, R2]) == pairs(), "nothing is put back, before the first step either"
+    assert made.feed([R3]) == made.rebuild([L1, L2, R1, R2]) == pairs()
+    assert made.feed([Row("left", "a", 3, 3, 3)]) == pairs((3, 13))
+    made.harness.restart(FORGET)  # there is nothing
+    assert made.rebuilding is None
 
 
 def test_an_older_run_is_fenced(tmp_path: Path) -> None:
@@ -298,7 +286,7 @@ def test_pairs_reach_the_operators_that_follow(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, Any] = {
-    "outer": Asked(how="left", low=0, high=9, named=True),
+    "outer, with update periods": Asked(how="left", low=0, high=9, named=True, updates=(4, 4)),
     "without offsets": Asked(low=0, high=9),
     "update periods": Asked(low=0, high=9, named=True, updates=(4, 4)),
     "windows that overlap": Asked(window=Window(6, 2), named=True),

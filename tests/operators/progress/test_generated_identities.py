@@ -22,7 +22,7 @@ from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 
-SHAPES = ("point", "interval", "edge_start", "cti")
+SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 Pane = tuple[Any, ...]
 
 
@@ -40,7 +40,7 @@ def batches(draw: st.DrawFn) -> list[pa.Table]:
         for _ in range(size):
             number += 1
             time, shape = draw(st.integers(0, 40)), draw(st.sampled_from(SHAPES))
-            end = time + draw(st.integers(1, 20)) if shape == "interval" else None
+            end = time + draw(st.integers(1, 20)) if shape in ("interval", "edge_end") else None
             given_rows.append((time, number, "orders", shape, end))
         made.append(rows(*given_rows))
     return made
@@ -122,6 +122,45 @@ def test_in_a_job_a_refused_message_is_known(tmp_path: Path, late: str) -> None:
     if late != "0 seconds":
         assert tested.counters()["duplicates"] == 9
         assert refused(tested) == gone
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_an_end_of_an_edge_that_comes_again_behind_the_cti_is_known(tmp_path: Path, by_hand: bool) -> None:
+    described = job(advance_time("drop", generation("100 seconds")), late="1 hour")
+    made = [
+        rows((1, 1, "orders", "edge_start"), (1, 2, "orders", "edge_end", 8), (9, 3, "orders", "cti")),
+        rows((1, 2, "orders", "edge_end", 8), (1, 4, "orders", "edge_end", 7), (2, 5)),
+        rows((1, 2, "orders", "edge_end", 8), (1, 4, "orders", "edge_end", 7), (2, 5)),
+    ]
+    if by_hand:
+        with WindowOperator(described, SCHEMA, checkpoint=tmp_path, origin="src", offset="at") as running:
+            for batch in made:
+                running.add_messages(batch)
+            running.flush()
+            counters = running.counters
+            schema = Harness(described.messages(("src", "at")), SCHEMA, store=Memory()).ledger().schema
+            gone = sorted(ledger_rows(tmp_path, schema))
+    else:
+        tested = Harness(described.messages(("src", "at")), SCHEMA, folder=tmp_path, partitions=2)
+        for batch in made:
+            tested.feed(batch)
+            tested.restart()
+        counters, gone = tested.counters(), refused(tested)
+    assert gone == [(4, "cti_violation"), (5, "cti_violation")]
+    assert (counters["edge_ends"], counters["duplicates"]) == (1, 4)
+
+
+def test_what_a_cti_refused_is_reprocessed_once(tmp_path: Path) -> None:
+    described = job(advance_time("drop", generation(1)), late="1 hour").messages(("src", "at"))
+    tested = Harness(described, SCHEMA, folder=tmp_path)
+    tested.feed(rows((5, 1), (30, 2)))
+    gone = rows((6, 3))
+    tested.feed(gone)
+    assert refused(tested) == [(3, "cti_violation")]
+    assert tested.reprocess_late(gone)["n"].to_pylist() == [2]
+    assert tested.reprocess_late(gone).num_rows == 0
+    assert tested.feed(gone).num_rows == 0
+    assert tested.counters()["duplicates"] == 2
 
 
 def test_what_a_cti_did_is_not_replayed(tmp_path: Path) -> None:

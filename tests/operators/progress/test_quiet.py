@@ -259,20 +259,28 @@ def test_so_it_does_with_other_clocks(tmp_path: Path) -> None:
     assert clock.tick_until(600) == [7, 10]
 
 
-def test_a_retention_of_messages_does_not_say_when_it_is_due(tmp_path: Path) -> None:
+KEPT: dict[str, tuple[Retention | None, bool, list[int]]] = {
+    "lateness": (None, True, [8, 11, 16, 19]),
+    "more than there are": (Retention(count=5), True, [8, 16]),
+    "all but the newest": (Retention(count=1), True, [*range(1, 15), 16]),
+    "longer": (Retention(time=6 * SECOND), True, [*range(1, 9), 16]),
+    "no lateness": (Retention(time=6 * SECOND), False, [*range(1, 12), 16]),
+    "horizon": (Retention(count=1), False, [*range(1, 14), 16]),
+    "no horizon yet": (Retention(count=5), False, [8, 16]),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_retention_of_messages_makes_checkpoints_until_nothing_more_goes(tmp_path: Path, name: str) -> None:
+    kept, late, wanted = KEPT[name]
     numbered = rows(1, 9).append_column("n", pa.array([1, 2]))
-    lists = job(FIXED).late("3 seconds").window(session("5 seconds")).aggregate(all=list_("k"))
-    made = {}
-    for name, described in (
-        ("all", lists.messages("n")),
-        ("some", lists.messages("n", retention=Retention(count=5))),
-    ):
-        tested = Clocked(described, tmp_path / name, numbered.schema)
-        tested.feed(numbered)
-        made[name] = tested.tick_until(22)
-        assert [many for _, many in panes_by_checkpoint(tmp_path / name)] == [1, 1]
+    lists = job(FIXED).window(session("5 seconds")).aggregate(all=list_("k"))
+    lists = lists.late("3 seconds") if late else lists.late(None)
+    tested = Clocked(lists.messages("n", retention=kept), tmp_path, numbered.schema)
+    tested.feed(numbered)
     # The sessions end at 6 and 14, and are forgotten three seconds later.
-    assert made == {"all": [8, 11, 16, 19], "some": [*range(1, 23)]}
+    assert tested.tick_until(100) == wanted
+    assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1, 1]
 
 
 def test_sessions_make_a_checkpoint_when_one_may_be_due(tmp_path: Path) -> None:

@@ -292,5 +292,7 @@ def test_the_blocks_of_the_page_run() -> None:
     command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    said = [line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith("# {")]
+    said = [
+        line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith(("# {", "# ("))
+    ]
     assert done.stdout.splitlines() == said

@@ -20,7 +20,7 @@ from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
-from tests.helpers.lost_messages import REBUILD, lose
+from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples
 from tidestate.operators import (
@@ -45,6 +45,7 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Rebuilding
+from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 from tidestate.statestore.spec.store import StoreName
@@ -96,9 +97,13 @@ def test_after_a_replay_nothing_is_lost(
     made = Harness(described, SCHEMA, partitions=partitions, store=config, folder=folder)
     wanted: list[Any] = []
     panes: list[Any] = []
+    rescaled = random.Random(seed + 1).random() < 0.4
     for number, batch in enumerate(batches):
         if number == at and lose(folder, chance):
             made.restart(REBUILD)
+        if number == at and rescaled:
+            rescale(folder, 5 - 2 * partitions, force=True)
+            made.restart()
         if number == replayed:
             replay = [message for one in batches[:number] for message in one]
             chance.shuffle(replay)
@@ -107,7 +112,8 @@ def test_after_a_replay_nothing_is_lost(
                 panes += plain(made.rebuild(table(part)))
             assert rebuilding(made) is None
             for each in ("messages", "messages_seen", "metadata"):
-                assert state(made, each) == state(whole, each)
+                # Identities name no key: after a rescale several state partitions have the same ones.
+                assert rescaled or state(made, each) == state(whole, each)
         wanted += plain(whole.feed(table(batch)))
         panes += plain(made.feed(table(batch)))
     wanted += plain(whole.finish())
@@ -176,7 +182,7 @@ def values(panes: pa.Table) -> list[tuple[Any, ...]]:
 
 def test_a_window_is_served_at_once_and_corrected_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     made = served(tmp_path)
-    assert rebuilding(made) == Rebuilding(4)
+    assert noted(rebuilding(made)) == (4, None)
     assert "lost messages" in caplog.text
     assert values(made.feed(table(ORDERS[4:]))) == [("retract", "late", 3, 8.0), ("emit", "late", 4, 32.0)]
     assert made.counters()["incomplete_panes"] == 1
@@ -184,7 +190,7 @@ def test_a_window_is_served_at_once_and_corrected_later(tmp_path: Path, caplog: 
     assert asked.replay_from().to_pylist() == [{"origin": "x", "start_offset": 1, "last_offset": 90}]
     assert asked.incomplete_windows()["count"].to_pylist() == [1, 4, 1]
     assert not made.rebuild(table(ORDERS[:3])).num_rows, "not all are back"
-    assert rebuilding(made) == Rebuilding(4, 2)
+    assert noted(rebuilding(made)) == (4, 2)
     assert "2 windows lack messages" in caplog.text
     assert "checkpoint 4; 2 windows or rows are incomplete" in tidestate("show", tmp_path).stdout
     assert query(tmp_path).incomplete_windows()["count"].to_pylist() == [4, 1]
@@ -273,7 +279,7 @@ def test_a_message_whose_identity_has_expired_before_its_session_is_missed(tmp_p
     lose(tmp_path)
     made.restart(REBUILD)
     made.rebuild(table([Message("x", at, 2 * at, "a", at) for at in range(30)]))
-    assert rebuilding(made) == Rebuilding(3, 1)
+    assert noted(rebuilding(made)) == (3, 1)
     assert query(tmp_path).incomplete_windows()["count"].to_pylist() == [30]
     assert made.feed(table([Message("y", 1, 90, "b", 0)])).num_rows == 1
     assert made.counters()["incomplete_panes"] == 1

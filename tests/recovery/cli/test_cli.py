@@ -14,8 +14,8 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.command import root as root
-from tests.helpers.command import tidestate
 from tests.helpers.two_sources import SCHEMA
 from tests.helpers.two_sources import job as sources
 from tests.helpers.two_sources import rows as events
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
     done = tidestate("list", root, "--json")
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+    found = json_lines(done)
     manifests = evidence.manifests(root)
     assert [row["id"] for row in found] == list(range(1, 9))
     assert [row["kind"] for row in found] == ["fence", *["batch"] * 6, "drained"]
@@ -37,9 +37,9 @@ def test_list_as_json_holds_the_numbers_of_the_manifests(root: Path) -> None:
     assert [row["rejected"] for row in found] == [0, 0, 0, 0, 0, 0, 3, 0]
     assert [row["watermark"] for row in found] == [
         None,
-        "1970-01-01 00:00:07",
-        *["1970-01-01 00:00:11"] * 3,
-        *["1970-01-01 00:00:43"] * 2,
+        "1970-01-01T00:00:07Z",
+        *["1970-01-01T00:00:11Z"] * 3,
+        *["1970-01-01T00:00:43Z"] * 2,
         "+inf",
     ]
     states = [m["operators"]["windows"]["partitions"] for m in manifests]
@@ -56,7 +56,7 @@ def test_list_shows_only_the_last_ones(root: Path) -> None:
     assert lines[0].split()[:3] == ["id", "kind", "batch"]
     assert [line.split()[:2] for line in lines[1:3]] == [["7", "batch"], ["8", "drained"]]
     assert lines[3] == "6 older checkpoints: use --last 8 to list all"
-    assert [row["id"] for row in json.loads(tidestate("list", root, "--last", 2, "--json").stdout)] == [7, 8]
+    assert [row["id"] for row in json_lines(tidestate("list", root, "--last", 2, "--json"))] == [7, 8]
 
 
 def test_show_as_json_is_the_manifest_with_readable_times(root: Path) -> None:
@@ -66,7 +66,7 @@ def test_show_as_json_is_the_manifest_with_readable_times(root: Path) -> None:
     manifest = evidence.manifests(root)[6]
     delivered = {"panes": 0, "late": 0, "late_sink": False}  # the file leaves out what is as usual
     assert {name: found[name] for name in manifest} == {**manifest, "delivered": delivered}
-    assert (found["watermark"], found["watermark_before"]) == ("1970-01-01 00:00:43",) * 2
+    assert (found["watermark"], found["watermark_before"]) == ("1970-01-01T00:00:43Z",) * 2
     assert found["counters"]["very_late"] == 1
     newest = json.loads(tidestate("show", root, "--json").stdout)
     assert (newest["id"], newest["drained"], newest["watermark"]) == (8, True, "+inf")
@@ -96,8 +96,8 @@ def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> 
     lines = [line.split() for line in done.stdout.splitlines()]
     at = lines.index(["sources"])
     assert lines[at + 1] == ["source", "watermark", "(UTC)", "lag", "standing", "rows"]
-    assert lines[at + 2] == ["orders", "1970-01-01", "00:00:32", "-26.000", "s", "counted", "2"]
-    assert lines[at + 3] == ["prices", "1970-01-01", "00:00:03", "3.000", "s", "idle", "1"]
+    assert lines[at + 2] == ["orders", "1970-01-01", "00:00:32", "-26.0", "seconds", "counted", "2"]
+    assert lines[at + 3] == ["prices", "1970-01-01", "00:00:03", "3.0", "seconds", "idle", "1"]
     found = json.loads(tidestate("show", tmp_path, "--json").stdout)
     assert [row["standing"] for row in found["sources"]] == ["counted", "idle"]
     assert found["sources"][1]["lag_seconds"] == 3.0

@@ -18,7 +18,7 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
 from tidestate.operators import chain, count, sum_, tumbling, windowed
@@ -31,35 +31,31 @@ pytestmark = pytest.mark.slow
 __all__ = ["copy"]
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    assert (done.returncode, done.stderr) == (0, "")
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 @pytest.mark.slow
 def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
-    slices = lines(tidestate("state", root, "--at", 3, "--json"))
+    slices = json_lines(tidestate("state", root, "--at", 3, "--json"))
     assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
-        ("1970-01-01 00:00:20", "a", 1),
+        ("1970-01-01T00:00:20Z", "a", 1),
     ]
     fired = ["state", root, "--at", 3, "--table", "groups", "--json"]
-    assert [row["k"] for row in lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
-    assert lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
-    assert len(lines(tidestate(*fired, "--window", "1970-01-01T00:00:10"))) == 2
-    assert len(lines(tidestate(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
-    assert lines(tidestate(*fired, "--since", "1970-01-01T00:00:11")) == []
+    assert [row["k"] for row in json_lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
+    assert json_lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
+    assert len(json_lines(tidestate(*fired, "--window", "1970-01-01T00:00:10"))) == 2
+    assert len(json_lines(tidestate(*fired, "--since", "1970-01-01T00:00:10", "--until", "1970-01-01T00:00:11"))) == 2
+    assert json_lines(tidestate(*fired, "--since", "1970-01-01T00:00:11")) == []
 
 
 @pytest.mark.slow
 def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
-    panes = lines(tidestate("panes", root, "--json"))
+    panes = json_lines(tidestate("panes", root, "--json"))
     named = [(m["id"], ref) for m in evidence.manifests(root) for ref in m.get("panes", [])]
     assert [row["checkpoint"] for row in panes] == [number for number, ref in named for _ in range(ref["rows"])]
-    assert [row["k"] for row in lines(tidestate("panes", root, "--from", 4, "--to", 4, "--json"))] == ["c", "a", "a"]
-    assert [row["kind"] for row in lines(tidestate("panes", root, "--key", "kind=retract", "--json"))] == [
+    fourth = json_lines(tidestate("panes", root, "--from", 4, "--to", 4, "--json"))
+    assert [row["k"] for row in fourth] == ["c", "a", "a"]
+    assert [row["kind"] for row in json_lines(tidestate("panes", root, "--key", "kind=retract", "--json"))] == [
         "retract"
     ] * 2
-    assert [row["reason"] for row in lines(tidestate("late", root, "--json"))] == [
+    assert [row["reason"] for row in json_lines(tidestate("late", root, "--json"))] == [
         "very_late",
         "null_key",
         "null_event_time",
@@ -68,7 +64,7 @@ def test_panes_and_ledger_are_those_of_the_files(root: Path) -> None:
 
 @pytest.mark.slow
 def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
-    found = lines(
+    found = json_lines(
         tidestate("diff", root, 3, 5, "--table", "groups", "--key", "window_end=1970-01-01T00:00:10", "--json")
     )
     assert [(row["change"], row["k"], row["n"], row["total"]) for row in found] == [
@@ -76,7 +72,7 @@ def test_difference_of_two_checkpoints_by_key(root: Path) -> None:
         ("is", "a", 4, 15),
         ("added", "c", 1, 7),
     ]
-    back = lines(tidestate("diff", root, 5, 3, "--table", "groups", "--json"))
+    back = json_lines(tidestate("diff", root, 5, 3, "--table", "groups", "--json"))
     assert [row["change"] for row in back if row["k"] == "c"] == ["removed"]
 
 
@@ -89,13 +85,18 @@ def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
     parquet = pq.read_table(io.BytesIO(tables[0]))
     assert pa.ipc.open_stream(tables[1]).read_all().equals(parquet)
     assert pa.csv.read_csv(io.BytesIO(tables[2]))["k"].to_pylist() == parquet["k"].to_pylist()
-    assert parquet.num_rows == len(lines(tidestate("panes", root, "--json")))
+    assert parquet.num_rows == len(json_lines(tidestate("panes", root, "--json")))
 
 
 def test_a_table_fits_the_terminal_and_says_when_there_is_more(root: Path) -> None:
-    done = tidestate("panes", root, "--limit", 2)
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    done = tidestate("panes", root, "--limit", 2, columns=60)
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    assert max(map(len, printed)) <= 60
+    assert [line for line in printed if line.startswith("row")] == ["row 1", "row 2"]
+    assert "window_start  1970-01-01 00:00:00" in printed
     assert "more than 2 rows" in done.stdout
+    unwrapped = tidestate("panes", root, "--limit", 2).stdout.splitlines()
+    assert [len(line) > 80 for line in unwrapped[:3]] == [True] * 3
     assert "more than" not in tidestate("panes", root).stdout
 
 
@@ -146,12 +147,12 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "late"}])
-    assert [row["n"] for row in lines(tidestate("state", tmp_path, "--json"))] == [1]
-    assert [row["k"] for row in lines(tidestate("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
-    assert [row["k"] for row in lines(tidestate("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
-    assert lines(tidestate("late", tmp_path, "--json")) == []
+    assert [row["n"] for row in json_lines(tidestate("state", tmp_path, "--json"))] == [1]
+    assert [row["k"] for row in json_lines(tidestate("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
+    assert [row["k"] for row in json_lines(tidestate("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
+    assert json_lines(tidestate("late", tmp_path, "--json")) == []
     assert "operator" in tidestate("show", tmp_path).stdout
-    assert [row["events"] for row in json.loads(tidestate("list", tmp_path, "--json").stdout)] == [0, 2, 1]
+    assert [row["events"] for row in json_lines(tidestate("list", tmp_path, "--json"))] == [0, 2, 1]
 
 
 def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:

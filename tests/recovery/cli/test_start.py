@@ -18,7 +18,7 @@ from tidestate.recovery.cli.app import verbs
 from tidestate.recovery.cli.group import VERBS, load_verb
 
 HEAVY = {
-    *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2", "pydantic"),
+    *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2"),
     *("pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
 }
 """What takes long to import, and looking at checkpoints does not need."""

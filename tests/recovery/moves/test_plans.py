@@ -54,7 +54,7 @@ def damaged(root: Path) -> Path:
 def tidestate(*arguments: object) -> Any:
     done = CliRunner().invoke(app, [*map(str, arguments), "--json"])
     assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> Counter[Any]:
@@ -104,7 +104,7 @@ def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> No
     assert not (tmp_path / "fork").exists()
     assert execute_fork(forked) == forked.result
     assert Checkpoint.open(tmp_path / "fork").read(7).manifest == forked.manifest
-    assert tidestate("list", tmp_path / "fork")[0]["id"] == forked.result.checkpoint_id
+    assert tidestate("list", tmp_path / "fork")["id"] == forked.result.checkpoint_id
 
 
 def test_what_is_deleted_is_what_was_shown(root: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Memory, Parquet, RocksDB, count, min_, tumbling, windowed
@@ -139,7 +139,7 @@ def test_readers_cope_with_files_that_are_shared(root: Path, tmp_path: Path) -> 
     found = verify(Checkpoint.open(root), read_percent=100)
     assert not found.findings
     assert found.files == len({ref.path for one in Checkpoint.open(root).history() for ref in _all(one)})
-    listed = json.loads(tidestate("list", root, "--json").stdout)
+    listed = json_lines(tidestate("list", root, "--json"))
     assert listed[-1]["kind"] == "rescale"
     assert (listed[-1]["state_files"], listed[-1]["state_bytes"]) == (
         listed[-2]["state_files"],

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.manifests import files_below, following
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -70,7 +70,7 @@ def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     wanted = shown(root)
     done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done")
-    kinds = {row["id"]: row["abandoned"] for row in json.loads(tidestate("list", root, "--json").stdout)}
+    kinds = {row["id"]: row["abandoned"] for row in json_lines(tidestate("list", root, "--json"))}
     assert kinds == {number: 5 <= number <= 8 for number in range(1, 10)}
     assert "abandoned" in tidestate("list", root).stdout
     came: list[int] = []

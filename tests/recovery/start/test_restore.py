@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.command import tidestate
+from tests.helpers.command import json_lines, tidestate
 from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
@@ -257,7 +257,7 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     assert "s predicted into rocksdb, budget 30 s" in shown.stdout
     assert f"restored {len(needed)} files" in shown.stdout
     assert " ago)" in shown.stdout
-    listed = json.loads(tidestate("list", root, "--json").stdout)
+    listed = json_lines(tidestate("list", root, "--json"))
     assert listed[0]["recovery"] is None
     assert listed[-1]["recovery"]["store"] == "rocksdb"
 

@@ -1,0 +1,37 @@
+"""Which runner a checkpoint belongs to: each knows its input by something else. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tidestate.operators.describe.configuration import BY_HAND
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.statestore.errors import IncompatibleError
+
+Runner = Literal["spark", "standalone", "harness", "by hand"]
+_CONTINUED = {
+    "spark": "Spark has been writing this checkpoint: continue with on_spark",
+    "standalone": "the standalone runner has been writing this checkpoint: continue with standalone",
+    "harness": "a test harness has been writing this checkpoint: continue with Harness",
+    "by hand": "an operator by hand has been writing this checkpoint: continue with WindowOperator or JoinOperator",
+}
+
+
+def runner_of(head: Manifest) -> Runner | None:
+    """The runner whose input a checkpoint has; None where none has given any."""
+    if head.spark is not None:
+        return "spark"
+    if head.input is not None:
+        return "standalone"
+    if any(BY_HAND in operator.configuration for operator in head.operators.values()):
+        return "by hand"
+    return "harness" if any(head.totals.values()) else None
+
+
+def check_runner(head: Manifest | None, runner: Runner | None) -> None:
+    """Raises `IncompatibleError` (``other-runner``) where another one has given the input of this checkpoint:
+    this one would not know where it ended.
+    """
+    found = runner_of(head) if head is not None else None
+    if head is not None and runner is not None and found not in (None, runner):
+        raise IncompatibleError(f"{_CONTINUED[found]}, or use another folder", code="other-runner", id=head.id)

@@ -1,0 +1,110 @@
+"""What a start checks before anything is written: Spark, its workers, and what comes before the job in the plan."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+
+import pyspark
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tidestate.operators.spark.sources import steps_of
+from tidestate.operators.spark.worker_facts import worker_facts
+from tidestate.statestore.distribution import version
+from tidestate.statestore.errors import UsageError
+
+log = logging.getLogger("tidestate")
+
+OLDEST_SPARK = (3, 5)
+STATEFUL = {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Join"}
+STATEFUL |= {"FlatMapGroupsInPandasWithState", "FlatMapGroupsWithState", "TransformWithState"}
+STATEFUL |= {"TransformWithStateInPandas", "TransformWithStateInPySpark"}
+"""Steps of a plan for which Spark keeps state, if what they read is a stream."""
+
+
+def check_classic(streams: Iterable[DataFrame]) -> None:
+    """Raise `UsageError` for Spark Connect, and for a Spark that is too old."""
+    for stream in streams:
+        if ".connect." in type(stream).__module__:
+            raise UsageError(
+                "this is a session of Spark Connect, whose client cannot plan a job's batches: start the job in the "
+                "driver, with a classic session",
+                code="spark-connect",
+            )
+    found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+    if found < OLDEST_SPARK:
+        raise UsageError("needs PySpark 3.5 or newer", code="spark-version", found=pyspark.__version__)
+
+
+def check_plan(stream: DataFrame) -> None:
+    """Raise `UsageError` for a watermark of Spark that nothing reads; log a warning where Spark keeps state."""
+    steps = set(steps_of(stream))
+    kept = sorted(name for name, reads_streams in steps if reads_streams and name in STATEFUL)
+    if kept:
+        log.warning(
+            "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: for "
+            "duplicates, tidestate.deduplicated or .messages(...) keep it in the checkpoint",
+            ", ".join(kept),
+        )
+    elif "EventTimeWatermark" in {name for name, _ in steps}:
+        raise UsageError(
+            "withWatermark has no effect before this job: remove it, and give windowed(watermark_delay=...)",
+            code="watermark-of-spark",
+        )
+
+
+def check_workers(session: SparkSession) -> None:
+    """Raise `UsageError` unless the workers can run tasks of this job: Python, and this package in this version.
+
+    Costs a small Spark job, which also starts the workers; in local mode with the driver's Python there is none.
+    """
+    context = session.sparkContext
+    if context.master.partition("[")[0] == "local" and _same_python(context.pythonExec):
+        return
+    try:
+        found = worker_facts(session)
+    except PySparkException as error:
+        raise UsageError(
+            "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow",
+            code="worker-python",
+            driver="{}.{}".format(*sys.version_info[:2]),
+            reason=_last_line(str(error)),
+        ) from error
+    for one in found:
+        if one.failure:
+            raise UsageError(
+                "a worker of Spark cannot import tidestate: install it there, see docs/CLUSTERS.md",
+                code="worker-package",
+                host=one.host,
+                python=one.python,
+                platform=one.platform,
+                reason=one.failure,
+            )
+        if "unknown" not in (one.version, version()) and one.version != version():
+            raise UsageError(
+                "a worker of Spark has another version of tidestate than the driver: install the same there",
+                code="worker-version",
+                host=one.host,
+                worker=one.version,
+                driver=version(),
+            )
+    log.info("workers of Spark: %s", "; ".join(f"{one.host}, Python {one.python}, {one.platform}" for one in found))
+
+
+def _same_python(command: str) -> bool:
+    """Whether a command starts this Python, in this environment: that goes by the folder of its executable."""
+    found = shutil.which(command)
+    if found is None:
+        return False
+    return os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable)
+
+
+def _last_line(text: str) -> str:
+    """Of the Python error in a long text of Java, its last line; else the first line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line.partition(":")[0] and not line.startswith("at ")]
+    return (errors or lines or [""])[-1 if errors else 0]

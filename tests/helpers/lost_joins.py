@@ -1,0 +1,70 @@
+"""A join in the harness whose files of rows go missing, and its input."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
+from tests.twins.join import SIDES, Asked, Pane, Row
+from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.manifest import Rebuilding
+
+TABLES = ("left", "right")
+
+
+def stream(pick: random.Random) -> list[list[Row]]:
+    """Offsets and times grow, more or less; some messages come again."""
+    offsets, had, batches = dict.fromkeys(SIDES, 0), list[Row](), []
+    for number in range(6):
+        batch = []
+        for place in range(pick.randint(2, 10)):
+            side = pick.choice(SIDES)
+            offsets[side] += 1
+            at = max(0, 7 + number * 5 + pick.choice([0, 5, 9, -3, -9, -16]))
+            batch.append(Row(side, pick.choice("aab"), at, 100 * number + place, offsets[side]))
+        batches.append([*batch, *pick.choices([*batch, *had], k=pick.choice([0, 2]))])
+        had += batch
+    return batches
+
+
+class Joined:
+    """A join in the harness."""
+
+    def __init__(self, asked: Asked, folder: Path, store: str = "memory", partitions: int = 1) -> None:
+        self.asked, self.description = asked, described(asked)
+        self.schema = self.description.schema(SCHEMA, SCHEMA)
+        self.harness = Harness(
+            self.description, self.schema, store=STORES[store], folder=folder, partitions=partitions
+        )
+
+    def rows(self, rows: list[Row]) -> pa.Table:
+        return self.description.rows(self.schema, **{s: table([one for one in rows if one.side == s]) for s in SIDES})
+
+    def feed(self, rows: list[Row]) -> Counter[Pane]:
+        return shown(self.harness.feed(self.rows(rows)), self.asked)
+
+    def rebuild(self, rows: list[Row]) -> Counter[Pane]:
+        return shown(self.harness.rebuild(self.rows(rows)), self.asked)
+
+    @property
+    def rebuilding(self) -> Rebuilding | None:
+        (operator,) = self.harness._job.head.operators.values()
+        return operator.rebuilding
+
+    def state(self, name: str) -> list[Any]:
+        rows = self.harness.state(name).to_pylist()
+        return sorted(rows, key=repr)
+
+
+def net(panes: Counter[Pane]) -> Counter[tuple[Any, ...]]:
+    """What is emitted and not retracted."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    for (kind, *row), often in panes.items():
+        found[tuple(row)] += often if kind == "emit" else -often
+    assert min(found.values(), default=0) >= 0
+    return +found

@@ -1,0 +1,331 @@
+"""The table of docs/RUNNERS.md, tried: each row on each runner that needs no Spark, and the tests of it on Spark.
+
+An experiment is a real job with a checked result, and what the table says no to is refused with the code that the
+page names.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.join_operator_messages import LEFT, RIGHT
+from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
+from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, job, sessions_of, time_of
+from tests.helpers.runner_services import (
+    VERBS,
+    answers,
+    back_pressure,
+    bootstrapped,
+    messages,
+    no_position,
+    not_bootstrapped,
+    partitions,
+    quiet,
+    rebuilt,
+    restarted,
+    sinks,
+    verbs,
+)
+from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
+from tidestate.operators import (
+    RETRACTING,
+    BufferProgress,
+    JoinOperator,
+    WindowOperator,
+    advance_time,
+    after_count,
+    altered,
+    chain,
+    count,
+    count_window,
+    deduplicated,
+    generation,
+    global_window,
+    join,
+    merge,
+    overlap_join,
+    query,
+    session_join,
+    sum_,
+    tumbling,
+    union,
+    windowed,
+)
+from tidestate.statestore.errors import IncompatibleError, UsageError
+
+Experiment = Callable[[type[Runner], Path], None]
+
+
+class Row(NamedTuple):
+    """What tries a row: an experiment for the runners without Spark, those that are refused, and tests on Spark."""
+
+    here: Experiment
+    spark: str
+    refused: dict[str, Experiment] = {}
+
+
+def windows(runner: type[Runner], tmp: Path) -> None:
+    for name, (described, wanted) in WINDOWS.items():
+        found = runner(described, SCHEMA, tmp / name).run(BATCHES)
+        assert columns(found, "window_start", "k", "n", "total") == sorted(
+            [(int(s) if "offsets" in name else s, *rest) for s, *rest in wanted], key=repr
+        )
+    for name, window in (("counted", count_window(4)), ("global", global_window())):
+        found = runner(job(window), SCHEMA, tmp / name).run(BATCHES)
+        totals: Counter[str | None] = Counter()
+        for row in found:
+            totals[row["k"]] += row["total"]
+            assert name == "global" or row["n"] <= 4
+        assert totals == {
+            "a": sum(m.v for m in MESSAGES if m.k == "a"),
+            "b": sum(m.v for m in MESSAGES if m.k == "b"),
+        }
+    late(runner, tmp / "late")
+
+
+def late(runner: type[Runner], tmp: Path) -> None:
+    """A row that is late is taken, one that is later goes to the ledger and comes back by reprocessing."""
+    described = job(tumbling("4 seconds")).late("4 seconds").retain("1 hour").trigger(early=after_count(2))
+    running = runner(described, SCHEMA, tmp)
+    running.feed(BATCHES[0])  # the watermark is 4
+    running.feed(table([Message("x", 100, 8, "a", 0)]))
+    running.feed(table([Message("x", 101, 5, "a", 1000)]))  # at 8: late, by less than 4
+    running.feed(table([Message("x", 102, 12, "a", 0)]))
+    running.feed(table([Message("x", 103, 5, "a", 5000)]))
+    assert running.totals["very_late"] == 1
+    assert (4.0, "a", 2, 1004) in columns(panes(tmp), "window_start", "k", "n", "total")
+    running.reprocess()
+    running.close()
+    assert (4.0, "a", 3, 6004) in columns(panes(tmp), "window_start", "k", "n", "total")
+
+
+def joins(runner: type[Runner], tmp: Path) -> None:
+    rows = {side: [m for m in MESSAGES if m.at % 2 == odd] for odd, side in enumerate(SIDES)}
+    pairs = [(a, b) for a in rows["left"] for b in rows["right"] if a.k == b.k]
+    given = {"event_time": "t", "on": "k", "offset": "at"}
+    by_log = {kind: {m.at: s for s, m in sessions_of(kind)} for kind in ("time", "offset")}
+    cases: dict[str, tuple[Any, Callable[[Message, Message], bool]]] = {
+        "distance": (
+            join(within=("-1 second", "2 seconds"), **given),  # type: ignore[arg-type]
+            lambda a, b: -1 <= time_of(b) - time_of(a) <= 2,
+        ),
+        "window": (
+            join(window=tumbling("4 seconds"), **given),  # type: ignore[arg-type]
+            lambda a, b: time_of(a) // 4 == time_of(b) // 4,
+        ),
+        "session": (
+            session_join(gap="2 seconds", **given),  # type: ignore[arg-type]
+            lambda a, b: by_log["time"][a.at] == by_log["time"][b.at],
+        ),
+        "session of offsets": (
+            session_join(on="k", offset="at", offsets=2),
+            lambda a, b: by_log["offset"][a.at] == by_log["offset"][b.at],
+        ),
+    }
+    for name, (described, meets) in cases.items():
+        found = runner(described, SIDES, tmp / name).run(SIDED)
+        wanted = [(a.at, b.at) for a, b in pairs if meets(a, b)]
+        assert columns(found, "left_at", "right_at") == sorted(wanted, key=repr) != []
+
+
+def merges(runner: type[Runner], tmp: Path) -> None:
+    merged = merge(event_time="t", key="k", offset="at", origin="part").window(tumbling("4 seconds"))
+    described = merged.aggregate(n=count(), left=sum_("left_v"), right=sum_("right_w")).accumulation(RETRACTING)
+    found = runner(described, SIDES, tmp).run(SIDED)
+    sums: dict[tuple[float, str | None], list[int]] = {}
+    for row in MESSAGES:
+        one = sums.setdefault((float(time_of(row) // 4 * 4), row.k), [0, 0, 0])
+        one[0] += 1
+        one[1 + row.at % 2] += row.v
+    wanted = [(start, key, n, left or None, right or None) for (start, key), (n, left, right) in sums.items()]
+    got = [
+        (*row[:3], row[3] or None, row[4] or None)
+        for row in columns(found, "window_start", "k", "n", "left", "right")
+    ]
+    assert sorted(got, key=repr) == sorted(wanted, key=repr)
+
+
+OTHERS: dict[str, tuple[Any, bool]] = {
+    "overlap_join": (
+        overlap_join(event_time="t", on="k", offset="at").advance_time(
+            advance_time("drop", generation(1, "0 seconds"))
+        ),
+        True,
+    ),
+    "union": (union(event_time="t", sides=("left", "right")), True),
+    "deduplication": (deduplicated(event_time="t", on="k", within="1 hour"), False),
+    "altered": (altered(event_time="t", shift="1 hour"), False),
+    "chain": (
+        chain(
+            windowed(event_time="t", key="k", name="one")
+            .window(tumbling("2 seconds"))
+            .aggregate(n=count())
+            .late("0 s"),
+            windowed(name="two").window(tumbling("1 hour")).aggregate(n=sum_("n")),
+        ),
+        False,
+    ),
+}
+
+
+def others(runner: type[Runner], tmp: Path) -> None:
+    found = {}
+    for name, (described, sided) in OTHERS.items():
+        schema: Any = dict.fromkeys(SIDES, LEFT) if sided else SCHEMA
+        batches = [{side: own.rename_columns(LEFT.names) for side, own in one.items()} for one in SIDED]
+        found[name] = runner(described, schema, tmp / name).run(batches if sided else BATCHES)
+    pairs = [(a.at, b.at) for a in MESSAGES[::2] for b in MESSAGES[1::2] if (a.k, a.t) == (b.k, b.t)]
+    assert columns(found["overlap_join"], "left_at", "right_at") == pairs
+    assert columns(found["union"], "side") == [("left",)] * 10 + [("right",)] * 10
+    assert columns(found["deduplication"], "at") == [(0,), (1,)]  # the first of each key
+    assert columns(found["altered"], "at", "t") == sorted([(m.at, 3600.0 + time_of(m)) for m in MESSAGES], key=repr)
+    assert columns(found["chain"], "n") == [(20,)]
+
+
+def no_others(runner: type[Runner], tmp: Path) -> None:
+    for name, (described, sided) in OTHERS.items():
+        for made in (
+            partial(WindowOperator, described, SIDES if sided else SCHEMA),
+            partial(JoinOperator, described, LEFT, RIGHT),
+        ):
+            with pytest.raises(UsageError, match=r"standalone") as caught:
+                made(checkpoint=tmp / name)
+            assert caught.value.code == "operator-window"
+        assert not (tmp / name).exists()
+
+
+def ctis(runner: type[Runner], tmp: Path) -> None:
+    by_cti = job(tumbling("4 seconds"), event_time="t", offset="at", origin="part").advance_time(
+        advance_time("drop", generation(1, "0 seconds"))
+    )
+    behind = Message("x", 50, 3, "a", 99)
+    running = runner(by_cti, SCHEMA, tmp / "cti")
+    found = running.run([*BATCHES, table([behind])])
+    assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
+    assert running.totals["cti_violation"] == 1
+    lifetime = pa.schema([*SCHEMA, ("until", TIME)])
+    ends = [pa.array([(time_of(m) + 3) * SECOND for m in MESSAGES[at : at + 5]], TIME) for at in range(0, 20, 5)]
+    batches = [batch.append_column("until", end) for batch, end in zip(BATCHES, ends, strict=True)]
+    touched = job(tumbling("4 seconds", end="until"))
+    found = runner(touched, lifetime, tmp / "lifetime").run(batches)
+    wanted: Counter[float] = Counter()
+    for row in MESSAGES:
+        wanted.update(float(start) for start in range(time_of(row) // 4 * 4, time_of(row) + 3, 4))
+    counted: Counter[float] = Counter()
+    for start, n in columns(found, "window_start", "n"):
+        counted[start] += n
+    assert counted == wanted
+    schema = pa.schema([*SCHEMA.remove(0), ("part", "int64"), ("number", "int64"), ("mark", TIME)])
+    progress = BufferProgress(origin="part", sequence="number", watermark="mark")
+    numbered = job(tumbling("4 seconds")).watermark(progress)
+    made = []
+    for number, batch in enumerate(BATCHES, 1):
+        rows = [{**row, "part": 1, "number": number, "mark": row["t"]} for row in batch.to_pylist()]
+        last = rows[-1]["mark"]
+        made.append(pa.Table.from_pylist([{**row, "mark": last} for row in rows], schema))
+    buffered = runner(numbered, schema, tmp / "buffers")
+    for batch in (made[0], made[2], made[1]):  # the second is waited for
+        before = query(tmp / "buffers").watermark_us if batch is made[2] else None
+        buffered.feed(batch)
+        if batch is made[2]:
+            assert query(tmp / "buffers").watermark_us == before
+    assert query(tmp / "buffers").watermark_us == time_of(MESSAGES[14]) * SECOND
+    buffered.close()
+
+
+TABLE: dict[str, Row] = {
+    "windows of every kind": Row(windows, "test_general.py::test_panes_and_ledger_equal_the_standalone_runner"),
+    "joins by distance": Row(joins, "test_joins.py::test_pairs_and_ledger_equal_the_standalone_runner"),
+    "merges": Row(merges, "test_merging.py::test_panes_and_ledger_equal_the_standalone_runner"),
+    "`overlap_join`": Row(
+        others, "test_cti_sides.py::test_panes_and_ledgers_equal_the_standalone_runner", {"by hand": no_others}
+    ),
+    "messages known": Row(messages, "test_messages.py::test_the_orders_of_the_design"),
+    "`get_windows`": Row(answers, "test_questions.py::test_tasks_answer_as_one_process_does"),
+    "`sink=`": Row(sinks, "test_job.py::test_a_refused_delivery_comes_again_with_the_same_id"),
+    "back pressure": Row(
+        back_pressure,
+        "test_sinks.py::test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_so",
+    ),
+    "CTIs": Row(ctis, "test_progress.py::test_ctis_and_buffers_are_those_of_the_standalone_runner"),
+    "quiet and idle": Row(
+        quiet, "test_input_types.py::test_the_last_window_of_a_quiet_source_fires_also_after_a_restart"
+    ),
+    "several state partitions": Row(partitions, "test_rescale.py::test_from_two_to_five_to_three_partitions"),
+    "rebuilding lost": Row(rebuilt, "test_messages.py::test_the_orders_after_the_message_store_was_lost"),
+    "bootstrap from": Row(
+        bootstrapped,
+        "test_bootstrap.py::test_half_in_a_batch_and_half_streamed",
+        {"harness": not_bootstrapped, "by hand": not_bootstrapped},
+    ),
+    "restart without": Row(
+        restarted, "test_job.py::test_a_stopped_job_continues_and_may_change_its_store", {"harness": no_position}
+    ),
+    "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
+}
+"""By how the row begins."""
+CASES = [(row, runner) for row in TABLE for runner in RUNNERS]
+
+
+def cell(row: str, runner: str) -> str:
+    (cells,) = [cells for first, cells in table_of_runners().items() if first.startswith(row)]
+    return cells[runner]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("row", "runner"), CASES)
+def test_a_row_on_a_runner(row: str, runner: str, tmp_path: Path) -> None:
+    refused = TABLE[row].refused.get(runner)
+    assert (refused is not None) == (cell(row, runner).startswith("no") or cell(row, runner) == "–")
+    (refused or TABLE[row].here)(RUNNERS[runner], tmp_path)
+
+
+def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
+    rows = table_of_runners()
+    assert all(sum(first.startswith(row) for first in rows) == 1 for row in TABLE)
+    assert len(rows) == len(TABLE)
+    for row in TABLE.values():
+        file, name = row.spark.split("::")
+        tree = ast.parse((ROOT / "tests" / "spark" / file).read_text())
+        assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+    assert all(not cells["Spark"].startswith("no") for cells in rows.values())
+
+
+def test_every_verb_of_the_command_is_tried() -> None:
+    shown = {
+        line.split("`")[1] for line in (ROOT / "docs" / "CLI.md").read_text().splitlines() if line.startswith("| [`")
+    }
+    assert shown == set(VERBS)
+    assert notes() == {"1", "2", "3", "4", "5", "6"}
+
+
+def test_windows_that_rows_name_by_hand_are_refused(tmp_path: Path) -> None:
+    schema = pa.schema([*SCHEMA, ("window_start", TIME), ("window_end", TIME)])
+    named = windowed(event_time="t", key="k").aggregate(n=count())
+    with pytest.raises(UsageError) as caught:
+        WindowOperator(named, schema, checkpoint=tmp_path, origin="part", offset="at")
+    assert caught.value.code == "operator-window"
+
+
+@pytest.mark.parametrize("first", RUNNERS)
+@pytest.mark.parametrize("second", RUNNERS)
+def test_a_checkpoint_belongs_to_the_runner_that_created_it(first: str, second: str, tmp_path: Path) -> None:
+    described = job(tumbling("4 seconds")).messages(identity=("part", "at"))
+    made = RUNNERS[first](described, SCHEMA, tmp_path)
+    made.feed(BATCHES[0])
+    made.close()
+    if first == second:
+        RUNNERS[second](described, SCHEMA, tmp_path, partitions=None).feed(BATCHES[0])
+        return
+    with pytest.raises(IncompatibleError) as caught:
+        RUNNERS[second](described, SCHEMA, tmp_path, partitions=None).feed(BATCHES[0])
+    assert caught.value.code == "other-runner"

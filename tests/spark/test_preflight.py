@@ -1,0 +1,89 @@
+"""What a start on Spark checks before it writes anything."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers.other_python import other_python
+from tests.helpers.spark_inputs import batch, job, sample, write
+from tests.helpers.spark_runs import stream
+from tidestate.operators.spark.worker_facts import worker_facts
+from tidestate.statestore.distribution import version
+from tidestate.statestore.errors import UsageError
+
+pytestmark = pytest.mark.spark
+
+
+def refused(rows: DataFrame, root: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        job().on_spark(rows, checkpoint=root).start()
+    assert not root.exists()
+    return caught.value
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    return stream(spark, tmp_path / "input")
+
+
+def test_a_watermark_of_spark_is_refused(rows: DataFrame, tmp_path: Path) -> None:
+    error = refused(rows.withWatermark("t", "1 minute"), tmp_path / "cp")
+    assert error.code == "watermark-of-spark"
+
+
+def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, table in enumerate(sample(2, 20)):
+        write(tmp_path / "input", number, table)
+    once = stream(spark, tmp_path / "input").withWatermark("t", "1 minute").dropDuplicatesWithinWatermark(["k", "t"])
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        query = job().on_spark(once, checkpoint=tmp_path / "cp").start()
+    query.process_all_available()
+    query.stop()
+    (warning,) = [record.getMessage() for record in caplog.records if "state of its own" in record.getMessage()]
+    assert "(DeduplicateWithinWatermark)" in warning
+    static = spark.createDataFrame([("a",)], "k string")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        joined = stream(spark, tmp_path / "input").join(static, "k")
+        job().on_spark(joined, checkpoint=tmp_path / "joined").start().stop()
+    assert "state of its own" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("libraries", "installed", "code", "reason"),
+    [
+        (False, None, "worker-python", "pyarrow"),
+        (True, None, "worker-package", "No module named 'tidestate'"),
+        (True, "9.9.9", "worker-version", None),
+    ],
+)
+def test_workers_that_cannot_run_the_job(
+    rows: DataFrame,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    libraries: bool,
+    installed: str | None,
+    code: str,
+    reason: str | None,
+) -> None:
+    python = other_python(tmp_path / "python", libraries=libraries, installed=installed)
+    context = rows.sparkSession.sparkContext
+    monkeypatch.setattr(context, "pythonExec", python)
+    monkeypatch.setitem(context.environment, "PYTHONSAFEPATH", "1")  # not from the folder that runs the tests
+    error = refused(rows, tmp_path / "cp")
+    assert error.code == code
+    if reason is None:
+        assert (error.context["worker"], error.context["driver"]) == (installed, version())
+    else:
+        assert reason in str(error.context["reason"])
+
+
+def test_what_runs_on_workers_like_the_driver(spark: SparkSession) -> None:
+    (found,) = worker_facts(spark)
+    assert (found.python, found.version, found.failure) == (sys.version.split()[0], version(), "")
