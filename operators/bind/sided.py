@@ -18,6 +18,7 @@ from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
+from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.generators import MaxEventTime
@@ -85,6 +86,8 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
 
 def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPlan:
     """A session join. Raises `UsageError`."""
+    if description.windows.gap_column is not None:
+        check_gap(schema, description.windows.gap_column)
     types = _side_types(description, schema, (START, END, PANE_KIND))
     late = description.windows.late
     allowed_us = description.allowed_us if late is None else late

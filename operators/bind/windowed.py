@@ -22,7 +22,8 @@ from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
-from tidestate.operators.describe.windows import NamedWindow, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
@@ -97,6 +98,8 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     for name in times:
         if name not in lacking:
             check_event_time(name, schema)
+    if isinstance(description.windows, Sessions) and description.windows.gap_column is not None:
+        check_gap(schema, description.windows.gap_column)
     _check_order(description, schema)
     read = [pa.field(name, _input_type(name, times, description, schema, signed)) for name in columns]
     return pa.schema(read + [pa.field(name, TIME) for name in lacking])

@@ -83,6 +83,10 @@ def _messages(
     from tidestate.operators.inspect.history.bounds import BoundUnit
     from tidestate.recovery.inspect.rows import Wanted, value_of_text
 
+    if side is None and asked.sides:
+        raise typer.BadParameter(
+            f"a join keeps messages of each side: {' or '.join(asked.sides)}", param_hint="--side"
+        )
     unit, columns = BoundUnit(timed=True), next(asked.scan_messages(side=side)).schema
     place = [one for time, offset in bounds for one in (None if time is None else unit.place(time), offset)]
     forms: dict[str, Any] = {

@@ -18,7 +18,7 @@ from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.merge import Merge
-from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.describe.runs import Batch, JobHook, several
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.embedded.queries import message_partitions, messages_of
@@ -155,14 +155,13 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """Per origin the start offset of the earliest retained window, and the last processed offset."""
         return windows_replay_from(self._plan.metadata, self._views())
 
-    def rebuild(self, replay: Iterable[ArrowRows | Mapping[str, ArrowRows]]) -> None:
-        """Put back stored messages whose files were lost, by a replay from `replay_from`, in batches, of a merge by
-        side; each is durable at once. The operator was opened with ``Policy(messages="rebuild")``; see
+    def rebuild(self, replay: Batch | Iterable[Batch]) -> None:
+        """Put back stored messages whose files were lost, by a replay from `replay_from`, a batch or several, of a
+        merge by side; each is durable at once. The operator was opened with ``Policy(messages="rebuild")``; see
         `Standalone.rebuild`.
         """
-        self._rebuild(
-            self._rows(None, batch) if isinstance(batch, Mapping) else self._rows(batch, {}) for batch in replay
-        )
+        batches = several(replay)
+        self._rebuild(self._rows(None, one) if isinstance(one, Mapping) else self._rows(one, {}) for one in batches)
 
     def _rows(self, batch: ArrowRows | None, sides: Mapping[str, ArrowRows | None]) -> pa.Table:
         """A batch as the plan reads it."""

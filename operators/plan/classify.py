@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import NamedWindow, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.plan.gaps import gaps_us
 from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
@@ -307,11 +308,14 @@ def _out_of_order(events: pa.Table, order: Sequence[str]) -> npt.NDArray[np.bool
 
 
 def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows with invalid windows of their own, or an invalid lifetime; of length 0 if there are none. Raises
+    """Rows with invalid windows of their own, an invalid lifetime or gap; of length 0 if there are none. Raises
     `UsageError` for retractions.
     """
     if isinstance(plan.kind, Sliding) and plan.kind.end_column is not None:
         return _bad_lifetimes(plan.kind, plan.kind.end_column, events[plan.event_time], events)
+    if isinstance(plan.kind, Sessions) and plan.kind.gap_column is not None:
+        bad = gaps_us(events[plan.kind.gap_column]).to_numpy() <= 0
+        return bad if bad.any() else np.zeros(0, bool)
     if not isinstance(plan.kind, NamedWindow):
         return np.zeros(0, bool)
     kinds = PANE_KIND in events.column_names and not plan.signed

@@ -7,10 +7,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import END, START, Counted, Global, NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.plan.gaps import gaps_us
 from tidestate.operators.plan.plan import ONLY, Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
-from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.lists import places_within
 
 FIRST_US, LAST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -66,13 +67,10 @@ def lifetime_ends(kind: Sliding, times: Times, events: pa.Table) -> Times:
 
 
 def gaps_of(kind: Sessions, events: pa.Table) -> Times | int:
-    """The gap of each event. Raises `UsageError` for one that is none."""
+    """The gap of each event in microseconds; of one that has none, and so no window, the shortest there is."""
     if kind.gap_column is None:
         return kind.gap
-    column = events[kind.gap_column]
-    gaps: Times = column.cast(pa.duration("us")).cast(pa.int64()).to_numpy()
-    if len(gaps) and (column.null_count or int(gaps.min()) <= 0):
-        raise UsageError("the gap of each event must be positive", code="session-gap", column=kind.gap_column)
+    gaps: Times = np.maximum(gaps_us(events[kind.gap_column]).to_numpy(), 1)
     return gaps
 
 

@@ -125,7 +125,9 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.as_whole(view[GROUPS].ranges(asked).rows)
+    over = stored.slice(0, 0)
     if at.before != BEGINNING_US and not at.reprocessing:
+        over = _over_by_settings(plan, stored, at)
         stored = open_to(plan, stored, at.before)
     arriving, refused = _without_closed(plan, stored, arriving)
     if plan.triggers.finishes:
@@ -145,7 +147,17 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     owner = place[of_new]
     groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
     replaced = plan.groups.conform(stored.filter(pa.array(~same)))
+    groups = pa.concat_tables([groups, over]) if over.num_rows else groups
     return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NO_ROWS, refused)
+
+
+def _over_by_settings(plan: GroupTables, stored: pa.Table, at: StepTimes) -> pa.Table:
+    """The sessions that were open until this step and accept no more events by settings that have changed since: they
+    close with it, and nothing joins them.
+    """
+    ends = column_numbers(stored, END)
+    over = (ends > plan.closed_before(at.before)) & (ends <= plan.closed_at(at.before))
+    return stored.filter(pa.array(over))
 
 
 def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:

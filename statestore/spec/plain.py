@@ -102,7 +102,14 @@ def plain_schemas(
 
 
 def _zoned(kind: pa.DataType, time_zone: str | None) -> pa.DataType:
-    return TIME if time_zone is not None and pt.is_timestamp(kind) and kind.tz is None else kind
+    """A plain type with instants in place of times without a zone, also in structs and lists."""
+    if time_zone is None:
+        return kind
+    if pt.is_struct(kind):
+        return pa.struct([one.with_type(_zoned(one.type, time_zone)) for one in kind])
+    if pt.is_list(kind):
+        return pa.list_(_zoned(item_type(kind), time_zone))
+    return TIME if pt.is_timestamp(kind) and kind.tz is None else kind
 
 
 @lru_cache(maxsize=1024)
@@ -151,11 +158,8 @@ def plain_table(table: pa.Table, time_zone: str | None = None) -> pa.Table:
 def _column(column: pa.ChunkedArray, wanted: pa.Field, time_zone: str | None) -> pa.ChunkedArray:
     if column.type.equals(wanted.type):
         return column
-    plain = plain_type(column.type)
     try:
-        chunks = [part for chunk in column.chunks for part in _pieces(chunk, plain)]
-        if plain != wanted.type:
-            chunks = [_instants(chunk, time_zone or "UTC") for chunk in chunks]
+        chunks = [part for chunk in column.chunks for part in _pieces(chunk, wanted.type, time_zone)]
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
             f"a column has values that {wanted.type} cannot hold ({error}): cast it",
@@ -166,42 +170,46 @@ def _column(column: pa.ChunkedArray, wanted: pa.Field, time_zone: str | None) ->
     return pa.chunked_array(chunks, wanted.type)
 
 
-def _pieces(values: pa.Array, kind: pa.DataType) -> Iterator[pa.Array]:
+def _pieces(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> Iterator[pa.Array]:
     """The values as ``kind``, in several arrays where one is too small for all their bytes."""
     try:
-        found = [_converted(values, kind)]
+        found = [_converted(values, kind, time_zone)]
     except pa.ArrowException:
         if len(values) < 2:
             raise
         middle = len(values) // 2
-        found = [*_pieces(values[:middle], kind), *_pieces(values[middle:], kind)]
+        found = [*_pieces(values[:middle], kind, time_zone), *_pieces(values[middle:], kind, time_zone)]
     yield from found
 
 
-def _converted(values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _converted(values: pa.Array, kind: pa.DataType, time_zone: str | None) -> pa.Array:
     found = values.type
     if found.equals(kind):
         return values
     if isinstance(values, pa.ExtensionArray):
-        return _converted(values.storage, kind)
+        return _converted(values.storage, kind, time_zone)
     if isinstance(values, pa.DictionaryArray):
-        distinct = _converted(values.dictionary, kind)
+        distinct = _converted(values.dictionary, kind, time_zone)
         return pa.DictionaryArray.from_arrays(values.indices, distinct).dictionary_decode()
     if pt.is_run_end_encoded(found):
-        return _converted(pc.run_end_decode(values), kind)
+        return _converted(pc.run_end_decode(values), kind, time_zone)
+    if time_zone is not None and pt.is_timestamp(found) and found.tz is None:
+        return _instants(_converted(values, plain_type(found), None), time_zone)
     if found == pa.time64("ns") or (pt.is_timestamp(found) and found.unit == "ns"):
         return _floored(values.view(pa.int64()), 1000).view(kind)
     if pt.is_date64(found):
         return _floored(values.view(pa.int64()), _DAY_MS).cast(pa.int32()).view(kind)
     if pt.is_struct(found):
         fields = [kind.field(place) for place in range(kind.num_fields)]
-        parts = [_converted(part, one.type) for part, one in zip(struct_fields(values), fields, strict=True)]
+        both = zip(struct_fields(values), fields, strict=True)
+        parts = [_converted(part, one.type, time_zone) for part, one in both]
         return pa.StructArray.from_arrays(parts, fields=fields, mask=values.is_null())
     if pt.is_list_view(found) or pt.is_large_list_view(found):
-        return pa.array(values.to_pylist(), kind)  # Arrow 26 casts them wrongly where there are nulls
+        # Arrow 26 casts them wrongly where there are nulls.
+        return _converted(pa.array(values.to_pylist(), pa.list_(item_type(found))), kind, time_zone)
     if pt.is_list(kind):
         ends = np.append(0, np.cumsum(lengths_of(values)))
-        items = _converted(list_values(values), item_type(kind))
+        items = _converted(list_values(values), item_type(kind), time_zone)
         return pa.ListArray.from_arrays(pa.array(ends).cast(pa.int32()), items, type=kind, mask=values.is_null())
     return values.cast(kind)
 
@@ -213,7 +221,7 @@ def _floored(whole: pa.Array, by: int) -> pa.Array:
 
 
 def _instants(times: pa.Array, time_zone: str) -> pa.Array:
-    return pc.assume_timezone(times, time_zone, ambiguous="earliest", nonexistent="earliest").cast(TIME)
+    return pc.assume_timezone(times, time_zone, ambiguous="earliest", nonexistent="latest").cast(TIME)
 
 
 def schema_with_fields(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.custom import ApplyRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -89,13 +90,23 @@ class FromMessages(BoundAggregate):
         lifted = pa.table(self.inner.lift(events), schema=pa.schema(list(spec.schema)[1:]))
         windows, owner = np.unique(np.asarray(found.request_index), return_inverse=True)
         if not len(windows):
-            return pa.nulls(partials.num_rows, self.result_type)
+            return self._of_none(partials.num_rows)
         values = self.inner.finish(combine_values(spec, lifted, owner, len(windows)))
         if len(windows) == partials.num_rows:
             return values
-        places = np.full(partials.num_rows, -1)
+        places = np.full(partials.num_rows, len(windows))
         places[windows] = np.arange(len(windows))
-        return values.take(pa.array(places, mask=places < 0))
+        return pa.concat_arrays([_one_array(values), self._of_none(1)]).take(pa.array(places))
+
+    def _of_none(self, count: int) -> pa.Array:
+        """The results of ``count`` windows of which no message is there: all were lost."""
+        if isinstance(self.inner.aggregate, ApplyRows) or not pa.types.is_list(self.result_type):
+            return pa.nulls(count, self.result_type)
+        return pa.array([[]] * count, self.result_type)
+
+
+def _one_array(values: Values) -> pa.Array:
+    return pa.concat_arrays(values.chunks) if isinstance(values, pa.ChunkedArray) else values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -278,6 +278,7 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
     replay = [m for batch in made[:9] for m in batch if m.at >= origins.get(m.part, 0)]
     with operator(job, root, store, policy=REBUILD) as running:
         running.rebuild([table(replay), table(replay[:5])])
+        running.rebuild(table(replay))
         for batch in made[9:]:
             running.add_messages(table(batch))
         running.drain()

@@ -183,8 +183,8 @@ def test_names_that_are_ours_are_refused_and_a_gap_of_nothing() -> None:
         bind_plan(taken, taken.schema(own, own))
     description = session_join(event_time=("ordered", "paid"), gap_column="gap")
     harness = Harness(description, description.schema(LEFT, RIGHT))
-    with pytest.raises(UsageError, match="session-gap"):
-        harness.feed(one_stream(description, [Row("left", "a", 1, 1, gap=0)]))
+    harness.feed(one_stream(description, [Row("left", "a", 1, 1, gap=0), Row("right", "a", 1, 2, gap=5)]))
+    assert harness.ledger()["reason"].to_pylist() == ["bad_window"]
     with pytest.raises(UsageError, match=r"\[feed\]"):
         harness.reprocess_late()
 

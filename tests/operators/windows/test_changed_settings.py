@@ -101,3 +101,21 @@ def test_a_closed_window_that_is_retained_emits_nothing_by_the_clock(grid: str, 
     panes = [harness.feed(rows((1, 1), (2, 10))), harness.advance_watermark(30_000_000)]
     panes += [harness.advance_processing_time(seconds * 1_000_000) for seconds in (11, 21, 35)]
     assert sum(pane.num_rows for pane in [*panes, harness.finish()]) == 0
+
+
+@pytest.mark.parametrize("rule", ["event", "window"])
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize("late", [None, after_count(2)])
+def test_less_lateness_closes_with_the_pane_of_what_waited(tmp_path: Path, rule: Any, grid: str, late: Any) -> None:
+    """Also where events arrive meanwhile that would have joined the session."""
+
+    def started(allowed: str) -> Harness:
+        described = job(GRIDS[grid]).late(allowed, rule=rule).accumulation(RETRACTING).trigger(late=late)
+        return Harness(described, SCHEMA, folder=tmp_path)
+
+    harness = started("1 hour")
+    panes = [harness.feed(rows((600, 10))), harness.feed(rows((1, FIRST)))]
+    harness = started("1 second")
+    panes += [harness.feed(rows((601, 10), (2, SECOND))), harness.finish()]
+    assert [pane["s"] for pane in first_window(panes) if pane["window_start"].timestamp() >= 0] == [FIRST]
+    assert harness.ledger().num_rows == 1

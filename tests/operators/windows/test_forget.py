@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
-from tests.helpers.operator_messages import SCHEMA, WINDOWS, description, stream, table
+from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, stream, table
+from tidestate.operators import count, list_, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.manifest import Rebuilding
+from tidestate.recovery.start.policy import Policy
 
 JOB = description(WINDOWS["tumbling"], "retracting", "k", 200).messages(identity=("part", "at"))
 
@@ -41,3 +44,17 @@ def test_messages_that_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFix
     made.feed(table(batches[3]))
     assert _rebuilding(made) is None
     assert made.finish().num_rows
+
+
+@pytest.mark.parametrize("policy", [REBUILD, FORGET], ids=["rebuild", "forget"])
+def test_lists_of_windows_whose_messages_are_all_gone_are_empty(tmp_path: Path, policy: Policy) -> None:
+    job = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count(), all=list_("v"))
+    job = job.messages(identity=("part", "at"))
+    rows = table([Message("x", 0, 1, "a", 1), Message("x", 1, 2, "a", 2)])
+    later = table([Message("x", 2, 12, "a", 3)])
+    made = Harness(job, SCHEMA, folder=tmp_path)
+    made.feed(rows)
+    assert lose(tmp_path)
+    made.restart(policy)
+    panes = pa.concat_tables([made.feed(later), made.finish()])
+    assert [(row["n"], row["all"]) for row in panes.to_pylist()] == [(2, []), (1, [3])]

@@ -1,0 +1,33 @@
+"""Gaps of sessions that each event has of its own. Pure."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.progress.instants import LIMIT_US
+from tidestate.statestore.errors import UsageError
+
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
+_NONE = pa.scalar(0, pa.uint64())
+
+
+def check_gap(schema: pa.Schema, column: str) -> None:
+    """That a column can hold the gaps of sessions. Raises `UsageError`."""
+    kind = schema.field(column).type
+    if not pa.types.is_duration(kind) and not pa.types.is_integer(kind):
+        raise UsageError(
+            "gaps are durations, or whole numbers of microseconds", code="session-gap", column=column, type=str(kind)
+        )
+
+
+def gaps_us(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The gaps of events in microseconds; 0, which is none, for a null and for one beyond all times."""
+    unit = column.type.unit if pa.types.is_duration(column.type) else "us"
+    if pa.types.is_uint64(column.type):
+        column = pc.if_else(pc.less_equal(column, pa.scalar(LIMIT_US, pa.uint64())), column, _NONE)
+    whole = column.cast(pa.int64())
+    if unit == "ns":
+        return pc.fill_null(pc.divide(whole, 1000), 0)
+    there = pc.fill_null(pc.less_equal(whole, LIMIT_US // _MICROSECONDS[unit]), False)
+    return pc.if_else(there, pc.multiply(pc.if_else(there, whole, 0), _MICROSECONDS[unit]), 0)
