@@ -11,7 +11,9 @@ import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 
-from tidestate.operators.describe.runs import Offset
+from tidestate.operators.describe.runs import JobHook, Offset
+from tidestate.operators.engine.job import Job, no_job_hook
+from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
@@ -19,7 +21,9 @@ from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.spark.position import store_lists
 from tidestate.recovery.spark.spark_log import NOTHING_READ
+from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.objects import Objects
 
 FILES_READ = '{"logOffset":0}'
@@ -54,6 +58,22 @@ def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
             )
 
     return check
+
+
+def new_job(graph: Graph, root: str | os.PathLike[str], partitions: int, hook: JobHook = no_job_hook) -> Job:
+    """A job at a root where none has taken input. Raises `UsageError` (``bootstrap-used``) at any other."""
+    check_new(Objects(root))(None)
+    checkpoint = Checkpoint.open_or_create(root)
+    return Job.begin(
+        graph,
+        checkpoint,
+        Parquet(),
+        partitions=partitions,
+        check=check_new(checkpoint.objects),
+        hook=hook,
+        may_change=True,
+        policy=Policy(second="refuse"),
+    )
 
 
 def _took_input(head: Manifest) -> bool:

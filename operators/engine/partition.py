@@ -158,6 +158,7 @@ class OperatorResult(msgspec.Struct, frozen=True):
     these bounds.
 
     ``inputs`` is the number of pieces that arrived. ``host`` is where it ran, empty in the driver's own process.
+    ``gone_us``: windows up to this end had been closed before the job began, by the query that it takes over from.
     """
 
     operator: str
@@ -174,6 +175,7 @@ class OperatorResult(msgspec.Struct, frozen=True):
     host: str = ""
     rejected: Rejections = Rejections()
     spent_us: dict[str, int] = {}
+    gone_us: int | None = None
 
     def written(self, base: Sequence[PartitionState]) -> tuple[FileRef, ...]:
         """The new files: those that the partitions in ``base`` do not have."""

@@ -104,4 +104,5 @@ def operator_after(operator: OperatorState, results: Sequence[OperatorResult], p
         advances=plain["advances"],
         buffers=plain["buffers"],
         resumes=False,
+        gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )

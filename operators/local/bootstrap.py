@@ -16,20 +16,16 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Offset
-from tidestate.operators.engine.bootstrap import FILES_READ, check_new, offset_text, spark_position
+from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_text, spark_position
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
-from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.job import Position
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
-from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
-from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.store import Parquet
-from tidestate.statestore.storage.objects import Objects
 
 RowsCallback = Callable[[int], None]
 
@@ -110,17 +106,8 @@ class Archive:
                 "give offsets by the names of the streams", code="streams", streams=list(self.streams), found=strange
             )
         ends = {name: offset_text(given, name) for name, given in (offsets or {}).items()}
-        check_new(Objects(root))(None)
-        checkpoint = Checkpoint.open_or_create(root)
-        job = Job.begin(
-            graph,
-            checkpoint,
-            Parquet(),
-            partitions=partitions,
-            check=check_new(checkpoint.objects),
-            may_change=True,
-            policy=Policy(second="refuse"),
-        )
+        job = new_job(graph, root, partitions)
+        checkpoint = job.checkpoint
         driver = Driver(job, InProcess())
 
         def position(number: int) -> Position:

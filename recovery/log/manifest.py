@@ -137,7 +137,9 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     since: int = 0
     """The fence with which this configuration began. Only grows. Owner: the start."""
     gone_us: int | None = None
-    """Windows up to this end expired under earlier settings. Only grows. Owner: the start."""
+    """Windows up to this end expired under earlier settings, or in the query that was adopted. Only grows. Owner: the
+    start, an adoption.
+    """
     closed_us: int | None = None
     """Windows up to this end were closed under earlier settings. A start sets it, the next step clears it."""
     settles: bool = False

@@ -25,6 +25,8 @@ from tidestate.statestore.storage.objects import Objects
 
 REPLACED = "spark-replaced"
 """The folder for replaced Spark checkpoints."""
+ADOPTED = "adopted"
+"""The folder in there for what comes from the checkpoint of an adopted query."""
 COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
 """What Spark writes to commit a batch of a query without a watermark of Spark's own."""
 COMPACTED = 10
@@ -99,6 +101,15 @@ def write_spark_checkpoint(
         objects.put(f"{SPARK_FOLDER}/commits/{batch_id}", COMMITTED)
     hook("spark-half-written", manifest.id)
     objects.put(f"{SPARK_FOLDER}/metadata", json.dumps({"id": position.query_id}).encode())
+
+
+def keep_others(objects: Objects, others: Mapping[int, Mapping[str, bytes]]) -> None:
+    """Put what sources other than file sources have kept in another Spark checkpoint where `finish_checkpoint` finds
+    it, by number and name. To be called before the manifest of the move; may be repeated.
+    """
+    for source, files in others.items():
+        for name, data in files.items():
+            objects.put(f"{REPLACED}/{ADOPTED}/sources/{source}/{name}", data)
 
 
 def finish_checkpoint(

@@ -1,0 +1,119 @@
+"""What a job takes over of a query of Spark's own: rows for its state, and its watermark. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.adopt.identities import remember_identities, spark_identities
+from tidestate.operators.adopt.spark_state import SparkState
+from tidestate.operators.adopt.windows import spark_windows, take_windows
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.statestore.arrays import Flags
+from tidestate.statestore.durations import text_of
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import StateView
+
+
+class Take(Protocol):
+    """How rows become state: a step of the plan in which they arrive, or their place in a table."""
+
+    def __call__(self, plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition: ...
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """``rows``: what a plan takes, with its key columns. ``watermark_us``: behind it events are late in the next
+    batch; `BEGINNING_US` for none. ``reached_us``: where events seen so far have moved it. ``max_event_us``: the
+    largest event time seen, None for none. ``gone_us``: windows that end at or before it have been closed.
+    """
+
+    rows: pa.Table
+    take: Take
+    watermark_us: int
+    reached_us: int
+    max_event_us: int | None
+    gone_us: int | None
+
+
+def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers: Mapping[str, int]) -> Adopted:
+    """What the job takes over. ``marks_us``: the query's watermark of its next batch, and that reached by the events
+    so far, 0 for none. ``buffers`` as in `match_buffers`. Raises `UsageError` for what it cannot.
+    """
+    plan, delay_us = graph.output, _delay_us(graph)
+    kind = state.kind
+    if state.delay_us not in (None, delay_us):
+        raise UsageError(
+            "the query's watermark has another delay: give the job the same one, it may be changed later",
+            code="adopt-watermark",
+            spark=text_of(state.delay_us or 0),
+            job=text_of(delay_us),
+        )
+    mark_us, reached_us = (mark or BEGINNING_US for mark in marks_us)
+    newest_us = None if reached_us == BEGINNING_US else reached_us + delay_us
+    if kind == "identities":
+        if not isinstance(plan, DedupPlan):
+            raise _other_kind(graph, "deduplicated(...)")
+        rows = spark_identities(plan, state, delay_us, newest_us)
+        # Spark's rows at the watermark are late, ours only those behind it.
+        mark_us += mark_us != BEGINNING_US
+        return Adopted(
+            _with_keys(plan, rows), remember_identities, mark_us, max(reached_us, mark_us), newest_us, None
+        )
+    if type(plan) is not WindowPlan or plan.sessions != (kind == "sessions"):
+        raise _other_kind(graph, f"windowed(...).window({'session' if kind == 'sessions' else 'tumbling'}(...))")
+    rows = spark_windows(plan, state, mark_us, buffers)
+    gone_us = None if mark_us == BEGINNING_US else mark_us
+    return Adopted(_with_keys(plan, rows), take_windows, mark_us, reached_us, newest_us, gone_us)
+
+
+def _delay_us(graph: Graph) -> int:
+    """The delay of the job's watermark, which must be one that Spark has."""
+    plan, generator = graph.output, graph.output.watermarks.generator
+    alone = graph.single and plan.watermarks.by is None and not (plan.in_order or plan.signed)
+    if alone and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.event_time):
+        return generator.delay_us
+    raise UsageError(
+        "the job must be one operator on one stream, as the query is, with a watermark_delay= alone and without "
+        "in_order=",
+        code="adopt-job",
+        job=", ".join(graph.plans),
+    )
+
+
+def _is_plain(generator: MaxEventTime, column: str) -> bool:
+    return generator == MaxEventTime(column, generator.delay_us)
+
+
+def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:
+    """The rows. Raises `UsageError` if a key is null."""
+    null: Flags = np.zeros(rows.num_rows, bool)
+    for name in plan.key_names:
+        null |= np.asarray(pc.is_null(rows[name]), bool)
+    if null.any():
+        raise UsageError(
+            "the query has groups whose key is null, which a job has not: its rows go to the late ledger; fill the "
+            "column in the query, and stop it once these groups have closed",
+            code="adopt-null-key",
+            rows=int(np.count_nonzero(null)),
+        )
+    return rows
+
+
+def _other_kind(graph: Graph, wanted: str) -> UsageError:
+    return UsageError(
+        f"the query computes something else than the job: its state is that of {wanted}",
+        code="adopt-job",
+        job=", ".join(graph.plans),
+    )

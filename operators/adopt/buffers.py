@@ -1,0 +1,136 @@
+"""Which columns of Spark's aggregation state belong to which aggregate of a job: found by name and type, never by
+order alone. Pure.
+
+Spark's columns have the names of its functions (``count``, ``sum``, ``max``), not those of results. The aggregates of
+the job must take all of them, in exactly one way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.arithmetic import BoundPlain
+from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import UsageError
+
+EXACT_BELOW = 2**53
+"""Whole numbers below this are exact as a double, in which Spark keeps the sum of a mean."""
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """A column of Spark's: its name, and whether it may have a type."""
+
+    name: str
+    fits: Callable[[pa.DataType], bool]
+
+
+def match_buffers(
+    aggregates: Sequence[BoundAggregate], found: Sequence[pa.Field], given: Mapping[str, int]
+) -> dict[str, int]:
+    """The place of the first column of each aggregate in ``found``. ``given`` names some of them.
+
+    Raises `UsageError`: ``adopt-aggregate`` for aggregates that cannot be taken over, or that are not those of the
+    query; ``adopt-ambiguous`` if there are several ways.
+    """
+    wanted = {bound.name: _buffers(bound) for bound in aggregates}
+    if strange := sorted(set(given) - set(wanted)):
+        raise UsageError("the job has no such aggregate", code="adopt-aggregate", found=strange, job=list(wanted))
+    ways = _ways(wanted, found, given, 0)
+    first, second = next(ways, None), next(ways, None)
+    facts = {"spark": [f"{n} {field.name} {field.type}" for n, field in enumerate(found)], "job": list(wanted)}
+    if first is None:
+        raise UsageError(
+            "the aggregates of the job are not those of the query: describe count, sum, min, max and mean as the "
+            "query has them, no more and no fewer",
+            code="adopt-aggregate",
+            **facts,
+        )
+    if second is not None:
+        unclear = sorted(name for name in first if first[name] != second[name])
+        raise UsageError(
+            "several columns of spark's state fit one aggregate: say which is its first one, --buffer NAME=NUMBER",
+            code="adopt-ambiguous",
+            unclear=unclear,
+            **facts,
+        )
+    return first
+
+
+def _ways(
+    wanted: Mapping[str, tuple[_Buffer, ...]], found: Sequence[pa.Field], given: Mapping[str, int], place: int
+) -> Iterator[dict[str, int]]:
+    """Every way in which the aggregates take all columns from ``place`` on."""
+    if place == len(found):
+        if not wanted:
+            yield {}
+        return
+    for name, buffers in wanted.items():
+        columns = found[place : place + len(buffers)]
+        fits = len(columns) == len(buffers) and all(
+            one.name == column.name and one.fits(column.type) for one, column in zip(buffers, columns, strict=True)
+        )
+        if fits and given.get(name, place) == place:
+            others = {other: its for other, its in wanted.items() if other != name}
+            for way in _ways(others, found, given, place + len(buffers)):
+                yield {name: place, **way}
+
+
+def _buffers(bound: BoundAggregate) -> tuple[_Buffer, ...]:
+    """The columns that Spark has for an aggregate."""
+    if not isinstance(bound, BoundPlain):
+        raise UsageError(
+            "this aggregate cannot be taken over: spark keeps another state for it",
+            code="adopt-aggregate",
+            aggregate=bound.name,
+            function=bound.aggregate.function,
+        )
+    function, kind = bound.aggregate.function, bound.input_type
+    count = _Buffer("count", lambda found: found == pa.int64())
+    if function == "count":
+        return (count,)
+    if function in ("min", "max"):
+        return (_Buffer(function, lambda found: found == kind),)
+    scale = _scale(kind)
+    if scale is not None:
+        total = _Buffer("sum", lambda found: _scale(found) == scale)
+        return (total, count) if function == "mean" else (total, _Buffer("isEmpty", pa.types.is_boolean))
+    of_sum = pa.float64() if function == "mean" or pa.types.is_floating(kind) else pa.int64()
+    total = _Buffer("sum", lambda found: found == of_sum)
+    return (total, count) if function == "mean" else (total,)
+
+
+def _scale(kind: pa.DataType) -> int | None:
+    """The digits after the point of decimals; None for any other type."""
+    return kind.scale if pa.types.is_decimal(kind) else None
+
+
+def state_columns(bound: BoundAggregate, columns: Sequence[Values]) -> list[Values]:
+    """The state columns of an aggregate, from Spark's columns for it. Raises `UsageError` (``adopt-inexact``) for a
+    sum that Spark has not kept exactly.
+    """
+    if bound.aggregate.function == "sum" and len(columns) == 2:
+        total, empty = columns
+        if pc.any(pc.and_(total.is_null(), pc.invert(empty))).as_py():
+            raise _inexact(bound, "it has overflowed")
+        columns = [total]
+    states = bound.state
+    if pa.types.is_floating(columns[0].type) and pa.types.is_integer(states[0].arrow):
+        sums = pc.fill_null(columns[0], 0.0).to_numpy()
+        if not bool(np.all((np.abs(sums) < EXACT_BELOW) & (np.floor(sums) == sums))):
+            raise _inexact(bound, f"as a double it is beyond {EXACT_BELOW}")
+    return [column.cast(state.arrow) for column, state in zip(columns, states, strict=True)]
+
+
+def _inexact(bound: BoundAggregate, why: str) -> UsageError:
+    return UsageError(
+        f"spark has not kept this sum exactly ({why}): leave the aggregate out of the query and the job",
+        code="adopt-inexact",
+        aggregate=bound.name,
+    )

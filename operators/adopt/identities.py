@@ -1,0 +1,44 @@
+"""Identities that Spark's dropDuplicatesWithinWatermark remembers, as those of a deduplication. Pure."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.adopt.spark_keys import spark_keys
+from tidestate.operators.adopt.spark_state import SparkState, name_of
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.statestore.durations import text_of
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.store import StateView
+
+
+def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_us: int | None) -> pa.Table:
+    """Rows of the table of identities. ``newest_us``: the largest event time so far."""
+    if plan.within_us != delay_us:
+        raise UsageError(
+            "dropDuplicatesWithinWatermark remembers a row for the delay of the watermark: give within= and "
+            "watermark_delay= the same span, it may be changed later",
+            code="adopt-watermark",
+            within=None if plan.within_us is None else text_of(plan.within_us),
+            watermark_delay=text_of(delay_us),
+        )
+    keys = spark_keys(plan, dict(enumerate(state.key)), state.rows, "key")
+    until = state.rows[name_of("value", 0)]
+    last = pc.max(until).as_py()
+    if last is not None and (newest_us is None or last > newest_us + delay_us):
+        raise UsageError(
+            "the query remembers rows for longer than the delay of the job's watermark: give the job the same delay",
+            code="adopt-watermark",
+            watermark_delay=text_of(delay_us),
+        )
+    return pa.table([*keys, until], schema=plan.seen.schema)
+
+
+def remember_identities(plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+    """They are put into the table; nothing is passed on."""
+    dedup = of_type(plan, DedupPlan)
+    return Transition({dedup.seen.name: TableChanges(put=rows)}, plan.pane_schema.empty_table())

@@ -1,0 +1,35 @@
+"""The keys of Spark's state as those of a plan. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tidestate.operators.adopt.spark_state import Half, name_of
+from tidestate.operators.plan.plan import Plan
+from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import type_text
+
+
+def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part: Half) -> list[Values]:
+    """The columns of a plan's key, in its order. ``fields``: the key columns of Spark's, by their places.
+
+    Raises `UsageError` (``adopt-key``) where these are others.
+    """
+    found = {field.name: field.type for field in fields.values()}
+    wanted = {field.name: field.type for field in plan.key_fields}
+    if found != wanted:
+        raise UsageError(
+            "the query groups by other columns, or by columns of other types, than the job",
+            code="adopt-key",
+            spark=_text(found),
+            job=_text(wanted),
+        )
+    places = {field.name: place for place, field in fields.items()}
+    return [rows[name_of(part, places[field.name])].cast(field.type) for field in plan.key_fields]
+
+
+def _text(columns: Mapping[str, pa.DataType]) -> list[str]:
+    return [f"{name} {type_text(kind)}" for name, kind in columns.items()]

@@ -1,0 +1,204 @@
+"""Queries of Spark's own that no job can go on with: refused with the reason, before anything is written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.state import GroupState
+
+from tests.helpers.native_jobs import JOBS, windows_of
+from tests.helpers.spark_inputs import SCHEMA, batch, write
+from tests.helpers.spark_runs import stream
+from tidestate.operators import (
+    chain,
+    count,
+    count_distinct_approx,
+    max_,
+    mean,
+    session,
+    sliding,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.local.history_files import schema_of
+from tidestate.operators.spark import state_reader
+from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
+from tidestate.statestore.errors import ConflictError, TidestateError
+
+pytestmark = pytest.mark.spark
+
+COLUMNS = schema_of(SCHEMA)
+
+
+def _stateful(_key: tuple[str], groups: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    state.update((sum(map(len, groups)),))
+    yield pd.DataFrame({"n": [state.get[0]]})
+
+
+def _own_state(rows: DataFrame) -> DataFrame:
+    return rows.groupBy("k").applyInPandasWithState(_stateful, "n long", "n long", "append", "NoTimeout")
+
+
+def _windows(rows: DataFrame, *columns: Any) -> DataFrame:
+    return rows.groupBy(sf.window("t", "10 seconds"), "k").agg(*columns)
+
+
+def _joined(rows: DataFrame) -> DataFrame:
+    left, right = (rows.select(sf.col("t").alias(f"t{n}"), sf.col("k").alias(f"k{n}")) for n in "12")
+    return left.join(right, sf.expr("k1 = k2 and t2 between t1 and t1 + interval 5 seconds"))
+
+
+QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "complete": (lambda rows: _windows(rows, sf.count("*").alias("n")), "complete"),
+    "counted": (lambda rows: _windows(rows, sf.count("*").alias("n"), sf.sum("v").alias("s")), "append"),
+    "alike": (lambda rows: _windows(rows, sf.max("v").alias("x"), sf.max("id").alias("y")), "append"),
+    "sketched": (lambda rows: _windows(rows, sf.approx_count_distinct("v").alias("d")), "append"),
+    "grouped": (lambda rows: rows.groupBy("k").count(), "update"),
+    "null": (lambda rows: _windows(rows.withColumn("k", sf.lit(None).cast("string")), sf.count("*")), "append"),
+    "sessions": (
+        lambda rows: rows.groupBy(sf.session_window("t", "4 seconds"), "k").agg(sf.count("*").alias("n")),
+        "append",
+    ),
+    "distinct": (lambda rows: rows.dropDuplicates(["id", "t"]), "append"),
+    "twice": (
+        lambda rows: (
+            _windows(rows, sf.count("*").alias("n")).groupBy(sf.window(sf.window_time("window"), "1 minute")).count()
+        ),
+        "append",
+    ),
+    "joined": (_joined, "append"),
+    "own": (_own_state, "append"),
+    "stateless": (lambda rows: rows.select("k"), "append"),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every query after two batches, in ``native``; the watermark has passed the end of the first window."""
+    folder = tmp_path_factory.mktemp("refused")
+    write(folder / "input", 0, batch([(1, "a", 1), (30, "b", 2)], 0))
+    write(folder / "input", 1, batch([(31, "a", 3), (35, "b", 4)], 2))
+    running, partitions = [], spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", 1)
+    for name, (query, mode) in QUERIES.items():
+        rows = stream(spark, folder / "input").withWatermark("t", "5 seconds")
+        writer = query(rows).writeStream.outputMode(mode).foreachBatch(lambda rows, _: rows.collect())
+        writer = writer.option("checkpointLocation", str(folder / "native" / name))
+        running.append(writer.trigger(availableNow=True).start())
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    for one in running:
+        one.awaitTermination()
+    return folder
+
+
+def counting(**aggregates: Any) -> Runnable:
+    return windows_of(**(aggregates or {"n": count()}))
+
+
+REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
+    "mode complete": ("complete", counting, "adopt-mode", "output mode complete"),
+    "function of the user": ("own", counting, "adopt-operator", "applyInPandasWithState|flatMapGroups"),
+    "another aggregate": ("sketched", counting, "adopt-aggregate", "no more and no fewer"),
+    "aggregate of the job": (
+        "counted",
+        lambda: counting(d=count_distinct_approx("v")),
+        "adopt-aggregate",
+        "another state",
+    ),
+    "fewer aggregates": ("counted", counting, "adopt-aggregate", "0 count int64"),
+    "which of two": ("alike", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "--buffer"),
+    "two operators": ("twice", counting, "adopt-operators", "several stateful operators"),
+    "join": ("joined", counting, "adopt-operator", "symmetricHashJoin"),
+    "no window": ("grouped", counting, "adopt-operator", "stateStoreSave"),
+    "plain duplicates": ("distinct", JOBS["distinct"], "adopt-operator", "dedupe"),
+    "no state": ("stateless", counting, "adopt-operators", "no state"),
+    "null keys": ("null", counting, "adopt-null-key", "rows=1"),
+    "no checkpoint": ("nothing", counting, "adopt-no-checkpoint", "checkpointLocation"),
+    "other kind": ("sessions", counting, "adopt-job", "session"),
+    "gap": ("sessions", lambda: windows_of(session("3 seconds"), n=count()), "adopt-window", "gap"),
+    "size": ("counted", lambda: windows_of(tumbling("5 seconds"), n=count(), s=sum_("v")), "adopt-window", "size"),
+    "slide": (
+        "counted",
+        lambda: windows_of(sliding("20 seconds", "10 seconds"), n=count(), s=sum_("v")),
+        "adopt-window",
+        "slide",
+    ),
+    "delay": ("counted", lambda: windows_of(delay="6 seconds", n=count(), s=sum_("v")), "adopt-watermark", "delay"),
+    "key": ("counted", lambda: windows_of(key="id", n=count(), s=sum_("v")), "adopt-key", "k string"),
+    "rule": ("counted", lambda: windows_of(rule="event", n=count(), s=sum_("v")), "adopt-job", 'rule="window"'),
+    "chain": (
+        "counted",
+        lambda: chain(counting(), windowed(key="k", name="second").window(tumbling("1 minute")).aggregate(m=count())),
+        "adopt-job",
+        "one operator",
+    ),
+    "mean": ("counted", lambda: counting(m=mean("v")), "adopt-aggregate", "mean"),
+    "identities": ("counted", JOBS["distinct"], "adopt-job", "windowed"),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_refused_before_anything_is_written(spark: SparkSession, folder: Path, tmp_path: Path, case: str) -> None:
+    name, job, code, reason = REFUSED[case]
+    with pytest.raises(TidestateError, match=reason) as raised:
+        plan_adoption(spark, str(folder / "native" / name), str(tmp_path / "root"), job(), COLUMNS)
+    assert raised.value.code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_which_of_two_is_what_the_user_says(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    job = counting(x=max_("v"), y=max_("id"))
+    location, root = str(folder / "native" / "alike"), str(tmp_path / "root")
+    found = plan_adoption(spark, location, root, job, COLUMNS, buffers={"y": 1})
+    assert sorted(zip(*(found.taken.rows[name].to_pylist() for name in "xy"), strict=True)) == [(3, 2), (4, 3)]
+
+
+def test_root_that_exists_and_spark_without_a_reader(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location, root, job = str(folder / "native" / "counted"), tmp_path / "root", counting(n=count(), s=sum_("v"))
+    for place in (location, f"{location}/"):
+        with pytest.raises(TidestateError, match="adopt-root"):
+            plan_adoption(spark, location, place, job, COLUMNS)
+    found = plan_adoption(spark, location, str(root), job, COLUMNS)
+    execute_adoption(found)
+    files = sorted(root.rglob("*"))
+    for attempt in (lambda: plan_adoption(spark, location, str(root), job, COLUMNS), lambda: execute_adoption(found)):
+        with pytest.raises(TidestateError, match="bootstrap-used"):
+            attempt()
+    assert sorted(root.rglob("*")) == files
+    monkeypatch.setattr(state_reader, "SPARK_4", False)
+    with pytest.raises(TidestateError, match="adopt-spark"):
+        plan_adoption(spark, location, str(tmp_path / "other"), job, COLUMNS)
+    assert not (tmp_path / "other").exists()
+
+
+def test_query_that_goes_on_meanwhile(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    copy, job = tmp_path / "copy", counting(n=count(), s=sum_("v"))
+    shutil.copytree(folder / "native" / "counted", copy)
+    found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job, COLUMNS)
+    (copy / "offsets" / "9").write_bytes((copy / "offsets" / "1").read_bytes())
+    with pytest.raises(ConflictError, match="adopt-moved"):
+        execute_adoption(found)
+    assert not (tmp_path / "root").exists()
+
+
+def test_checkpoint_of_an_older_spark_does_not_name_its_operators(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    jobs = {"counted": (counting(n=count(), s=sum_("v")), 2), "sessions": (windows_of(session("4 seconds")), 3)}
+    for name, (job, rows) in jobs.items():
+        copy = tmp_path / name
+        shutil.copytree(folder / "native" / name, copy)
+        shutil.rmtree(copy / "state" / "0" / "_metadata")
+        found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job, COLUMNS)
+        assert found.taken.rows.num_rows == rows
