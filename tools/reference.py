@@ -17,10 +17,10 @@ HEAD = """# The command `tidestate`
 
 <!-- Written by `python -m tools.reference` from the code; do not edit. -->
 
-The command inspects and maintains checkpoints on any machine with the package, without Java or Spark. No verb changes
-an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with `--confirm`. All verbs are safe
-while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC. On a terminal a progress bar on
-standard error accompanies a verb that takes a while.
+The command inspects and maintains checkpoints on any machine with the package, without Java or Spark; `adopt` alone
+needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with
+`--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC. On a
+terminal a progress bar on standard error accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 wrong usage, 3 unusable data, 4 not found, 5 any other error; `verify` has its own. An error
 is one line on standard error, with a code that [ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate

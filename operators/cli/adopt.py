@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from tidestate.recovery.log.manifest import Manifest
 
 adopt_command = typer.Typer(add_completion=False)
+_SETTINGS = {
+    "spark.app.name": "tidestate adopt",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Of a session that only reads; where it runs is for Spark's own configuration to say."""
 
 
 @adopt_command.command(
@@ -107,9 +115,10 @@ def _session() -> SparkSession:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError(f"spark reads its state: {install('spark')}", code="adopt-spark") from error
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
     builder: Any = SparkSession.builder
-    settings = {"spark.app.name": "tidestate adopt", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
-    for name, value in settings.items():
+    for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     try:
         session: SparkSession = builder.getOrCreate()

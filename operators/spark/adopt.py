@@ -78,10 +78,11 @@ def plan_adoption(
     if os.path.abspath(location) == os.path.abspath(root):
         raise UsageError("give the job another folder than the query has", code="adopt-root", root=root)
     check_new(Objects(root))(newest_at(root))
-    query = read_query(open_log(location))
+    log = open_log(location)
+    query = read_query(log)
     _check_query(query)
     graph = bind_graph(description, {INPUT: schema})
-    reader = StateReader.open(session, location, query.batch_id)
+    reader = StateReader.open(session, log.objects.url(log.folder), query.batch_id)
     marks_us, given = (query.watermark_us, query.next_us), buffers or {}
     adopted(graph, reader.state, marks_us, given)  # what needs no rows is refused before they are read
     state = reader.read()

@@ -1,20 +1,26 @@
 """A job on Spark that reads Kafka: ``python -m tests.children.kafka_job SERVERS JARS``.
 
 Besides what any is told: ``["produce", FILE]``, a table to the topic; ``["read", OFFSETS]``, what a query of one's
-own sees that begins there; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them.
+own sees that begins there; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them; ``["native",
+FOLDER]``, a query of Spark's own that dies in its third batch; ``["adopt", FOLDER, ROOT]``, and the rest by a job.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from tests.children.commanded_job import Told, obey, say
 from tests.helpers.spark_inputs import SCHEMA
+from tidestate.operators import count, each_batch, sum_, tumbling, windowed
+from tidestate.operators.local.history_files import schema_of
+from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
 
 TOPIC = "events"
 _MESSAGE = SCHEMA.replace("t timestamp", "t long")
@@ -57,6 +63,30 @@ class ToldKafka(Told):
         history = self._at_topic(self.spark.read).option("endingOffsets", json.dumps(ending)).load()
         made = self.job(root).bootstrap(_events(history), offsets=ending)
         say("bootstrapped", checkpoint=made.id)
+
+    def native(self, folder: str) -> None:
+        def sink(rows: DataFrame, batch_id: int) -> None:
+            rows.collect()
+            if batch_id == 2:
+                raise RuntimeError("the query dies here")
+
+        totals = sf.count("*").alias("n"), sf.sum("id").alias("s")
+        counted = self.stream().withWatermark("t", "30 days").groupBy(sf.window("t", "365 days")).agg(*totals)
+        writer = counted.writeStream.outputMode("update").foreachBatch(sink)
+        query = writer.option("checkpointLocation", folder).start()
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+        say("died")
+
+    def adopt(self, folder: str, root: str) -> None:
+        total = windowed(event_time="t", watermark_delay="30 days", name="totals").window(tumbling("365 days"))
+        total = total.aggregate(n=count(), s=sum_("id")).late("0 seconds", rule="window").trigger(early=each_batch())
+        adoption = plan_adoption(self.spark, folder, root, total, schema_of(SCHEMA))
+        execute_adoption(adoption, partitions=2, deliver=False)
+        query = total.on_spark(self.stream(), checkpoint=root, in_driver=False).start()
+        query.process_all_available()
+        query.stop()
+        say("adopted", batch=adoption.query.batch_id, planned=adoption.query.planned, end=adoption.query.end)
 
     def _at_topic(self, of: Any, named_by: str = "subscribe") -> Any:
         """A reader or a writer of the topic."""

@@ -28,12 +28,17 @@ from tidestate.operators.cli.adopt import adopt_command
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import Adoption, execute_adoption, plan_adoption
+from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tools.demo.child import Child, ChildFailedError
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.kill,
+    pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on"),
+]
 
 COLUMNS = schema_of(SCHEMA)
 
@@ -171,6 +176,22 @@ def test_what_spark_drops_as_late_is_in_the_ledger(spark: SparkSession, killed: 
         execute_adoption(plan(spark, killed, name, root), partitions=2)
         finish(spark, killed, name, root)
         assert sorted(row[0] for rows in output(root, "late").values() for row in rows) == [at(s) for s in late]
+
+
+def test_closed_windows_stay_closed_whatever_lateness_the_job_allows(
+    spark: SparkSession, killed: Path, tmp_path: Path
+) -> None:
+    """Their state is gone: with it the late event would be in a pane alone."""
+    location, root = str(killed / "native" / "tumbling" / "checkpoint"), tmp_path / "root"
+    lenient = native_jobs.JOBS["tumbling"]().late("1 hour", rule="window", keep="id")
+    execute_adoption(plan_adoption(spark, location, str(root), lenient, COLUMNS), partitions=2)
+    # Another rule than Spark's, from now on.
+    for job in (lenient, lenient.late("1 hour", rule="event", keep="id")):
+        query = job.on_spark(stream(spark, killed / "input"), checkpoint=root).start()
+        query.process_all_available()
+        query.stop()
+    assert together(killed, "tumbling", root) == ordered(undisturbed(killed, "tumbling"))
+    assert [row[0] for rows in output(root, "late").values() for row in rows] == [at(9)]
 
 
 def test_command_shows_what_it_does_and_does_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupState
+from typer.testing import CliRunner
 
+from tests.helpers.command import tidestate
 from tests.helpers.native_jobs import JOBS, windows_of
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
@@ -28,13 +31,15 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.operators.cli.adopt import adopt_command
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark import state_reader
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
+from tidestate.operators.spark.compat import SPARK_4
 from tidestate.statestore.errors import ConflictError, TidestateError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")]
 
 COLUMNS = schema_of(SCHEMA)
 
@@ -202,3 +207,44 @@ def test_checkpoint_of_an_older_spark_does_not_name_its_operators(
         shutil.rmtree(copy / "state" / "0" / "_metadata")
         found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job, COLUMNS)
         assert found.taken.rows.num_rows == rows
+
+
+def test_files_that_spark_would_not_read_again_and_state_that_it_cannot_read(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    job = counting(n=count(), s=sum_("v"))
+    for name in ("old", "damaged"):
+        shutil.copytree(folder / "native" / "counted", tmp_path / name)
+    entry = {"path": "file:///in/old.parquet", "timestamp": 1_000_000_000_000 - 8 * 86_400_000, "batchId": 2}
+    (tmp_path / "old" / "sources" / "0" / "2").write_text(f"v1\n{json.dumps(entry)}")
+    (tmp_path / "damaged" / "state" / "0" / "0" / "2.delta").unlink()
+    for name, code in (("old", "adopt-file-age"), ("damaged", "adopt-unreadable")):
+        with pytest.raises(TidestateError, match=code):
+            plan_adoption(spark, str(tmp_path / name), str(tmp_path / "root"), job, COLUMNS)
+    assert not (tmp_path / "root").exists()
+
+
+def test_command_asks_for_columns_that_no_file_names(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "native" / "counted", tmp_path / "copy")
+    for path in (tmp_path / "copy" / "sources" / "0").iterdir():
+        text = path.read_bytes()
+        path.unlink()
+        if not path.name.startswith("."):
+            path.write_bytes(text.replace(b".parquet", b".json"))
+    given = [str(tmp_path / "copy"), str(tmp_path / "root"), "tests.helpers.native_jobs:sliding_job"]
+    found = CliRunner().invoke(adopt_command, given).exception
+    assert isinstance(found, TidestateError)
+    assert found.code == "adopt-schema"
+    found = CliRunner().invoke(adopt_command, [*given, "--schema", SCHEMA]).exception
+    assert isinstance(found, TidestateError)
+    assert found.code == "adopt-aggregate"
+    assert not (tmp_path / "root").exists()
+
+
+def test_command_without_a_java(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    given = [folder / "native" / "counted", tmp_path / "root", "tests.helpers.native_jobs:sliding_job"]
+    done = tidestate("adopt", *given)
+    assert done.returncode == 5
+    assert "adopt-spark" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -24,6 +25,7 @@ from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
 from tests.servers.kafka import BROKER, RELEASE, Broker, UnavailableError, fetched
 from tests.servers.packages import CONNECTOR
+from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -264,3 +266,18 @@ def test_the_documents_name_what_was_tested() -> None:
     connector, _, clients = (one.split(":")[2] for one in CONNECTOR[:3])
     assert f"{connector} with `kafka-clients` {clients}" in text
     assert f"Kafka {RELEASE}" in text
+
+
+@pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")
+@pytest.mark.usefixtures("before")
+def test_query_of_sparks_own_is_adopted_at_its_offsets(driver: Driver, topic: Topic, tmp_path: Path) -> None:
+    driver.told("native", str(tmp_path / "native"), until="died")
+    done = driver.told("adopt", str(tmp_path / "native"), str(tmp_path / "root"), until="adopted")
+    assert (done["batch"], done["planned"]) == (1, 2)
+    first, *_, last = ends(tmp_path / "root")
+    assert first == offsets(*done["end"])
+    assert last == topic.ends
+    (panes,) = (pq.read_table(path) for path in Checkpoint.open(tmp_path / "root").pane_paths()[-1:])
+    known = EVENTS.filter(pc.is_valid(EVENTS["t"]))["id"]
+    assert panes.select(["n", "s"]).to_pylist() == [{"n": len(known), "s": pc.sum(known).as_py()}]
+    assert verify(Checkpoint.open(tmp_path / "root"), read_percent=100, spark=True).worst is None
