@@ -63,6 +63,7 @@ FIRST = (
     "spark/test_kafka",
     "spark/test_jobs_killed",
     "spark/test_kill",
+    "spark/test_adopt",
     "conformance/test_cases",
     "statestore/stores/test_contract",
     "operators/windows/test_general",

@@ -1,4 +1,4 @@
-"""The command ``tidestate``: inspect and maintain checkpoints from any machine. Only ``adopt`` needs Java and Spark."""
+"""The command ``tidestate``: inspect and maintain checkpoints from any machine; only ``adopt`` needs Spark."""
 
 from __future__ import annotations
 

@@ -24,9 +24,13 @@ HEAVY = {
 """What takes long to import, and looking at checkpoints does not need."""
 STATE = {"pyarrow", "numpy", "tidestate.recovery.log.checkpoint"}
 """What the list of all verbs does not need either."""
+_VERBS = ("adopt", "bootstrap", "history", "messages", "report", "windows")
 PLUG_IN = {
     *("tidestate.operators", "tidestate.operators.cli"),
-    *(f"tidestate.operators.cli.{name}" for name in ("bootstrap", "history", "messages", "report", "windows")),
+    *(
+        f"tidestate.operators.cli.{name}"
+        for name in ("adopt", "bootstrap", "history", "messages", "report", "windows")
+    ),
 }
 """What is loaded for the line that the list has about the verb of another package."""
 
