@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.adopt.identities import remember_identities, spark_identities
-from tidestate.operators.adopt.spark_state import SparkState
+from tidestate.operators.adopt.spark_state import Kind, SparkState
 from tidestate.operators.adopt.windows import spark_windows, take_windows
+from tidestate.operators.describe.windows import Sessions, Sliding
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -71,7 +72,7 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
         return Adopted(
             _with_keys(plan, rows), remember_identities, mark_us, max(reached_us, mark_us), newest_us, None
         )
-    if type(plan) is not WindowPlan or plan.sessions != (kind == "sessions"):
+    if type(plan) is not WindowPlan or not _has_windows(plan, kind):
         raise _other_kind(graph, f"windowed(...).window({'session' if kind == 'sessions' else 'tumbling'}(...))")
     rows = spark_windows(plan, state, mark_us, buffers)
     gone_us = None if mark_us == BEGINNING_US else mark_us
@@ -90,6 +91,13 @@ def _delay_us(graph: Graph) -> int:
         code="adopt-job",
         job=", ".join(graph.plans),
     )
+
+
+def _has_windows(plan: WindowPlan, kind: Kind) -> bool:
+    """Whether the windows are of the kind that Spark has: of time, and sessions of a constant gap."""
+    if kind == "sessions":
+        return type(plan.kind) is Sessions and plan.kind.gap_column is None
+    return type(plan.kind) is Sliding
 
 
 def _is_plain(generator: MaxEventTime, column: str) -> bool:

@@ -20,11 +20,14 @@ from tests.helpers.native_jobs import JOBS, windows_of
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import (
+    after_count,
     chain,
     count,
     count_distinct_approx,
+    global_window,
     max_,
     mean,
+    repeatedly,
     session,
     sliding,
     sum_,
@@ -65,6 +68,7 @@ def _joined(rows: DataFrame) -> DataFrame:
 QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "complete": (lambda rows: _windows(rows, sf.count("*").alias("n")), "complete"),
     "counted": (lambda rows: _windows(rows, sf.count("*").alias("n"), sf.sum("v").alias("s")), "append"),
+    "summed": (lambda rows: _windows(rows, sf.sum("v").alias("s")), "append"),
     "alike": (lambda rows: _windows(rows, sf.max("v").alias("x"), sf.max("id").alias("y")), "append"),
     "sketched": (lambda rows: _windows(rows, sf.approx_count_distinct("v").alias("d")), "append"),
     "grouped": (lambda rows: rows.groupBy("k").count(), "update"),
@@ -82,6 +86,14 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     ),
     "joined": (_joined, "append"),
     "own": (_own_state, "append"),
+    "unmarked": (
+        lambda rows: (
+            rows.select((sf.col("t") + sf.expr("interval 0 seconds")).alias("t"))
+            .groupBy(sf.window("t", "10 seconds"))
+            .agg(sf.count("*").alias("n"))
+        ),
+        "update",
+    ),
     "stateless": (lambda rows: rows.select("k"), "append"),
 }
 
@@ -139,6 +151,26 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
     ),
     "delay": ("counted", lambda: windows_of(delay="6 seconds", n=count(), s=sum_("v")), "adopt-watermark", "delay"),
     "key": ("counted", lambda: windows_of(key="id", n=count(), s=sum_("v")), "adopt-key", "k string"),
+    "no watermark": ("unmarked", lambda: windows_of(key=None), "adopt-watermark", "no watermark"),
+    "window of all time": (
+        "counted",
+        lambda: windows_of(global_window(), n=count(), s=sum_("v")),
+        "adopt-job",
+        "tumbling",
+    ),
+    "gaps of events": ("sessions", lambda: windows_of(session(gap_column="v")), "adopt-job", "session"),
+    "trigger that counts": (
+        "summed",
+        lambda: windows_of(s=sum_("v")).trigger(early=after_count(3)),
+        "adopt-job",
+        "counts events",
+    ),
+    "single events": (
+        "counted",
+        lambda: windows_of(n=count(), s=sum_("v")).trigger(when=repeatedly(after_count(3))),
+        "adopt-job",
+        "single events",
+    ),
     "rule": ("counted", lambda: windows_of(rule="event", n=count(), s=sum_("v")), "adopt-job", 'rule="window"'),
     "chain": (
         "counted",
