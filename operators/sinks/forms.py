@@ -1,0 +1,108 @@
+"""Panes in the forms that targets store: every pane a row, a log of changes, or the newest pane of each window. Pure.
+
+| form | rows |
+|---|---|
+| ``append`` | as emitted: a retraction is a row too, marked by ``kind`` |
+| ``changelog`` | the same rows with ``change`` in place of ``kind``: insert, update_before, update_after, delete |
+| ``upsert`` | of each window and key the newest pane, and which of them are gone |
+
+A row is a change to the one that has the same identity, the window and the key. The rows of one identity are in order,
+and so are those of one call after those of the call before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.plan.plan import PANE_KIND
+from tidestate.statestore.arrays import Flags
+from tidestate.statestore.errors import UsageError
+
+Form = Literal["append", "upsert", "changelog"]
+CHANGE = "change"
+"""The column of a changelog that says what a row does."""
+_BOUNDS = ("window_start", "window_end")
+_PANE, _ROW = "pane", "_row"
+
+
+@dataclass(frozen=True)
+class Formed:
+    """Rows to store; before them rows of these identities go, if there are any."""
+
+    rows: pa.Table
+    gone: pa.Table | None = None
+
+
+def identity(schema: pa.Schema, key: Sequence[str]) -> list[str]:
+    """The columns that identify a row: the bounds of its window, where it has one, and the ``key``. Raises
+    `UsageError` if one is missing.
+    """
+    names = [*(name for name in _BOUNDS if name in schema.names and name not in key), *key]
+    if not names or (missing := [name for name in names if name not in schema.names]):
+        raise UsageError(
+            "a sink that updates rows needs the columns that identify one: key=…",
+            code="sink-key",
+            missing=missing if names else None,
+            columns=schema.names,
+        )
+    return names
+
+
+def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
+    """``rows`` of a delivery, or of the next part of one, in this form. ``by`` is their `identity`. Raises
+    `UsageError` for a null there, which equals nothing in a table.
+    """
+    if form == "append":
+        return Formed(rows)
+    if nulls := [name for name in by if rows[name].null_count]:
+        raise UsageError("a column that identifies rows is null in some", code="sink-key", columns=nulls)
+    return Formed(_changelog(rows, by)) if form == "changelog" else _net(rows, by)
+
+
+def newest(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    """The last row of each identity: all that an upsert needs of them."""
+    last = _numbered(rows, by).group_by(list(by)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
+    return rows.take(pa.array(np.sort(last.to_numpy())))
+
+
+def _net(rows: pa.Table, by: Sequence[str]) -> Formed:
+    found = newest(rows, by)
+    gone = _retracted(found)
+    return Formed(_without_kind(found.filter(pa.array(~gone))), found.filter(pa.array(gone)).select(list(by)))
+
+
+def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    """A retraction and the pane that follows it are an update; panes have numbers, and the first is an insert."""
+    groups = _numbered(rows, by).group_by(list(by), use_threads=False).aggregate([(_ROW, "list")])
+    order = pc.list_flatten(groups[f"{_ROW}_list"]).to_numpy()
+    ends = np.cumsum(pc.list_value_length(groups[f"{_ROW}_list"]).to_numpy())
+    retracted, begins, closes = _retracted(rows)[order], np.zeros(len(order), bool), np.zeros(len(order), bool)
+    begins[ends[:-1]], closes[ends - 1] = True, True
+    begins[:1] = True
+    before = retracted & ~closes & ~np.roll(retracted, -1)
+    after = ~retracted & ~begins & np.roll(retracted, 1)
+    later = rows[_PANE].to_numpy()[order] > 0 if _PANE in rows.column_names else np.zeros(len(order), bool)
+    change = np.empty(len(order), object)
+    change[order] = np.select([before, retracted, after | later], ["update_before", "delete", "update_after"], "insert")
+    return _without_kind(rows).append_column(CHANGE, pa.array(change, pa.string()))
+
+
+def _without_kind(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns([PANE_KIND]) if PANE_KIND in rows.column_names else rows
+
+
+def _numbered(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+    return rows.select(list(by)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+
+
+def _retracted(rows: pa.Table) -> Flags:
+    if PANE_KIND not in rows.column_names:
+        return np.zeros(rows.num_rows, bool)
+    found: Flags = pc.equal(rows[PANE_KIND], "retract").to_numpy()
+    return found

@@ -1,0 +1,63 @@
+"""A folder of Parquet files that any reader can glob: a file for each delivery, whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidestate.operators.describe.runnable import root_text
+from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.recovery.log.names import DIGITS
+from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from tidestate.statestore.storage.objects import Objects
+
+
+class ParquetSink(IncludedSink):
+    """Writes each delivery as one file, ``<checkpoint>-<run>.parquet``, to a folder or an ``s3://`` prefix.
+
+    The name is the id, and a file is created whole or not at all: each row is there once, and a reader that lists the
+    folder sees whole checkpoints. ``changes`` is ``append`` or ``changelog``; files never change, so there is no
+    upsert. On Spark the rows pass through the driver, which holds the file, compressed, until it is complete.
+    """
+
+    forms = ("append", "changelog")
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        changes: Form = "append",
+        key: str | Sequence[str] = (),
+        compression: str = "zstd",
+        behind: int = 0,
+    ) -> None:
+        super().__init__(changes, key, behind)
+        self._objects, self._compression = Objects(fspath(folder)), compression
+
+    def __str__(self) -> str:
+        return f"ParquetSink({root_text(self._objects.root)!r})"
+
+    def store(self, rows: Rows, delivery: DeliveryId) -> None:
+        name = f"{delivery.checkpoint:0{DIGITS}d}-{delivery.run}.parquet"
+        if not self._objects.exists(name):
+            with contextlib.suppress(ConflictError):  # an older self of this job has just written it
+                self._objects.create(name, self._file(rows, delivery))
+
+    def _file(self, rows: Rows, delivery: DeliveryId) -> bytes:
+        tables, into = tables_of(rows), pa.BufferOutputStream()
+        # A create that lost its reply knows its own bytes by the id in them.
+        schema = self.schema(tables.schema).with_metadata({"tidestate.delivery": str(delivery)})
+        with pq.ParquetWriter(into, schema, compression=self._compression) as writer:
+            for table in tables.each:
+                writer.write_table(self.formed(table).rows.cast(schema))
+        return into.getvalue().to_pybytes()
+
+    def passes(self, error: BaseException) -> bool | None:
+        return True if isinstance(error, UnavailableError | CommitUnknownError) else None

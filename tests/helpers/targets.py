@@ -1,0 +1,98 @@
+"""Places where the included sinks write, named by a text so that a process to be killed finds them too, and what they
+hold there, read by other means than ours.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidestate.operators import DeltaSink, ParquetSink
+from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.spec.plain import plain_table
+
+Row = tuple[Any, ...]
+KEY = "k"
+"""Of the jobs of these tests."""
+
+
+class Target(ABC):
+    """One place."""
+
+    forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    @abstractmethod
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        """One that writes there."""
+
+    @abstractmethod
+    def table(self) -> pa.Table:
+        """What is there."""
+
+
+class InParquet(Target):
+    forms = ("append", "changelog")
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return ParquetSink(self.place, changes=form, key=KEY, **more)
+
+    def table(self) -> pa.Table:
+        """As a reader that lists the folder sees it."""
+        return pa.concat_tables([pq.read_table(path) for path in sorted(Path(self.place).glob("*.parquet"))])
+
+
+class InDelta(Target):
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return DeltaSink(self.place, changes=form, key=KEY, **more)
+
+    def table(self) -> pa.Table:
+        import deltalake
+
+        return pa.table(deltalake.DeltaTable(self.place).to_pyarrow_table())
+
+
+KINDS: dict[str, type[Target]] = {"parquet": InParquet, "delta": InDelta}
+CASES: list[tuple[str, Form]] = [(name, form) for name, kind in KINDS.items() for form in kind.forms]
+
+
+def target_of(text: str) -> Target:
+    """``KIND:PLACE``."""
+    kind, _, place = text.partition(":")
+    return KINDS[kind](place)
+
+
+def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
+    return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
+
+
+def holds_all_once(target: Target, form: Form, root: Path) -> None:
+    """Every pane of the root is there once, in this form."""
+    checkpoint = Checkpoint.open(root)
+    refs = [ref for one in checkpoint.outputs() for ref in one.panes]
+    panes = pa.concat_tables([plain_table(pq.read_table(checkpoint.objects.locate(ref.path))) for ref in refs])
+    names = [name for name in panes.column_names if form == "append" or name != "kind"]
+    found = target.table()
+    assert set(found.column_names) == {*names, *(["change"] if form == "changelog" else [])}
+    wanted = plain_rows(panes, names)
+    if form == "upsert":
+        stands: dict[Row, Row] = {}
+        for row in panes.to_pylist():
+            identified = row["window_start"], row[KEY]
+            if row["kind"] == "retract":
+                del stands[identified]
+            else:
+                stands[identified] = tuple(row[name] for name in names)
+        wanted = list(stands.values())
+    assert Counter(plain_rows(found, names)) == Counter(wanted)
+    assert len(wanted) > 20
+    assert "retract" in panes["kind"].to_pylist()

@@ -1,0 +1,82 @@
+"""Every pane is in the target once, in each form: repeated, killed between the target's commit and ours, overtaken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.process import LONG
+from tests.helpers.spark_inputs import job, sample
+from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
+from tidestate.operators import DeliveryId
+from tidestate.operators.sinks.forms import Form
+from tools.demo.child import Child
+
+
+class DiedError(Exception):
+    pass
+
+
+def run(target: Target, form: Form, root: Path, *, dies: bool = False) -> None:
+    """A job that may die after each delivery that its target has taken, and goes on."""
+    sink, seen = target.sink(form), set[DeliveryId]()
+
+    def taken(rows: pa.Table, delivery: DeliveryId) -> None:
+        sink(rows, delivery)
+        if dies and delivery not in seen:
+            seen.add(delivery)
+            raise DiedError
+
+    for _ in range(20):
+        try:
+            job().standalone(checkpoint=root, sink=taken).run(sample(6, 60), drain=True)
+            break
+        except DiedError:
+            continue
+    assert len(seen) > 3 or not dies
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    return target_of(f"{request.param}:{tmp_path / 'target'}")
+
+
+@pytest.mark.parametrize(("target", "form"), CASES, indirect=["target"])
+def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target, form: Form, tmp_path: Path) -> None:
+    run(target, form, tmp_path / "root", dies=True)
+    holds_all_once(target, form, tmp_path / "root")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "form"), CASES if LONG else [(kind, one.forms[-1]) for kind, one in KINDS.items()])
+def test_killed_between_the_commit_of_the_target_and_ours(kind: str, form: Form, tmp_path: Path) -> None:
+    text, root = f"{kind}:{tmp_path / 'target'}", tmp_path / "root"
+    command = [sys.executable, "-m", "tests.children.included_sink", text, form, str(root)]
+    child = Child([*command, "3"], tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "paused")
+    child.kill()
+    child = Child(command, tmp_path / "log", cwd=ROOT)
+    child.wait_for(lambda event: event["event"] == "done")
+    child.finish()
+    holds_all_once(target_of(text), form, root)
+
+
+@pytest.mark.parametrize(("target", "form"), CASES, indirect=["target"])
+def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
+    """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
+    first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()
+
+    def both(rows: pa.Table, delivery: DeliveryId) -> None:
+        came.append((rows, delivery))
+        for sink in (first, second) if len(came) % 2 else (second, first):
+            sink(rows, delivery)
+
+    job().standalone(checkpoint=tmp_path / "root", sink=both).run(sample(6, 60), drain=True)
+    for rows, delivery in came[::2]:
+        first(rows, delivery)
+    holds_all_once(target, form, tmp_path / "root")
