@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
-from tidestate.operators.describe.sinks import Sinks, SparkSink
+from tidestate.operators.describe.sinks import Sinks, SparkSinks
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.statestore.errors import UsageError
 
@@ -56,8 +56,8 @@ class Chain(Runnable, frozen=True):
         *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        late_sink: SparkSink | None = None,
+        sink: SparkSinks | None = None,
+        late_sink: SparkSinks | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,

@@ -18,7 +18,7 @@ from tidestate.operators.describe.given_sides import given_ctis
 from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_renames
 from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
-from tidestate.operators.describe.sinks import ArrowSink, Sinks, SparkSink
+from tidestate.operators.describe.sinks import ArrowSinks, Sinks, SparkSinks
 from tidestate.operators.progress.cti_settings import Settings
 from tidestate.operators.progress.watermarks import (
     BufferProgress,
@@ -106,8 +106,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        late_sink: SparkSink | None = None,
+        sink: SparkSinks | None = None,
+        late_sink: SparkSinks | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
@@ -171,8 +171,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
-        sink: ArrowSink | None = None,
-        late_sink: ArrowSink | None = None,
+        sink: ArrowSinks | None = None,
+        late_sink: ArrowSinks | None = None,
         partitions: int | None = None,
         policy: Policy | None = None,
         time_zone: str | None = None,
@@ -269,8 +269,8 @@ class Sided(Runnable, frozen=True):
         *streams: DataFrame,
         checkpoint: str | PathLike[str],
         store: StoreConfig | None = None,
-        sink: SparkSink | None = None,
-        late_sink: SparkSink | None = None,
+        sink: SparkSinks | None = None,
+        late_sink: SparkSinks | None = None,
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -19,12 +19,17 @@ _P = TypeVar("_P")
 Sink = Callable[[_P, DeliveryId], bool | None]
 """Called with rows of one checkpoint and the identity of this delivery. False, or `Refused`, is a refusal: the sink
 has not taken them, and they are offered again. Any other error ends the job. A sink may have a method ``ready()``;
-while that refuses, no input is processed and nothing is offered.
+while that refuses, no input is processed and nothing is offered. Its attribute ``behind``, a number, is how many
+checkpoints it may be behind instead.
 """
 ArrowSink = Sink[pa.Table]
 """A sink that takes tables."""
+ArrowSinks = ArrowSink | Sequence[ArrowSink]
+"""One, or several."""
 SparkSink = Callable[["DataFrame", DeliveryId], bool | None]
 """A sink that takes DataFrames of Spark."""
+SparkSinks = SparkSink | Sequence[SparkSink]
+"""One, or several."""
 
 
 class Refused(Exception):
@@ -33,21 +38,48 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Sinks(Generic[_P]):
-    """The sinks of a job. Raises `UsageError` for one that is not callable, or whose ``ready`` is not."""
+    """The sinks of a job, one or several of each kind of rows. Raises `UsageError` for one that is not callable,
+    whose ``ready`` is not, or whose ``behind`` is no number.
+    """
 
-    panes: Sink[_P] | None = None
-    late: Sink[_P] | None = None
+    panes: Sink[_P] | Sequence[Sink[_P]] | None = None
+    late: Sink[_P] | Sequence[Sink[_P]] | None = None
 
     def __post_init__(self) -> None:
-        for sink in self.each.values():
+        for sink in (one for several in self.each.values() for one in several):
             if not callable(sink) or not callable(getattr(sink, "ready", callable)):
                 raise UsageError("a sink is a function, and its ready() one too", code="sink", found=repr(sink))
+            if not isinstance(may_be_behind(sink), int) or may_be_behind(sink) < 0:
+                raise UsageError(
+                    "behind is the number of checkpoints that a sink may be behind",
+                    code="sink",
+                    found=may_be_behind(sink),
+                )
 
     @property
-    def each(self) -> dict[OutputKind, Sink[_P]]:
+    def each(self) -> dict[OutputKind, tuple[Sink[_P], ...]]:
         """The sinks that there are."""
-        given: dict[OutputKind, Sink[_P] | None] = {"panes": self.panes, "late": self.late}
-        return {kind: sink for kind, sink in given.items() if sink is not None}
+        given: dict[OutputKind, tuple[Sink[_P], ...]] = {"panes": _several(self.panes), "late": _several(self.late)}
+        return {kind: sinks for kind, sinks in given.items() if sinks}
+
+
+def _several(given: Sink[_P] | Sequence[Sink[_P]] | None) -> tuple[Sink[_P], ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) and not callable(given) else (given,)  # type: ignore[arg-type]
+
+
+def may_be_behind(sink: Sink[Any]) -> int:
+    """How many checkpoints a sink may be behind, before it holds the intake."""
+    found: int = getattr(sink, "behind", 0)
+    return found
+
+
+def name_of(sink: Sink[Any]) -> str:
+    """A sink as logs and metrics name it."""
+    kind = type(sink)
+    named: str = getattr(sink, "__qualname__", kind.__qualname__)
+    return str(sink) if "__str__" in vars(kind) else named
 
 
 def is_ready(sink: Sink[Any]) -> bool:

@@ -23,6 +23,7 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.partition import Round, with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.plan.classify import Classified, Intake, classify, nothing_classified
@@ -94,7 +95,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
         self._driver = Driver(job, InProcess())
         self._driver.begin()
         self._standing = self._durable()
-        self._ready = [output for output in self._driver.outstanding("panes") if output.panes]
+        self._ready = [output for output in outstanding(self._job, self._job.delivered.panes) if output.panes]
         self._open = OpenPartitions()
 
     @abstractmethod

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidestate.operators.describe.runs import Batch, several
-from tidestate.operators.describe.sinks import ArrowSink, Sinks
+from tidestate.operators.describe.sinks import ArrowSinks, Sinks
 from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.recovery.log.checkpoint import now_us
@@ -16,12 +16,12 @@ from tidestate.recovery.log.checkpoint import now_us
 def run_operator(
     operator: EmbeddedOperator[Any],
     batches: Batch | Iterable[Batch],
-    sink: ArrowSink,
+    sink: ArrowSinks,
     *,
     clock: Callable[[], int] = now_us,
     wait: Callable[[float], None] = time.sleep,
     drain: bool = False,
-    late_sink: ArrowSink | None = None,
+    late_sink: ArrowSinks | None = None,
     timeout_s: float | None = PATIENCE_S,
 ) -> None:
     """Process every batch and give every pane to ``sink``, in order, at least once each under the same id; and the

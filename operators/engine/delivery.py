@@ -111,6 +111,11 @@ class Offers:
 
         self._until(offered, f"the sink refuses {delivery}", wait)
 
+    def attempt(self, sink: Sink[_P], read: Callable[[], _P], delivery: Delivery) -> bool:
+        """Whether the sink accepts them now. Raises what it raises."""
+        self._check()
+        return self._called(lambda: is_ready(sink) and accepts(lambda: sink(read(), delivery.id)))
+
     def hold(self, sinks: Iterable[Sink[Any]], wait: Callable[[float], None] = time.sleep) -> None:
         """Returns when all ``sinks`` are ready; for the intake. Else as `offer`."""
         sinks = list(sinks)

@@ -6,7 +6,7 @@ loop over tables, a test, or calls of an embedded operator. The order is always 
 1. a round is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest
 3. it is logged, with warnings of rejected rows
-4. panes and late rows go to their sinks, oldest first; while one refuses, the driver waits
+4. panes and late rows go to their sinks, oldest first; while one refuses that may not be behind, the driver waits
 5. what a sink has accepted is acknowledged with the next manifest, or at the `end`
 
 Before 1 the driver waits until the sinks are ready.
@@ -25,8 +25,9 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, deliveries, read_rows
+from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, read_rows
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.lanes import Lanes
 from tidestate.operators.engine.level import without_input
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.phases import Stopwatch, round_times
@@ -36,8 +37,7 @@ from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.rounds import Progress, skip_idle_time
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import CheckpointKind, Manifest, OutputKind
-from tidestate.recovery.log.outputs import Output, output_of
+from tidestate.recovery.log.manifest import CheckpointKind, Manifest
 from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore.errors import TidestateError, invariant
 
@@ -93,11 +93,11 @@ class Driver(Generic[B, _P]):
         still: Callable[[], bool] = lambda: True,
     ) -> None:
         self.job, self._engine, self._wait = job, engine, wait
-        self._sinks: Sinks[_P] = sinks or Sinks()
-        job.parallel, job.late_sink = engine.parallel, self._sinks.late is not None
+        job.parallel = engine.parallel
         self.lock = threading.Lock()
         self._watch = Stopwatch()
         self.offers = offers = Offers(job.check_newest)
+        self._lanes = self._by_hand = Lanes(job, engine.read, offers, sinks or Sinks())
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
@@ -174,9 +174,10 @@ class Driver(Generic[B, _P]):
 
     def advance(self, clock_us: int) -> None:
         """Advance the clock without input. Publishes a checkpoint if something is due, or a watermark moves that the
-        clock alone would not restore after a restart; see `GraphRound.keeps`. Does nothing while a sink is not ready.
+        clock alone would not restore after a restart; see `GraphRound.keeps`. Does nothing while a sink is not ready;
+        one that may be behind is offered what it lacks.
         """
-        if not self.offers.ready(self._sinks.each.values()):
+        if not self._lanes.ready():
             return
         head, round_ = self.head, self._round(clock_us)
         after = round_.after({})
@@ -221,43 +222,30 @@ class Driver(Generic[B, _P]):
     @property
     def waits(self) -> SinkWaits:
         """How this run has waited for its sinks, and what is not delivered."""
-        job = self.job
-        had = min((job.delivered.up_to(kind) for kind in self._sinks.each), default=job.head.id)
-        return SinkWaits(self.offers.waiting_since_us, self.offers.waited_us, job.head.id - had)
+        return self._lanes.waits()
 
     def hold(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
         """Wait until the sinks, by default those of the job, are ready to take more. Raises `UsageError` if the input
         has ended.
         """
         self.job.check_open()
-        self.offers.hold((sinks or self._sinks).each.values(), wait or self._wait)
+        self._to(sinks).hold(wait or self._wait)
 
     def deliver(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
-        """Offer the sinks, by default those of the job, all that is outstanding, the newest checkpoint included.
+        """Offer the sinks, by default those of the job, all that is outstanding, see `Lanes.deliver`.
 
         Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
         `FencedError` if a newer run or a reset has published meanwhile: its line may not have these rows.
         """
-        job, each = self.job, (sinks or self._sinks).each
-        job.late_sink = job.late_sink or "late" in each
-        for output in self.outstanding(*each):
-            for kind, sink in each.items():
-                if output.id > job.delivered.up_to(kind):
-                    invariant(output.id <= job.head.id, "what is delivered is published", id=output.id)
-                    due = deliveries(kind, output, job.graph.plans)
-                    for one in due:
-                        rows = self._engine.read(job.checkpoint, one)
-                        self.offers.offer(sink, rows, one, wait or self._wait)
-                    job.mark_delivered(output.id, kind, any_rows=bool(due))
+        self._to(sinks).deliver(wait or self._wait)
 
-    def outstanding(self, *kinds: OutputKind) -> Iterator[Output]:
-        """Outputs of which a sink has not accepted all of these, oldest first; also those without any."""
-        job, head = self.job, self.job.head
-        had = min((job.delivered.up_to(kind) for kind in kinds), default=head.id)
-        if had < head.id - 1:
-            yield from job.checkpoint.outputs(had + 1, head.id - 1)
-        if had < head.id:
-            yield output_of(head)
+    def _to(self, sinks: Sinks[_P] | None) -> Lanes[_P]:
+        """The lanes to the sinks of the job, or to those that a caller delivers to by hand."""
+        if sinks is None:
+            return self._lanes
+        if sinks is not self._by_hand.sinks:
+            self._by_hand = Lanes(self.job, self._engine.read, self.offers, sinks)
+        return self._by_hand
 
     def rows(self, manifest: Manifest | None) -> pa.Table:
         """The panes of a checkpoint of this job as a table; empty without one."""

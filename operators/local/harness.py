@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
-from tidestate.operators.describe.sinks import ArrowSink, Sinks
+from tidestate.operators.describe.sinks import ArrowSinks, Sinks
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
@@ -54,8 +54,8 @@ class Harness:
         folder: str | os.PathLike[str] | None = None,
         partitions: int | None = None,
         generate: bool = True,
-        sink: ArrowSink | None = None,
-        late_sink: ArrowSink | None = None,
+        sink: ArrowSinks | None = None,
+        late_sink: ArrowSinks | None = None,
         time_zone: str | None = None,
     ) -> None:
         self._description, self._partitions, self._time_zone = description, partitions, time_zone

@@ -42,12 +42,14 @@ class Metrics(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class SinkWaits:
     """How a run has waited for sinks. ``since_us``: since when one refuses, None if none does; ``total_us``: how long
-    they have refused in this run; ``checkpoints``: how many have output that a sink has yet to accept, at most.
+    they have refused in this run; ``checkpoints``: how many have output that a sink has yet to accept, at most;
+    ``behind``: of each sink its name, what it gets (``panes`` or ``late``), and how many these are.
     """
 
     since_us: int | None
     total_us: int
     checkpoints: int
+    behind: tuple[tuple[str, str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,8 @@ def _sinks(waits: SinkWaits) -> Iterator[tuple[str, str, str, list[Sample]]]:
     yield "sink_waiting", "gauge", "Whether the intake waits for a sink.", [({}, int(waits.since_us is not None))]
     yield "sink_waited_seconds_total", "counter", "Time that the intake waited for sinks.", _alone(waits.total_us)
     yield "undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", [({}, waits.checkpoints)]
+    by_sink: list[Sample] = [({"sink": name, "rows": kind}, found) for name, kind, found in waits.behind]
+    yield "sink_behind_checkpoints", "gauge", "Checkpoints that wait for this sink.", by_sink
 
 
 def _by_class(counters: Mapping[str, int]) -> list[Sample]:

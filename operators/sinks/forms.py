@@ -6,7 +6,7 @@
 | ``changelog`` | the same rows with ``change`` in place of ``kind``: insert, update_before, update_after, delete |
 | ``upsert`` | of each window and key the newest pane, and which of them are gone |
 
-A row is a change to the one that has the same identity, the window and the key. The rows of one identity are in order,
+A row changes the one that has the same identity, the window and the key. The rows of one identity are in order,
 and so are those of one call after those of the call before.
 """
 
@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.lists import flat
 
 Form = Literal["append", "upsert", "changelog"]
 CHANGE = "change"
@@ -80,8 +81,8 @@ def _net(rows: pa.Table, by: Sequence[str]) -> Formed:
 def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """A retraction and the pane that follows it are an update; panes have numbers, and the first is an insert."""
     groups = _numbered(rows, by).group_by(list(by), use_threads=False).aggregate([(_ROW, "list")])
-    order = pc.list_flatten(groups[f"{_ROW}_list"]).to_numpy()
-    ends = np.cumsum(pc.list_value_length(groups[f"{_ROW}_list"]).to_numpy())
+    numbers, group = flat(groups[f"{_ROW}_list"])
+    order, ends = numbers.to_numpy(), np.flatnonzero(np.diff(group, append=-1)) + 1
     retracted, begins, closes = _retracted(rows)[order], np.zeros(len(order), bool), np.zeros(len(order), bool)
     begins[ends[:-1]], closes[ends - 1] = True, True
     begins[:1] = True
@@ -89,7 +90,9 @@ def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     after = ~retracted & ~begins & np.roll(retracted, 1)
     later = rows[_PANE].to_numpy()[order] > 0 if _PANE in rows.column_names else np.zeros(len(order), bool)
     change = np.empty(len(order), object)
-    change[order] = np.select([before, retracted, after | later], ["update_before", "delete", "update_after"], "insert")
+    change[order] = np.select(
+        [before, retracted, after | later], ["update_before", "delete", "update_after"], "insert"
+    )
     return _without_kind(rows).append_column(CHANGE, pa.array(change, pa.string()))
 
 

@@ -31,6 +31,7 @@ class IncludedSink(ABC):
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
+
     def __init__(self, changes: Form, key: str | Sequence[str], behind: int) -> None:
         if changes not in self.forms:
             raise UsageError(

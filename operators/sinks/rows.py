@@ -1,4 +1,4 @@
-"""The door of the sinks that are included: rows as a runner gives them, as tables of plain types, one after the other."""
+"""The door of the sinks that are included: rows of any runner, as tables of plain types, one after the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tables_of(rows: Rows) -> Tables:
 
 
 def packed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each batch as the bytes of an Arrow stream, which a driver can take one after the other; runs in Spark's tasks."""
+    """Each batch as the bytes of an Arrow stream, for a driver to take one after the other; runs in Spark's tasks."""
     for batch in batches:
         if batch.num_rows:
             into = pa.BufferOutputStream()

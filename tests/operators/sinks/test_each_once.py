@@ -1,4 +1,4 @@
-"""Every pane is in the target once, in each form: repeated, killed between the target's commit and ours, overtaken."""
+"""Every pane is in the target once, in each form: repeated, killed between both commits, overtaken."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from tests.helpers.spark_inputs import batch, job, sample
+from tests.helpers.spark_inputs import job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
 from tidestate.operators import Harness, Windowed
@@ -71,7 +71,7 @@ def test_rows_without_a_kind_are_inserts() -> None:
 
 
 def test_a_row_is_known_by_columns_that_are_there_and_not_null() -> None:
-    with pytest.raises(UsageError, match="sink-key.*missing"):
+    with pytest.raises(UsageError, match=r"sink-key.*missing"):
         identity(PANES.schema, ["other"])
     with pytest.raises(UsageError, match="sink-key"):
         identity(PANES.schema, [])

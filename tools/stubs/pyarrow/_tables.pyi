@@ -149,3 +149,7 @@ def table(
     schema: Schema | None = None,
     metadata: Metadata | None = None,
 ) -> Table: ...
+
+class RecordBatchReader:
+    @staticmethod
+    def from_batches(schema: Schema, batches: Iterable[RecordBatch]) -> RecordBatchReader: ...

@@ -1,0 +1,182 @@
+"""Lanes: each sink of a job has one, which knows how far the sink has come in this run.
+
+A sink that refuses holds the intake, unless it may be behind: then its output waits in files of the root, which no
+collection takes, and it is asked again later. A job that restarts goes on from what all of its sinks have accepted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from tidestate.operators.describe.sinks import Sink, Sinks, may_be_behind, name_of
+from tidestate.operators.engine.delivery import LONGEST_PAUSE_S, PAUSE_S, Delivery, Offers, deliveries
+from tidestate.operators.engine.job import Job
+from tidestate.operators.progress.figures import SinkWaits
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest, OutputKind
+from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.statestore.errors import invariant
+
+log = logging.getLogger("tidestate")
+
+_P = TypeVar("_P")
+REST = 9
+"""A sink that is behind is left alone for so many times as long as its refusal took: the job has nine tenths."""
+
+
+@dataclass
+class Lane(Generic[_P]):
+    """A sink of these rows, which has accepted everything up to checkpoint ``had``, and ``parts`` of the next one."""
+
+    kind: OutputKind
+    sink: Sink[_P]
+    behind: int
+    had: int
+    parts: set[DeliveryId] = field(default_factory=set)
+    late: bool = False
+    """Whether it was refused, and is behind."""
+    _pause_s: float = PAUSE_S
+    _asked_again_s: float = 0.0
+
+    def due(self, head: Manifest) -> int:
+        """Up to which checkpoint it has to accept everything, before more is processed."""
+        return head.id if head.drained else head.id - self.behind
+
+    def full(self, head: Manifest) -> bool:
+        """Whether it can be no further behind."""
+        return head.id - self.had >= self.behind
+
+    def lags(self, head: Manifest) -> bool:
+        """Whether it has something to accept, and has had its rest."""
+        return self.had < head.id and time.monotonic() >= self._asked_again_s
+
+    def refused(self, took_s: float) -> None:
+        """Leave it alone for a while."""
+        self._asked_again_s = time.monotonic() + max(self._pause_s, REST * took_s)
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        if not self.late:
+            self.late = True
+            log.warning(
+                "%s refuses: it falls behind, by up to %d checkpoints, and input is processed",
+                name_of(self.sink),
+                self.behind,
+            )
+
+    def accepted(self, output: Output, head: Manifest) -> None:
+        """All of this."""
+        self.had, self.parts, self._pause_s, self._asked_again_s = output.id, set(), PAUSE_S, 0.0
+        if self.late and self.had == head.id:
+            self.late = False
+            log.warning("%s is no longer behind", name_of(self.sink))
+
+
+class Lanes(Generic[_P]):
+    """All lanes of a job. ``read`` reads what is offered."""
+
+    def __init__(
+        self, job: Job, read: Callable[[Checkpoint, Delivery], _P], offers: Offers, sinks: Sinks[_P]
+    ) -> None:
+        self.sinks, self._job, self._offers, self._read = sinks, job, offers, read
+        self._each = [
+            Lane(kind, sink, may_be_behind(sink), job.delivered.up_to(kind))
+            for kind, several in sinks.each.items()
+            for sink in several
+        ]
+        job.late_sink = job.late_sink or "late" in sinks.each
+
+    def hold(self, wait: Callable[[float], None]) -> None:
+        """Wait until all sinks that can be no further behind are ready to take more."""
+        self._offers.hold(self._full(), wait)
+
+    def ready(self) -> bool:
+        """Whether they are ready now. Sinks that are behind are offered what they lack first."""
+        self.catch_up()
+        return self._offers.ready(self._full())
+
+    def deliver(self, wait: Callable[[float], None]) -> None:
+        """Offer all that is outstanding, the newest checkpoint included; wait for sinks until they are no further
+        behind than they may be, and after a drain until they have everything.
+        """
+        head, lanes = self._job.head, self._known()
+        held = [lane for lane in lanes if lane.had < lane.due(head)]
+        for output in outstanding(self._job, min((lane.had for lane in held), default=head.id)):
+            rows: dict[DeliveryId, _P] = {}
+            for lane in held:
+                if lane.had < output.id <= lane.due(head):
+                    self._hand_over(lane, output, self._offered(lane, rows, wait))
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Offer sinks that are behind what they lack, until they refuse; does not wait."""
+        head = self._job.head
+        for lane in self._known():
+            if lane.lags(head):
+                for output in outstanding(self._job, lane.had):
+                    if not self._hand_over(lane, output, self._attempted(lane)):
+                        break
+
+    def waits(self) -> SinkWaits:
+        """How this run has waited for its sinks, and what is not delivered to each."""
+        head, lanes = self._job.head.id, self._known()
+        behind = tuple((name_of(lane.sink), lane.kind, head - lane.had) for lane in lanes)
+        most = max((found for _, _, found in behind), default=0)
+        return SinkWaits(self._offers.waiting_since_us, self._offers.waited_us, most, behind)
+
+    def _full(self) -> list[Sink[_P]]:
+        return [lane.sink for lane in self._known() if lane.full(self._job.head)]
+
+    def _known(self) -> list[Lane[_P]]:
+        """The lanes; what was acknowledged by hand, or withheld, they have."""
+        for lane in self._each:
+            lane.had = max(lane.had, self._job.delivered.up_to(lane.kind))
+        return self._each
+
+    def _hand_over(self, lane: Lane[_P], output: Output, offer: Callable[[Delivery], bool]) -> bool:
+        """Offer what a sink lacks of an output; False once it is refused."""
+        job, head = self._job, self._job.head
+        invariant(output.id <= head.id, "what is delivered is published", id=output.id)
+        due = deliveries(lane.kind, output, job.graph.plans)
+        for one in due:
+            if one.id not in lane.parts:
+                if not offer(one):
+                    return False
+                lane.parts.add(one.id)
+        lane.accepted(output, head)
+        least = min(other.had for other in self._each if other.kind == lane.kind)
+        if least > job.delivered.up_to(lane.kind):
+            job.mark_delivered(least, lane.kind, any_rows=bool(due))
+        return True
+
+    def _offered(
+        self, lane: Lane[_P], rows: dict[DeliveryId, _P], wait: Callable[[float], None]
+    ) -> Callable[[Delivery], bool]:
+        def offer(one: Delivery) -> bool:
+            if one.id not in rows:  # several sinks get the same
+                rows[one.id] = self._read(self._job.checkpoint, one)
+            self._offers.offer(lane.sink, rows[one.id], one, wait)
+            return True
+
+        return offer
+
+    def _attempted(self, lane: Lane[_P]) -> Callable[[Delivery], bool]:
+        def attempt(one: Delivery) -> bool:
+            began = time.monotonic()
+            found = self._offers.attempt(lane.sink, lambda: self._read(self._job.checkpoint, one), one)
+            if not found:
+                lane.refused(time.monotonic() - began)
+            return found
+
+        return attempt
+
+
+def outstanding(job: Job, had: int) -> Iterator[Output]:
+    """The outputs after checkpoint ``had``, oldest first; also those without any rows."""
+    head = job.head
+    if had < head.id - 1:
+        yield from job.checkpoint.outputs(had + 1, head.id - 1)
+    if had < head.id:
+        yield output_of(head)
