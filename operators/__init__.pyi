@@ -86,6 +86,7 @@ from tidestate.operators.progress.generators import max_event_time as max_event_
 from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
 from tidestate.operators.sinks.delta import DeltaSink as DeltaSink
 from tidestate.operators.sinks.parquet import ParquetSink as ParquetSink
+from tidestate.operators.sinks.postgres import PostgresSink as PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
 from tidestate.recovery.start.policy import Policy as Policy

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import DeltaSink, ParquetSink
+from tidestate.operators import DeltaSink, ParquetSink, PostgresSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -61,7 +61,26 @@ class InDelta(Target):
         return pa.table(deltalake.DeltaTable(self.place).to_pyarrow_table())
 
 
-KINDS: dict[str, type[Target]] = {"parquet": InParquet, "delta": InDelta}
+class InPostgres(Target):
+    """``URI#TABLE``."""
+
+    def _parts(self) -> tuple[str, str]:
+        uri, _, table = self.place.partition("#")
+        return uri, table
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return PostgresSink(*self._parts(), changes=form, key=KEY, **more)
+
+    def table(self) -> pa.Table:
+        from adbc_driver_postgresql import dbapi
+
+        uri, table = self._parts()
+        with dbapi.connect(uri) as connection, connection.cursor() as cursor:
+            cursor.execute(f'SELECT * FROM "{table}"')
+            return cursor.fetch_arrow_table()
+
+
+KINDS: dict[str, type[Target]] = {"parquet": InParquet, "delta": InDelta, "postgres": InPostgres}
 CASES: list[tuple[str, Form]] = [(name, form) for name, kind in KINDS.items() for form in kind.forms]
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
+from tests.servers.postgres import PROGRAMS, WHY_NOT, Postgres
 from tidestate.operators import DeliveryId
 from tidestate.operators.sinks.forms import Form
 from tools.demo.child import Child
@@ -41,12 +45,31 @@ def run(target: Target, form: Form, root: Path, *, dies: bool = False) -> None:
     assert len(seen) > 3 or not dies
 
 
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    if not PROGRAMS:
+        pytest.skip(WHY_NOT)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server = Postgres(Path(folder))
+        yield server
+        server.close()
+
+
 @pytest.fixture
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    return target_of(f"{request.param}:{tmp_path / 'target'}")
+def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new place for a sink of this kind."""
+    if kind == "postgres":
+        return f"postgres:{request.getfixturevalue('postgres').uri}#{uuid.uuid4().hex}"
+    return f"{kind}:{tmp_path / 'target'}"
 
 
-@pytest.mark.parametrize(("target", "form"), CASES, indirect=["target"])
+@pytest.fixture
+def target(place: str) -> Target:
+    return target_of(place)
+
+
+@pytest.mark.parametrize(("kind", "form"), CASES)
 def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target, form: Form, tmp_path: Path) -> None:
     run(target, form, tmp_path / "root", dies=True)
     holds_all_once(target, form, tmp_path / "root")
@@ -54,19 +77,19 @@ def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "form"), CASES if LONG else [(kind, one.forms[-1]) for kind, one in KINDS.items()])
-def test_killed_between_the_commit_of_the_target_and_ours(kind: str, form: Form, tmp_path: Path) -> None:
-    text, root = f"{kind}:{tmp_path / 'target'}", tmp_path / "root"
-    command = [sys.executable, "-m", "tests.children.included_sink", text, form, str(root)]
+def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    command = [sys.executable, "-m", "tests.children.included_sink", place, form, str(root)]
     child = Child([*command, "3"], tmp_path / "log", cwd=ROOT)
     child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
     child = Child(command, tmp_path / "log", cwd=ROOT)
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
-    holds_all_once(target_of(text), form, root)
+    holds_all_once(target_of(place), form, root)
 
 
-@pytest.mark.parametrize(("target", "form"), CASES, indirect=["target"])
+@pytest.mark.parametrize(("kind", "form"), CASES)
 def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
     """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
     first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()

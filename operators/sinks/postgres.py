@@ -1,0 +1,125 @@
+"""A table of PostgreSQL, by the driver of Arrow's ADBC, which copies batches without a Python object a value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from tidestate.operators.describe.runnable import root_text
+from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.packages import package
+from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.recovery.log.outputs import DeliveryId
+
+DELIVERIES = "tidestate_deliveries"
+"""The table that remembers, next to the table of the rows."""
+_ROWS, _GONE = "tidestate_rows", "tidestate_gone"
+_PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
+"""States of SQL that pass: connection, deadlock, resources, locks, shutdown, system; a table that was just made."""
+
+
+class PostgresSink(IncludedSink):
+    """Writes each delivery to a table in one transaction, with its id in the table ``tidestate_deliveries``: each
+    row is there once.
+
+    ``uri`` is as in ``postgresql://user@host/database``, ``table`` may have a schema before a point. A table that is
+    not there is made; for the form ``upsert`` (the default) its primary key is window and key, and one of your own
+    needs a unique constraint on these columns. Values are cast to the types of its columns. On Spark the rows pass
+    through the driver, a partition at a time.
+    """
+
+    def __init__(
+        self, uri: str, table: str, *, changes: Form = "upsert", key: str | Sequence[str] = (), behind: int = 0
+    ) -> None:
+        super().__init__(changes, key, behind)
+        self._uri, self._table = uri, table
+        schema, _, self._name = table.rpartition(".")
+        self._schema = schema or None
+
+    def __str__(self) -> str:
+        return f"PostgresSink({root_text(self._uri)!r}, {self._table!r})"
+
+    def store(self, rows: Rows, delivery: DeliveryId) -> None:
+        driver = package("adbc_driver_postgresql.dbapi", "postgres")
+        # What is not committed is gone when the connection is closed.
+        with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '10s'")  # an older self may stand still in its transaction
+            if not self._remember(cursor, delivery):
+                return
+            tables = tables_of(rows)
+            by = self.by(tables.schema)
+            if not _one(cursor, "SELECT to_regclass($1)::text", (self._place(self._name),)):
+                self._make(cursor, self.schema(tables.schema), by)
+            for table in tables.each:
+                found = self.formed(table)
+                if found.gone is not None:
+                    self._delete(cursor, found.gone)
+                self._insert(cursor, found.rows, by)
+            connection.commit()
+
+    def _remember(self, cursor: Any, delivery: DeliveryId) -> bool:
+        """Note the id; False if it is there, or a later one. Another transaction with its run is waited for."""
+        there = self._place(DELIVERIES)
+        cursor.execute(
+            f"CREATE TABLE IF NOT EXISTS {there} (target text, run text, checkpoint bigint NOT NULL, "
+            "PRIMARY KEY (target, run))"
+        )
+        noted = (
+            f"INSERT INTO {there} AS had VALUES ($1, $2, $3) ON CONFLICT (target, run) DO UPDATE "
+            "SET checkpoint = excluded.checkpoint WHERE had.checkpoint < excluded.checkpoint RETURNING checkpoint"
+        )
+        return _one(cursor, noted, (self._name, delivery.run, delivery.checkpoint)) is not None
+
+    def _make(self, cursor: Any, schema: pa.Schema, by: Sequence[str]) -> None:
+        cursor.adbc_ingest(self._name, schema.empty_table(), mode="create", db_schema_name=self._schema)
+        if self.changes == "upsert":
+            cursor.execute(f"ALTER TABLE {self._place(self._name)} ADD PRIMARY KEY ({_names(by)})")
+
+    def _delete(self, cursor: Any, gone: pa.Table) -> None:
+        if gone.num_rows:
+            cursor.adbc_ingest(_GONE, gone, mode="create", temporary=True)
+            same = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in gone.column_names)
+            cursor.execute(f"DELETE FROM {self._place(self._name)} t USING pg_temp.{_GONE} s WHERE {same}")
+            cursor.execute(f"DROP TABLE pg_temp.{_GONE}")
+
+    def _insert(self, cursor: Any, rows: pa.Table, by: Sequence[str]) -> None:
+        if not rows.num_rows:
+            return
+        cursor.adbc_ingest(_ROWS, rows, mode="create", temporary=True)
+        columns, conflict = _names(rows.column_names), ""
+        if self.changes == "upsert":
+            others = [_quoted(name) for name in rows.column_names if name not in by]
+            update = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+            conflict = f" ON CONFLICT ({_names(by)}) DO {update}"
+        cursor.execute(
+            f"INSERT INTO {self._place(self._name)} ({columns}) SELECT {columns} FROM pg_temp.{_ROWS}{conflict}"
+        )
+        cursor.execute(f"DROP TABLE pg_temp.{_ROWS}")
+
+    def _place(self, name: str) -> str:
+        return ".".join(_quoted(one) for one in (self._schema, name) if one)
+
+    def passes(self, error: BaseException) -> bool | None:
+        if type(error).__module__ != "adbc_driver_manager":
+            return None
+        state = getattr(error, "sqlstate", None)
+        return type(error).__name__ == "OperationalError" if state is None else state.startswith(_PASSING)
+
+
+def _one(cursor: Any, statement: str, values: tuple[object, ...]) -> Any:
+    """The one value that it gives, or None."""
+    cursor.execute(statement, values)
+    found = cursor.fetchone()
+    return found[0] if found is not None else None
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(map(_quoted, columns))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
