@@ -85,6 +85,8 @@ from tidestate.operators.progress.generators import fixed as fixed
 from tidestate.operators.progress.generators import max_event_time as max_event_time
 from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
 from tidestate.operators.sinks.delta import DeltaSink as DeltaSink
+from tidestate.operators.sinks.iceberg import IcebergSink as IcebergSink
+from tidestate.operators.sinks.kafka import KafkaSink as KafkaSink
 from tidestate.operators.sinks.parquet import ParquetSink as ParquetSink
 from tidestate.operators.sinks.postgres import PostgresSink as PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint

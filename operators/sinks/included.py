@@ -20,6 +20,8 @@ log = logging.getLogger("tidestate")
 ATTEMPTS = 3
 """How often one offer is tried, before it is refused and offered again later."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0
+PATIENCE_S = 5.0
+"""After so long no further attempt begins."""
 
 
 class IncludedSink(ABC):
@@ -46,10 +48,10 @@ class IncludedSink(ABC):
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it
         will never take; nothing was stored then.
         """
-        from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+        from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
         retrying = Retrying(
-            stop=stop_after_attempt(ATTEMPTS),
+            stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE_S),
             wait=wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S),
             retry=retry_if_exception(lambda error: bool(self.passes(error))),
             reraise=True,

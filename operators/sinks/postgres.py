@@ -17,6 +17,8 @@ from tidestate.recovery.log.outputs import DeliveryId
 
 DELIVERIES = "tidestate_deliveries"
 """The table that remembers, next to the table of the rows."""
+LOCK_S = 10.0
+"""How long another transaction with the same run is waited for."""
 _ROWS, _GONE = "tidestate_rows", "tidestate_gone"
 _PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
 """States of SQL that pass: connection, deadlock, resources, locks, shutdown, system; a table that was just made."""
@@ -47,7 +49,7 @@ class PostgresSink(IncludedSink):
         driver = package("adbc_driver_postgresql.dbapi", "postgres")
         # What is not committed is gone when the connection is closed.
         with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute("SET LOCAL lock_timeout = '10s'")  # an older self may stand still in its transaction
+            cursor.execute(f"SET LOCAL lock_timeout = {int(LOCK_S * 1000)}")  # an older self may stand still in its own
             if not self._remember(cursor, delivery):
                 return
             tables = tables_of(rows)

@@ -4,15 +4,17 @@ hold there, read by other means than ours.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import DeltaSink, ParquetSink, PostgresSink
+from tidestate.operators import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -80,7 +82,78 @@ class InPostgres(Target):
             return cursor.fetch_arrow_table()
 
 
-KINDS: dict[str, type[Target]] = {"parquet": InParquet, "delta": InDelta, "postgres": InPostgres}
+class InKafka(Target):
+    """``SERVERS#TOPIC``."""
+
+    def _parts(self) -> tuple[str, str]:
+        servers, _, topic = self.place.partition("#")
+        return servers, topic
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        return KafkaSink(*self._parts(), changes=form, key=KEY, **more)
+
+    def messages(self, isolation: str = "read_committed") -> list[Any]:
+        import confluent_kafka as kafka
+
+        servers, topic = self._parts()
+        settings = {"bootstrap.servers": servers, "group.id": "tests", "enable.partition.eof": True}
+        consumer = kafka.Consumer({**settings, "isolation.level": isolation, "enable.auto.commit": False})
+        left = {*consumer.list_topics(topic).topics[topic].partitions}
+        consumer.assign([kafka.TopicPartition(topic, one, kafka.OFFSET_BEGINNING) for one in left])
+        found = []
+        while left:
+            message = consumer.poll(30)
+            assert message is not None
+            if message.error() is None:
+                found.append(message)
+            else:
+                assert message.error().code() == kafka.KafkaError._PARTITION_EOF
+                left.discard(message.partition())
+        consumer.close()
+        return found
+
+    def table(self) -> pa.Table:
+        """All messages; of an upsert the newest of each key, as a compacted topic keeps them."""
+        found: dict[Any, Any] = {}
+        for number, message in enumerate(self.messages()):
+            value = message.value()
+            replaces = b"window_start" in message.key() and (value is None or b'"change"' not in value)
+            found[message.key() if replaces else number] = value
+        rows = [json.loads(value) for value in found.values() if value is not None]
+        for row in rows:
+            row |= {name: datetime.fromisoformat(row[name]) for name in ("window_start", "window_end")}
+        return pa.Table.from_pylist(rows)
+
+
+class InIceberg(Target):
+    """``FOLDER``, of a catalogue in SQLite and its tables."""
+
+    def catalog(self) -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        Path(self.place).mkdir(exist_ok=True)
+        uri, warehouse = f"sqlite:///{self.place}/catalog.db", f"file://{self.place}/warehouse"
+        return load_catalog("tests", type="sql", uri=uri, warehouse=warehouse)
+
+    def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
+        self.catalog()
+        uri, warehouse = f"sqlite:///{self.place}/catalog.db", f"file://{self.place}/warehouse"
+        properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
+        return IcebergSink(
+            "flights.panes", catalog="tests", properties=properties, changes=form, key=KEY, **more
+        )
+
+    def table(self) -> pa.Table:
+        return pa.table(self.catalog().load_table("flights.panes").scan().to_arrow())
+
+
+KINDS: dict[str, type[Target]] = {
+    "parquet": InParquet,
+    "delta": InDelta,
+    "postgres": InPostgres,
+    "kafka": InKafka,
+    "iceberg": InIceberg,
+}
 CASES: list[tuple[str, Form]] = [(name, form) for name, kind in KINDS.items() for form in kind.forms]
 
 

@@ -152,4 +152,7 @@ controller.quorum.bootstrap.servers=127.0.0.1:{controller}
 log.dirs={data}
 num.partitions=3
 offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
 """

@@ -6,20 +6,29 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from adbc_driver_postgresql import dbapi
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
+from tests.servers.kafka import BROKER, Broker, UnavailableError, fetched
 from tests.servers.postgres import PROGRAMS, WHY_NOT, Postgres
 from tidestate.operators import DeliveryId
+from tidestate.operators.sinks import included
+from tidestate.operators.sinks import postgres as postgres_sink
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.rows import Tables
 from tools.demo.child import Child
+
+OVERTAKEN = [(kind, form) for kind, form in CASES if LONG or kind != "kafka"]
+"""A producer that is fenced waits for seconds."""
 
 
 class DiedError(Exception):
@@ -56,11 +65,24 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
         server.close()
 
 
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("kafka")
+    try:
+        broker = Broker(fetched(BROKER, folder), folder)
+    except UnavailableError as error:
+        pytest.skip(f"Kafka could not be had from Maven Central: {error}")
+    yield broker
+    broker.stop()
+
+
 @pytest.fixture
 def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new place for a sink of this kind."""
     if kind == "postgres":
         return f"postgres:{request.getfixturevalue('postgres').uri}#{uuid.uuid4().hex}"
+    if kind == "kafka":
+        return f"kafka:{request.getfixturevalue('kafka').servers}#{uuid.uuid4().hex}"
     return f"{kind}:{tmp_path / 'target'}"
 
 
@@ -89,7 +111,11 @@ def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form
     holds_all_once(target_of(place), form, root)
 
 
-@pytest.mark.parametrize(("kind", "form"), CASES)
+WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
+"""There the second one waits for the first."""
+
+
+@pytest.mark.parametrize(("kind", "form"), OVERTAKEN)
 def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
     """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
     first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()
@@ -103,3 +129,53 @@ def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: 
     for rows, delivery in came[::2]:
         first(rows, delivery)
     holds_all_once(target, form, tmp_path / "root")
+
+
+@pytest.mark.parametrize(("kind", "form"), [(kind, KINDS[kind].forms[1]) for kind in WITHOUT_LOCKS])
+def test_an_older_self_that_is_overtaken_in_the_middle_stores_nothing(
+    kind: str, target: Target, form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has found that the id is not there, and reads the rows; then another one stores all of them."""
+    module = import_module(f"tidestate.operators.sinks.{kind}")
+    first, second, overtaken = target.sink(form), target.sink(form), list[DeliveryId]()
+    tables_of, most = module.tables_of, 1 if kind == "kafka" else 3
+
+    def taken(rows: pa.Table, delivery: DeliveryId) -> None:
+        def slow(rows: pa.Table) -> Tables:
+            found = tables_of(rows)
+
+            def each() -> Iterator[pa.Table]:
+                if delivery not in overtaken and len(overtaken) < most:
+                    overtaken.append(delivery)
+                    second(rows, delivery)
+                yield from found.each
+
+            return Tables(found.schema, each())
+
+        monkeypatch.setattr(module, "tables_of", slow)
+        first(rows, delivery)
+
+    job().standalone(checkpoint=tmp_path / "root", sink=taken).run(sample(6, 60), drain=True)
+    assert len(overtaken) == most
+    holds_all_once(target, form, tmp_path / "root")
+
+
+def test_an_older_self_that_stands_still_in_its_transaction_is_waited_for(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, root = target_of(f"postgres:{postgres.uri}#{uuid.uuid4().hex}"), tmp_path / "root"
+    monkeypatch.setattr(postgres_sink, "LOCK_S", 0.2)
+    monkeypatch.setattr(included, "ATTEMPTS", 1)
+    sink, refused = target.sink("upsert"), list[DeliveryId]()
+
+    def taken(rows: pa.Table, delivery: DeliveryId) -> None:
+        if len(refused) < 2:
+            with dbapi.connect(postgres.uri) as older, older.cursor() as cursor:
+                sink._remember(cursor, delivery)
+                refused.append(delivery)
+                sink(rows, delivery)
+        sink(rows, delivery)
+
+    job().standalone(checkpoint=root, sink=taken).run(sample(6, 60), drain=True)
+    assert len({*refused}) == 1, "it was refused, and offered again"
+    holds_all_once(target, "upsert", root)

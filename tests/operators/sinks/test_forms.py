@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -119,6 +120,11 @@ def panes_of(described: Windowed, batches: list[pa.Table]) -> pa.Table:
     return pa.concat_tables([plain_table(one) for one in (*fed, running.finish())])
 
 
+@cache
+def panes_of_sample() -> pa.Table:
+    return panes_of(job(), sample(6, 60))
+
+
 def delivered_in_cuts(whole: pa.Table, form: Form, key: list[str], cuts: list[int]) -> dict[Row, Row]:
     """At any cut: a retraction and its pane may be in different deliveries."""
     state, begin = dict[Row, Row](), 0
@@ -133,7 +139,7 @@ def delivered_in_cuts(whole: pa.Table, form: Form, key: list[str], cuts: list[in
 @pytest.mark.parametrize("form", ["changelog", "upsert"])
 @given(cuts=st.lists(st.integers(1, 40), min_size=1, max_size=6))
 def test_what_stands_is_the_newest_pane_of_each_window(form: Form, cuts: list[int]) -> None:
-    whole = panes_of(job(), sample(6, 60))
+    whole = panes_of_sample()
     assert set(whole["kind"].to_pylist()) == {"emit", "retract"}
     state = delivered_in_cuts(whole, form, ["k"], cuts)
     assert state == replayed(whole, ["k"])

@@ -1,0 +1,92 @@
+"""A table of Apache Iceberg, by the package ``pyiceberg``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tidestate.operators.sinks.forms import Form, formed, newest
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.packages import package
+from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.recovery.log.outputs import DeliveryId
+
+DELIVERED = "tidestate.delivered."
+"""What the property of a table begins with that has the highest checkpoint of a run."""
+DELIVERY = "tidestate.delivery"
+"""The property of a snapshot that has the id of its delivery."""
+_LASTING = ("BadRequestError", "ForbiddenError", "NotInstalledError", "UnauthorizedError", "ValidationError")
+
+
+class IcebergSink(IncludedSink):
+    """Writes each delivery as one commit to an Iceberg table, ``namespace.table``, which is made with the first one.
+
+    The commit sets the property ``tidestate.delivered.<run>`` of the table too, which outlives its snapshots, and its
+    snapshots have the id as ``tidestate.delivery``: each row is there once. ``catalog`` is the name of a catalogue,
+    with the ``properties`` that pyiceberg's configuration does not have.
+
+    The rows pass through the driver and have to fit in its memory, those of an upsert as the newest panes. An upsert
+    finds what it replaces by an expression that names each window and key, which takes seconds from some thousand on.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        catalog: str = "default",
+        properties: Mapping[str, str] | None = None,
+        changes: Form = "append",
+        key: str | Sequence[str] = (),
+        behind: int = 0,
+    ) -> None:
+        super().__init__(changes, key, behind)
+        self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
+
+    def __str__(self) -> str:
+        return f"IcebergSink({self._table!r})"
+
+    def store(self, rows: Rows, delivery: DeliveryId) -> None:
+        tables = tables_of(rows)
+        by, found = self.by(tables.schema), tables.schema.empty_table()
+        table, noted = self._opened(self.schema(tables.schema)), f"{DELIVERED}{delivery.run}"
+        if int(table.properties.get(noted, 0)) >= delivery.checkpoint:
+            return
+        for one in tables.each:
+            found = pa.concat_tables([found, one])
+            found = newest(found, by) if self.changes == "upsert" else found
+        stored = formed(found, self.changes, by)
+        # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        with table.transaction() as changing:
+            changing.set_properties({noted: str(delivery.checkpoint)})
+            self._change(changing, stored.rows, stored.gone, by, {DELIVERY: str(delivery)})
+
+    def _change(
+        self, changing: Any, rows: pa.Table, gone: pa.Table | None, by: Sequence[str], properties: dict[str, str]
+    ) -> None:
+        if gone is None:
+            changing.append(rows, snapshot_properties=properties)
+            return
+        matching = package("pyiceberg.table.upsert_util", "iceberg")
+        named = pa.concat_tables([rows.select(list(by)), gone])
+        matches = matching.create_match_filter(named, list(by))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Delete operation did not match")  # the windows are new
+            changing.overwrite(rows, overwrite_filter=matches, snapshot_properties=properties)
+
+    def _opened(self, schema: pa.Schema) -> Any:
+        """The table as it is now; a commit to it fails if there is another one meanwhile."""
+        catalog = package("pyiceberg.catalog", "iceberg").load_catalog(self._catalog, **self._properties)
+        if not catalog.table_exists(self._table):
+            catalog.create_namespace_if_not_exists(self._table.rpartition(".")[0])
+            return catalog.create_table_if_not_exists(self._table, schema=schema)
+        return catalog.load_table(self._table)
+
+    def passes(self, error: BaseException) -> bool | None:
+        kind = type(error)
+        if kind.__module__.startswith(("pyiceberg", "requests", "sqlalchemy")):
+            return kind.__name__ not in _LASTING
+        return True if isinstance(error, OSError) else None
