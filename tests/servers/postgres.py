@@ -1,4 +1,7 @@
-"""A real PostgreSQL over loopback, where the machine has one: Debian's ``apt-get install postgresql``."""
+"""A real PostgreSQL over loopback, where the machine has one: Debian's ``apt-get install postgresql``.
+
+Import ``postgres`` into a test module.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 WHY_NOT = "there is no PostgreSQL on this machine: apt-get install postgresql"
@@ -74,3 +80,21 @@ class Postgres:
         with dbapi.connect(self.uri) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
+
+    def run(self, statements: str) -> None:
+        from adbc_driver_postgresql import dbapi
+
+        with dbapi.connect(self.uri, autocommit=True) as connection, connection.cursor() as cursor:
+            for one in statements.split(";"):
+                cursor.execute(one)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    if not PROGRAMS:
+        pytest.skip(WHY_NOT)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server = Postgres(Path(folder))
+        yield server
+        server.close()

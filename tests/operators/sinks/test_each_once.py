@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator
 from importlib import import_module
@@ -19,7 +18,8 @@ from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
 from tests.servers.kafka import BROKER, Broker, UnavailableError, fetched
-from tests.servers.postgres import PROGRAMS, WHY_NOT, Postgres
+from tests.servers.postgres import Postgres
+from tests.servers.postgres import postgres as postgres
 from tidestate.operators import DeliveryId
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks import postgres as postgres_sink
@@ -52,17 +52,6 @@ def run(target: Target, form: Form, root: Path, *, dies: bool = False) -> None:
         except DiedError:
             continue
     assert len(seen) > 3 or not dies
-
-
-@pytest.fixture(scope="module")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    if not PROGRAMS:
-        pytest.skip(WHY_NOT)
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        server = Postgres(Path(folder))
-        yield server
-        server.close()
 
 
 @pytest.fixture(scope="module")

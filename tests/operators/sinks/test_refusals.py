@@ -1,0 +1,129 @@
+"""A target that is down holds the intake, one that will never take the rows ends the job, and both say why."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.spark_inputs import job, sample
+from tests.helpers.targets import holds_all_once, target_of
+from tests.servers.postgres import Postgres
+from tests.servers.postgres import postgres as postgres
+from tidestate.operators import (
+    DeliveryId,
+    DeltaSink,
+    IcebergSink,
+    KafkaSink,
+    ParquetSink,
+    PostgresSink,
+    Refused,
+)
+from tidestate.operators.engine import delivery
+from tidestate.operators.sinks import included
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.statestore.errors import UsageError
+
+BATCHES = sample(6, 60)
+ROWS = pa.table({"k": ["a", "b"], "kind": ["emit", "emit"], "n": [1, 2]})
+ONE = DeliveryId("f" * 32, 2)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(included, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(delivery, "PAUSE_S", 0.001)
+    monkeypatch.setattr("tidestate.operators.sinks.kafka.ANSWER_S", 0.2)
+
+
+def test_a_server_that_goes_down_in_a_run_holds_it_until_it_is_back(
+    postgres: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = target_of(f"postgres:{postgres.uri}#down")
+    sink, offers = target.sink("upsert"), 0
+
+    def taken(rows: pa.Table, one: DeliveryId) -> None:
+        nonlocal offers
+        offers += 1
+        if offers == 3:
+            postgres.stop()
+        if offers == 5:
+            postgres.start()
+        sink(rows, one)
+
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        job().standalone(checkpoint=tmp_path / "root", sink=taken).run(BATCHES, drain=True)
+    holds_all_once(target, "upsert", tmp_path / "root")
+    logged = [record.getMessage() for record in caplog.records if "PostgresSink" in record.getMessage()]
+    assert len(logged) == 1, "once, though it was refused more than once"
+    assert "refuses: " in logged[0]
+
+
+DOWN: dict[str, Callable[[Path], IncludedSink]] = {
+    "postgres": lambda _tmp: PostgresSink("postgresql://user:secret@127.0.0.1:1/db", "t", key="k"),
+    "kafka": lambda _tmp: KafkaSink("127.0.0.1:1", "t"),
+    "delta": lambda _tmp: DeltaSink(
+        "s3://bucket/table",
+        storage_options={
+            "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_REGION": "us-east-1",
+            "max_retries": "0",
+        },
+    ),
+    "iceberg": lambda _tmp: IcebergSink("n.t", properties={"type": "rest", "uri": "http://127.0.0.1:1"}),
+}
+
+
+@pytest.mark.parametrize("kind", DOWN)
+def test_what_cannot_be_reached_refuses_and_hides_passwords(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused) as refused:
+        DOWN[kind](tmp_path)(ROWS, ONE)
+    assert "secret" not in str(refused.value)
+
+
+def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path: Path) -> None:
+    other = ROWS.set_column(2, "n", pa.array(["x", "y"]))
+    delta = DeltaSink(tmp_path / "delta")
+    delta(ROWS, ONE)
+    with pytest.raises(UsageError, match=r"nothing of them was stored.*\[sink-target\].*DeltaSink"):
+        delta(other.drop_columns(["k"]), DeliveryId(ONE.run, 3))
+    table = PostgresSink(postgres.uri, "typed", key="k")
+    table(ROWS, ONE)
+    with pytest.raises(UsageError, match=r"\[sink-target\].*PostgresSink"):
+        table(other.append_column("more", pa.array([1, 2])), DeliveryId(ONE.run, 3))
+    assert postgres.rows("SELECT checkpoint FROM tidestate_deliveries WHERE target = 'typed'") == [(2,)]
+
+
+def test_a_table_of_ones_own_is_used_as_it_is(postgres: Postgres, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="sink-target"):
+        postgres_rows(postgres, "CREATE TABLE loose (k text, n int)", PostgresSink(postgres.uri, "loose", key="k"))
+    sink = PostgresSink(postgres.uri, "own.sums", key="k")
+    postgres_rows(postgres, "CREATE SCHEMA own; CREATE TABLE own.sums (k text PRIMARY KEY, n numeric, note text)", sink)
+    assert sorted(postgres.rows("SELECT k, n::int, note FROM own.sums")) == [("a", 1, None), ("b", 2, None)]
+    assert postgres.rows("SELECT checkpoint FROM own.tidestate_deliveries") == [(2,)]
+
+
+def postgres_rows(server: Postgres, statement: str, sink: PostgresSink) -> None:
+    server.run(statement)
+    sink(ROWS, ONE)
+
+
+def test_a_form_that_a_sink_has_not_and_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"sink-form.*forms=\['append', 'changelog'\]"):
+        ParquetSink("/tmp/never", changes="upsert")
+    for sink, module, extra in (
+        (DeltaSink("/tmp/never"), "deltalake", "delta"),
+        (PostgresSink("postgresql://", "t"), "adbc_driver_postgresql.dbapi", "postgres"),
+        (KafkaSink("", "t"), "confluent_kafka", "kafka"),
+        (IcebergSink("n.t"), "pyiceberg.catalog", "iceberg"),
+    ):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(UsageError, match=rf"\[sink-package\]|tidestate\[{extra}\]"):
+            sink(ROWS, ONE)  # type: ignore[operator]
