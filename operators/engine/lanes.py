@@ -24,7 +24,7 @@ from tidestate.statestore.errors import invariant
 log = logging.getLogger("tidestate")
 
 _P = TypeVar("_P")
-REST = 9
+LEFT_ALONE = 9
 """A sink that is behind is left alone for so many times as long as its refusal took: the job has nine tenths."""
 
 
@@ -56,7 +56,7 @@ class Lane(Generic[_P]):
 
     def refused(self, took_s: float) -> None:
         """Leave it alone for a while."""
-        self._asked_again_s = time.monotonic() + max(self._pause_s, REST * took_s)
+        self._asked_again_s = time.monotonic() + max(self._pause_s, LEFT_ALONE * took_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         if not self.late:
             self.late = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidestate.operators.describe.runnable import root_text
-from tidestate.operators.sinks.forms import Form, formed, newest
+from tidestate.operators.sinks.forms import Form, formed, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
@@ -90,7 +90,7 @@ class DeltaSink(IncludedSink):
     def _merge(self, lake: Any, table: Any, tables: Tables, made: Any) -> None:
         by, held = self.by(tables.schema), tables.schema.empty_table()
         for one in tables.each:
-            held = newest(pa.concat_tables([held, one]), by)
+            held = newest_rows(pa.concat_tables([held, one]), by)
         net = formed(held, "upsert", by)
         if table is None:
             self._write(lake, None, net.rows, made)

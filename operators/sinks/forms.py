@@ -66,14 +66,14 @@ def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
     return Formed(_changelog(rows, by)) if form == "changelog" else _net(rows, by)
 
 
-def newest(rows: pa.Table, by: Sequence[str]) -> pa.Table:
+def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """The last row of each identity: all that an upsert needs of them."""
     last = _numbered(rows, by).group_by(list(by)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
     return rows.take(pa.array(np.sort(last.to_numpy())))
 
 
 def _net(rows: pa.Table, by: Sequence[str]) -> Formed:
-    found = newest(rows, by)
+    found = newest_rows(rows, by)
     gone = _retracted(found)
     return Formed(_without_kind(found.filter(pa.array(~gone))), found.filter(pa.array(gone)).select(list(by)))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.sinks.forms import Form, formed, newest
+from tidestate.operators.sinks.forms import Form, formed, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
@@ -56,7 +56,7 @@ class IcebergSink(IncludedSink):
             return
         for one in tables.each:
             found = pa.concat_tables([found, one])
-            found = newest(found, by) if self.changes == "upsert" else found
+            found = newest_rows(found, by) if self.changes == "upsert" else found
         stored = formed(found, self.changes, by)
         # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
         table.metadata.properties["commit.retry.num-retries"] = "0"

@@ -17,10 +17,10 @@ from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
 
-ATTEMPTS = 3
+TRIES = 3
 """How often one offer is tried, before it is refused and offered again later."""
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0
-PATIENCE_S = 5.0
+TRYING_S = 5.0
 """After so long no further attempt begins."""
 
 
@@ -51,7 +51,7 @@ class IncludedSink(ABC):
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
         retrying = Retrying(
-            stop=stop_after_attempt(ATTEMPTS) | stop_after_delay(PATIENCE_S),
+            stop=stop_after_attempt(TRIES) | stop_after_delay(TRYING_S),
             wait=wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S),
             retry=retry_if_exception(lambda error: bool(self.passes(error))),
             reraise=True,

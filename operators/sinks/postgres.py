@@ -49,7 +49,7 @@ class PostgresSink(IncludedSink):
         driver = package("adbc_driver_postgresql.dbapi", "postgres")
         # What is not committed is gone when the connection is closed.
         with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = {int(LOCK_S * 1000)}")  # an older self may stand still in its own
+            cursor.execute(f"SET LOCAL lock_timeout = {int(LOCK_S * 1000)}")  # of an older self
             if not self._remember(cursor, delivery):
                 return
             tables = tables_of(rows)
@@ -95,7 +95,9 @@ class PostgresSink(IncludedSink):
         columns, conflict = _names(rows.column_names), ""
         if self.changes == "upsert":
             others = [_quoted(name) for name in rows.column_names if name not in by]
-            update = f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+            update = (
+                f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+            )
             conflict = f" ON CONFLICT ({_names(by)}) DO {update}"
         cursor.execute(
             f"INSERT INTO {self._place(self._name)} ({columns}) SELECT {columns} FROM pg_temp.{_ROWS}{conflict}"

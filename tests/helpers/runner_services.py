@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.command import tidestate
@@ -19,6 +20,7 @@ from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
 from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
 from tidestate.operators import (
+    ParquetSink,
     WindowOperator,
     join,
     list_,
@@ -86,14 +88,17 @@ class Taken:
 
 
 def sinks(runner: type[Runner], tmp: Path) -> None:
-    sink, ledger = Taken(), Taken()
+    """One of one's own and one that is included."""
+    sink, ledger, folder = Taken(), Taken(), tmp.with_name(f"{tmp.name}-files")
     described = job(tumbling("4 seconds")).late("0 seconds", keep=("at",))
-    running = runner(described, SCHEMA, tmp, sink=sink, late_sink=ledger)
+    running = runner(described, SCHEMA, tmp, sink=[sink, ParquetSink(folder)], late_sink=ledger)
     for batch in [*BATCHES, table([Message("x", 100, 1, "a", 1)])]:
         running.feed(batch)
     running.close()
     assert [row["at"] for row in ledger.all] == [100]
     assert columns(sink.all, "window_start", "n") == columns(panes(tmp), "window_start", "n") != []
+    stored = pa.concat_tables([pq.read_table(path) for path in folder.iterdir()]).to_pylist()
+    assert columns(stored, "window_start", "n") == columns(sink.all, "window_start", "n")
 
 
 def back_pressure(runner: type[Runner], tmp: Path) -> None:

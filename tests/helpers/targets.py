@@ -139,9 +139,7 @@ class InIceberg(Target):
         self.catalog()
         uri, warehouse = f"sqlite:///{self.place}/catalog.db", f"file://{self.place}/warehouse"
         properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
-        return IcebergSink(
-            "flights.panes", catalog="tests", properties=properties, changes=form, key=KEY, **more
-        )
+        return IcebergSink("flights.panes", catalog="tests", properties=properties, changes=form, key=KEY, **more)
 
     def table(self) -> pa.Table:
         return pa.table(self.catalog().load_table("flights.panes").scan().to_arrow())

@@ -8,6 +8,8 @@ import json
 import re
 import subprocess
 import sys
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.spark_inputs import job, sample, write
@@ -61,6 +63,32 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
     files = [pq.read_table(path).num_rows for path in (tmp_path / "late").glob("*.parquet")]
     assert sum(files) == sum(map(len, output(root, "late").values())) > 0
     assert f'tidestate_sink_behind_checkpoints{{job="job",rows="panes",sink="{sinks[0]}"}} 0\n' in text
+
+
+def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:
+    for number, table in enumerate(sample(4, 90)):
+        write(tmp_path / "input", number, table)
+    target, up = target_of(f"parquet:{tmp_path / 'parquet'}"), threading.Event()
+    sink = target.sink()
+
+    def lagging(panes: DataFrame, delivery: DeliveryId) -> bool:
+        if up.is_set():
+            sink(panes, delivery)
+        return up.is_set()
+
+    lagging.behind = 100  # type: ignore[attr-defined]
+    source = stream(spark, tmp_path / "input")
+    query = job().on_spark(source, checkpoint=tmp_path / "root", sink=lagging, partitions=2, tick="100 ms").start()
+    query.process_all_available()
+    assert query.waits.checkpoints > 2
+    assert query.waiting_since_us is None
+    assert not (tmp_path / "parquet").exists()
+    up.set()
+    deadline = time.monotonic() + 60
+    while query.waits.checkpoints and time.monotonic() < deadline:
+        time.sleep(0.02)
+    query.stop(drain=True)
+    holds_all_once(target, "append", tmp_path / "root")
 
 
 def test_a_dataframe_passes_in_parts(spark: SparkSession) -> None:

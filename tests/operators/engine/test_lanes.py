@@ -56,7 +56,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "PAUSE_S", 0.001)
     monkeypatch.setattr("tidestate.operators.engine.lanes.PAUSE_S", 0.0)
     monkeypatch.setattr("tidestate.operators.engine.lanes.LONGEST_PAUSE_S", 0.0)
-    monkeypatch.setattr("tidestate.operators.engine.lanes.REST", 0)
+    monkeypatch.setattr("tidestate.operators.engine.lanes.LEFT_ALONE", 0)
 
 
 def put_out(root: Path, kind: str = "panes") -> list[DeliveryId]:

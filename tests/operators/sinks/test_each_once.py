@@ -9,7 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from adbc_driver_postgresql import dbapi
 
@@ -20,7 +22,9 @@ from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_o
 from tests.servers.kafka import BROKER, Broker, UnavailableError, fetched
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import DeliveryId
+from tests.servers.s3 import s3_endpoint as s3_endpoint
+from tests.servers.s3 import s3_root as s3_root
+from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks import postgres as postgres_sink
 from tidestate.operators.sinks.forms import Form
@@ -100,6 +104,18 @@ def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form
     holds_all_once(target_of(place), form, root)
 
 
+def test_a_folder_on_s3(s3_root: str, tmp_path: Path) -> None:
+    """Read as any reader of S3 does."""
+    sink, root = ParquetSink(f"{s3_root}/panes"), tmp_path / "root"
+    for until in (3, 6):
+        job().standalone(checkpoint=root, sink=sink).run(sample(6, 60)[:until])
+    files = fsspec.filesystem("s3").glob(f"{s3_root}/panes/*.parquet")
+    with fsspec.open_files([f"s3://{name}" for name in files]) as opened:
+        stored = sum(pq.read_table(file).num_rows for file in opened)
+    there = Checkpoint.open(root).pane_paths()
+    assert stored == sum(pq.read_table(path).num_rows for path in there) > 20
+
+
 WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
 """There the second one waits for the first."""
 
@@ -154,7 +170,7 @@ def test_an_older_self_that_stands_still_in_its_transaction_is_waited_for(
 ) -> None:
     target, root = target_of(f"postgres:{postgres.uri}#{uuid.uuid4().hex}"), tmp_path / "root"
     monkeypatch.setattr(postgres_sink, "LOCK_S", 0.2)
-    monkeypatch.setattr(included, "ATTEMPTS", 1)
+    monkeypatch.setattr(included, "TRIES", 1)
     sink, refused = target.sink("upsert"), list[DeliveryId]()
 
     def taken(rows: pa.Table, delivery: DeliveryId) -> None:

@@ -105,7 +105,9 @@ def test_a_table_of_ones_own_is_used_as_it_is(postgres: Postgres, tmp_path: Path
     with pytest.raises(UsageError, match="sink-target"):
         postgres_rows(postgres, "CREATE TABLE loose (k text, n int)", PostgresSink(postgres.uri, "loose", key="k"))
     sink = PostgresSink(postgres.uri, "own.sums", key="k")
-    postgres_rows(postgres, "CREATE SCHEMA own; CREATE TABLE own.sums (k text PRIMARY KEY, n numeric, note text)", sink)
+    postgres_rows(
+        postgres, "CREATE SCHEMA own; CREATE TABLE own.sums (k text PRIMARY KEY, n numeric, note text)", sink
+    )
     assert sorted(postgres.rows("SELECT k, n::int, note FROM own.sums")) == [("a", 1, None), ("b", 2, None)]
     assert postgres.rows("SELECT checkpoint FROM own.tidestate_deliveries") == [(2,)]
 
