@@ -64,6 +64,8 @@ FIRST = (
     "spark/test_jobs_killed",
     "spark/test_kill",
     "spark/test_adopt",
+    "operators/sinks/test_each_once",
+    "spark/test_included_sinks",
     "conformance/test_cases",
     "statestore/stores/test_contract",
     "operators/windows/test_general",

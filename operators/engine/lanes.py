@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -32,12 +32,13 @@ LEFT_ALONE = 9
 class Lane(Generic[_P]):
     """A sink of these rows, which has accepted everything up to checkpoint ``had``, and ``parts`` of the next one."""
 
+    name: str
     kind: OutputKind
     sink: Sink[_P]
     behind: int
     had: int
     parts: set[DeliveryId] = field(default_factory=set)
-    late: bool = False
+    lagging: bool = False
     """Whether it was refused, and is behind."""
     _pause_s: float = PAUSE_S
     _asked_again_s: float = 0.0
@@ -58,20 +59,20 @@ class Lane(Generic[_P]):
         """Leave it alone for a while."""
         self._asked_again_s = time.monotonic() + max(self._pause_s, LEFT_ALONE * took_s)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-        if not self.late:
-            self.late = True
+        if not self.lagging:
+            self.lagging = True
             log.warning(
                 "%s refuses: it falls behind, by up to %d checkpoints, and input is processed",
-                name_of(self.sink),
+                self.name,
                 self.behind,
             )
 
     def accepted(self, output: Output, head: Manifest) -> None:
         """All of this."""
         self.had, self.parts, self._pause_s, self._asked_again_s = output.id, set(), PAUSE_S, 0.0
-        if self.late and self.had == head.id:
-            self.late = False
-            log.warning("%s is no longer behind", name_of(self.sink))
+        if self.lagging and self.had == head.id:
+            self.lagging = False
+            log.warning("%s is no longer behind", self.name)
 
 
 class Lanes(Generic[_P]):
@@ -82,9 +83,9 @@ class Lanes(Generic[_P]):
     ) -> None:
         self.sinks, self._job, self._offers, self._read = sinks, job, offers, read
         self._each = [
-            Lane(kind, sink, may_be_behind(sink), job.delivered.up_to(kind))
+            Lane(name, kind, sink, may_be_behind(sink), job.delivered.up_to(kind))
             for kind, several in sinks.each.items()
-            for sink in several
+            for name, sink in zip(_names(several), several, strict=True)
         ]
         job.late_sink = job.late_sink or "late" in sinks.each
 
@@ -122,7 +123,7 @@ class Lanes(Generic[_P]):
     def waits(self) -> SinkWaits:
         """How this run has waited for its sinks, and what is not delivered to each."""
         head, lanes = self._job.head.id, self._known()
-        behind = tuple((name_of(lane.sink), lane.kind, head - lane.had) for lane in lanes)
+        behind = tuple((lane.name, lane.kind, head - lane.had) for lane in lanes)
         most = max((found for _, _, found in behind), default=0)
         return SinkWaits(self._offers.waiting_since_us, self._offers.waited_us, most, behind)
 
@@ -171,6 +172,12 @@ class Lanes(Generic[_P]):
             return found
 
         return attempt
+
+
+def _names(sinks: Sequence[Sink[_P]]) -> list[str]:
+    """The name of each, with its number where two have the same."""
+    names = [name_of(sink) for sink in sinks]
+    return [name if names.count(name) == 1 else f"{name} {place}" for place, name in enumerate(names, 1)]
 
 
 def outstanding(job: Job, had: int) -> Iterator[Output]:

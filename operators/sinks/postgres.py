@@ -54,7 +54,7 @@ class PostgresSink(IncludedSink):
                 return
             tables = tables_of(rows)
             by = self.by(tables.schema)
-            if not _one(cursor, "SELECT to_regclass($1)::text", (self._place(self._name),)):
+            if not self._exists(cursor, self._name):
                 self._make(cursor, self.schema(tables.schema), by)
             for table in tables.each:
                 found = self.formed(table)
@@ -66,15 +66,19 @@ class PostgresSink(IncludedSink):
     def _remember(self, cursor: Any, delivery: DeliveryId) -> bool:
         """Note the id; False if it is there, or a later one. Another transaction with its run is waited for."""
         there = self._place(DELIVERIES)
-        cursor.execute(
-            f"CREATE TABLE IF NOT EXISTS {there} (target text, run text, checkpoint bigint NOT NULL, "
-            "PRIMARY KEY (target, run))"
-        )
+        if not self._exists(cursor, DELIVERIES):
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {there} (target text, run text, checkpoint bigint NOT NULL, "
+                "PRIMARY KEY (target, run))"
+            )
         noted = (
             f"INSERT INTO {there} AS had VALUES ($1, $2, $3) ON CONFLICT (target, run) DO UPDATE "
             "SET checkpoint = excluded.checkpoint WHERE had.checkpoint < excluded.checkpoint RETURNING checkpoint"
         )
         return _one(cursor, noted, (self._name, delivery.run, delivery.checkpoint)) is not None
+
+    def _exists(self, cursor: Any, name: str) -> bool:
+        return _one(cursor, "SELECT to_regclass($1)::text", (self._place(name),)) is not None
 
     def _make(self, cursor: Any, schema: pa.Schema, by: Sequence[str]) -> None:
         cursor.adbc_ingest(self._name, schema.empty_table(), mode="create", db_schema_name=self._schema)

@@ -106,7 +106,7 @@ def test_one_may_fall_behind_and_then_holds(tmp_path: Path) -> None:
         waits = running.waits
         ends.append(waits.checkpoints)
         assert waits.since_us is None
-        assert [found for _, _, found in waits.behind] == [0, waits.checkpoints]
+        assert waits.behind == (("Sink 1", "panes", 0), ("Sink 2", "panes", waits.checkpoints))
         second.down = second.down and waits.checkpoints < 3
     assert max(ends) == 3
     assert ends[-1] == 0

@@ -31,8 +31,10 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import Tables
 from tools.demo.child import Child
 
-OVERTAKEN = [(kind, form) for kind, form in CASES if LONG or kind != "kafka"]
-"""A producer that is fenced waits for seconds."""
+pytestmark = pytest.mark.slow
+
+QUICK_CASES = [(kind, form) for kind, form in CASES if LONG or kind != "kafka"]
+"""A producer takes seconds to take over from another one."""
 
 
 class DiedError(Exception):
@@ -84,13 +86,12 @@ def target(place: str) -> Target:
     return target_of(place)
 
 
-@pytest.mark.parametrize(("kind", "form"), CASES)
+@pytest.mark.parametrize(("kind", "form"), [*QUICK_CASES, *([] if LONG else [("kafka", "upsert")])])
 def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target, form: Form, tmp_path: Path) -> None:
     run(target, form, tmp_path / "root", dies=True)
     holds_all_once(target, form, tmp_path / "root")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "form"), CASES if LONG else [(kind, one.forms[-1]) for kind, one in KINDS.items()])
 def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form, tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -120,7 +121,7 @@ WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
 """There the second one waits for the first."""
 
 
-@pytest.mark.parametrize(("kind", "form"), OVERTAKEN)
+@pytest.mark.parametrize(("kind", "form"), QUICK_CASES)
 def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
     """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
     first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()
