@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +13,7 @@ from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.assignment import last_ends
+from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import advice
 from tidestate.statestore.errors import UsageError
@@ -46,23 +46,10 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
         for name, tables in ledgers.items():
             for rows_then in as_written(job.checkpoint, output.late_of(name)):
                 renamed = [pair for at, *pair in job.head.operators[name].renamed if at > output.id]
-                ledger = _as_now(windowed[name], rows_then, renamed)
+                ledger = in_columns(rows_then, windowed[name].late_schema, renamed)
                 tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return {name: table for name, table in whole.items() if table.num_rows}
-
-
-def _as_now(plan: Plan, rows: pa.Table, renamed: Sequence[Sequence[str]]) -> pa.Table:
-    """Old ledger rows in today's columns: ``renamed`` since, oldest first; missing ones are null."""
-    for old, new in renamed:
-        if old in rows.column_names:
-            rows = rows.drop_columns([name for name in (new,) if name in rows.column_names])
-            rows = rows.rename_columns([new if name == old else name for name in rows.column_names])
-    columns = [
-        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in plan.late_schema
-    ]
-    return pa.table(columns, schema=plan.late_schema)
 
 
 def warn_of_purged(job: Job, fed: Manifest) -> str | None:

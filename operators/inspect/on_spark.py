@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.inspect.query import QuerySchemas, query
+from tidestate.operators.inspect.scan import changes, late, panes, state
 from tidestate.operators.windows.stored_windows import Moment
+from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.log.manifest import OutputKind
+from tidestate.recovery.log.moments import CheckpointAt
+from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -79,6 +86,86 @@ def messages_on_spark(
     columns = next(asked.scan_messages(**form)).schema
     read = partial(_messages, os.fspath(root), {"checkpoint": asked.checkpoint, "operator": operator}, form)
     return _frame(spark, read, asked.message_partitions(session, equal, side), columns)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``tidestate`` known to a session: ``spark.read.format("tidestate")``, in SQL ``USING
+    tidestate``, and ``spark.readStream`` for panes; docs/READERS.md has the options.
+
+    Raises `UsageError` (``spark-version``) before Spark 4.0: `panes_on_spark` and the like work there.
+    """
+    from tidestate.operators.spark.compat import SPARK_4  # pyspark is an extra
+
+    if not SPARK_4:
+        raise UsageError(
+            "sources in Python need Spark 4.0: use panes_on_spark, late_on_spark, state_on_spark, changes_on_spark",
+            code="spark-version",
+        )
+    from tidestate.operators.inspect.spark_source import TidestateSource
+
+    spark.dataSource.register(TidestateSource)
+
+
+def panes_on_spark(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    checkpoint: CheckpointAt = None,
+    *,
+    net: bool = False,
+    where: ds.Expression | None = None,
+) -> DataFrame:
+    """`scan_panes` as a DataFrame, on every Spark. Its checkpoint is fixed when this is called; tasks read the files,
+    so the executors must reach the root. Files without rows for the filter ``where`` are not read.
+    """
+    return _scanned(spark, panes(os.fspath(root), checkpoint, net=net), where)
+
+
+def late_on_spark(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    checkpoint: CheckpointAt = None,
+    *,
+    operator: str | None = None,
+    where: ds.Expression | None = None,
+) -> DataFrame:
+    """`scan_late` as a DataFrame; as `panes_on_spark`."""
+    return _scanned(spark, late(os.fspath(root), checkpoint, operator), where)
+
+
+def state_on_spark(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    checkpoint: CheckpointAt = None,
+    *,
+    operator: str | None = None,
+    table: str | None = None,
+    where: ds.Expression | None = None,
+) -> DataFrame:
+    """`scan_state` as a DataFrame; as `panes_on_spark`. A task reads a state partition, or a range of a large one."""
+    return _scanned(spark, state(os.fspath(root), checkpoint, operator, table), where)
+
+
+def changes_on_spark(
+    spark: SparkSession,
+    root: str | os.PathLike[str],
+    since: int | str | datetime,
+    until: CheckpointAt = None,
+    *,
+    kind: OutputKind = "panes",
+    operator: str | None = None,
+    where: ds.Expression | None = None,
+) -> DataFrame:
+    """`scan_changes` as a DataFrame; as `panes_on_spark`."""
+    return _scanned(spark, changes(os.fspath(root), since, until, kind, operator), where)
+
+
+def _scanned(spark: SparkSession, scan: Scan, where: ds.Expression | None) -> DataFrame:
+    shares = scan.within(where).shares()
+    return _frame(spark, partial(_share, shares, where), range(len(shares)), scan.schema)
+
+
+def _share(shares: Sequence[Scan], where: ds.Expression | None, number: int) -> Iterator[pa.Table]:
+    return (pa.Table.from_batches([batch]) for batch in shares[number].batches(where))
 
 
 def _windows(root: str, asked: dict[str, Any], form: dict[str, Any], partition: int) -> Iterator[pa.Table]:

@@ -17,7 +17,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.messages.tables import MessageWindows
-from tidestate.recovery.log.manifest import OperatorState
+from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.arrowtypes import parse_type
@@ -49,6 +49,17 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
         tables = {declared_table(spec) for spec in state.tables}
         invariant(not values or set(plan.tables) <= tables, "the state has the tables of its description")
         return plan
+
+
+def columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
+    """The columns of an operator's output, by its description."""
+    plan = plan_of(manifest, name)
+    return plan.pane_schema if kind == "panes" else plan.late_schema
+
+
+def plan_of(manifest: Manifest, name: str) -> Plan:
+    """The plan of an operator, without functions of the user."""
+    return plan_from(name, manifest.operators[name], values=False)
 
 
 def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:

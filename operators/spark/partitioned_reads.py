@@ -1,4 +1,4 @@
-"""State that Spark's tasks read, each of them a state partition."""
+"""Rows of a root that Spark's tasks read: each of them a state partition, or some files."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from tidestate.operators.spark.compat import arrow_schema_of
 from tidestate.statestore.errors import UsageError
 
 ReadPartition = Callable[[int], Iterable[pa.Table]]
-"""The rows of a state partition, in tables of bounded size. A task calls it, so it can be pickled."""
+"""The rows of a partition, in tables of bounded size. A task calls it, so it can be pickled."""
 
 
 def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range, schema: pa.Schema) -> DataFrame:
@@ -22,12 +23,17 @@ def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range,
 
     Raises `UsageError` for a type that Spark has not.
     """
-    try:
-        columns = from_arrow_schema(pa.schema([pa.field(field.name, _plain(field.type)) for field in schema]))
-    except (PySparkException, TypeError) as error:
-        raise UsageError(f"Spark has no such type ({error})", code="spark-type", columns=schema.names) from None
+    columns = spark_columns(schema)
     numbers = session.range(partitions.start, partitions.stop, 1, max(1, len(partitions)))
     return numbers.mapInArrow(partial(_read, read, arrow_schema_of(columns)), columns)
+
+
+def spark_columns(schema: pa.Schema) -> StructType:
+    """The columns as Spark has them. Raises `UsageError` for a type that Spark has not."""
+    try:
+        return from_arrow_schema(pa.schema([pa.field(field.name, _plain(field.type)) for field in schema]))
+    except (PySparkException, TypeError) as error:
+        raise UsageError(f"Spark has no such type ({error})", code="spark-type", columns=schema.names) from None
 
 
 def _read(read: ReadPartition, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

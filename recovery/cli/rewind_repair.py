@@ -15,11 +15,12 @@ from tidestate.recovery.cli.printing import key_value_table, print_json, print_o
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.cli.verify import findings_table
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.moments import checkpoint_at
 from tidestate.recovery.log.ranges import ids_text
 from tidestate.recovery.log.summary import pluralize, readable_time
 from tidestate.recovery.moves.repair import execute_repair, plan_repair, plan_resync
 from tidestate.recovery.moves.reset import Reset, execute_reset
-from tidestate.recovery.moves.rewind import Replay, checkpoint_at, plan_replay, plan_rewind
+from tidestate.recovery.moves.rewind import Replay, plan_replay, plan_rewind
 from tidestate.statestore.errors import UsageError
 
 LISTED = 20

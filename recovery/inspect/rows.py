@@ -6,10 +6,11 @@ registers them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
-from functools import reduce
+from functools import partial, reduce
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.schema_evolution import project_columns
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
+from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store
 from tidestate.statestore.table.group_ids import group_ids
 from tidestate.statestore.table.sorting import shared_ranks
@@ -39,6 +41,14 @@ FILES_AT_ONCE = 4
 """How many files are in memory at a time."""
 AT = "checkpoint"
 """The column with the checkpoint of a pane or ledger row."""
+
+
+class OutputFile(NamedTuple):
+    """A pane or ledger file, with its checkpoint and the run that published it."""
+
+    checkpoint: int
+    run: str
+    ref: FileRef
 
 
 @dataclass(frozen=True)
@@ -103,19 +113,25 @@ def state_rows(
                 yield wanted.of(rows)
 
 
+def output_files(outputs: Iterable[Output], kind: str, operator: str) -> Iterator[OutputFile]:
+    """The pane files (``kind`` is panes) or ledger files (late) of an operator, oldest first."""
+    for output in outputs:
+        panes = (ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/"))
+        for ref in output.late_of(operator) if kind == "late" else panes:
+            yield OutputFile(output.id, output.run, ref)
+
+
 def output_rows(
     checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, operator: str, wanted: Wanted
 ) -> Iterator[pa.Table]:
     """Pane rows (``kind`` is panes) or ledger rows (late) of checkpoints, with the checkpoint id as first column."""
 
-    def rows_of(file: tuple[int, FileRef]) -> pa.Table:
-        number, ref = file
-        rows = read_file_rows(checkpoint.objects, ref)
-        ids = pa.array([number], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
+    def rows_of(file: OutputFile) -> pa.Table:
+        rows = read_file_rows(checkpoint.objects, file.ref)
+        ids = pa.array([file.checkpoint], pa.int64()).take(pa.array([0] * rows.num_rows, pa.int64()))
         return wanted.of(rows.add_column(0, AT, ids))
 
-    files = ((output.id, ref) for output in outputs for ref in _files(output, kind, operator))
-    for _, read in prefetch(rows_of, files, FILES_AT_ONCE):
+    for _, read in prefetch(rows_of, output_files(outputs, kind, operator), FILES_AT_ONCE):
         yield read()
 
 
@@ -124,15 +140,38 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
 
     Raises `UsageError` if a column has had incompatible types.
     """
-    found = {}
-    for output in outputs:
-        for ref in _files(output, kind, operator):
-            schema = read_schema(checkpoint.objects, ref)
-            found[schema] = pa.schema([pa.field(AT, pa.int64()), *schema])
+    found = schemas_of(checkpoint.objects, output_files(outputs, kind, operator))
+    return pa.schema([pa.field(AT, pa.int64()), *unified(found)]) if found else pa.schema([])
+
+
+def schemas_of(objects: Objects, files: Iterable[OutputFile]) -> list[pa.Schema]:
+    """The columns of pane or ledger files, each once. A run keeps its columns, so one file of each is looked at."""
+    of_runs = {file.run: file.ref for file in reversed(list(files))}
+    found = [read() for _, read in prefetch(partial(read_schema, objects), of_runs.values())]
+    return list(dict.fromkeys(reversed(found)))
+
+
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all these together. Raises `UsageError` (``read-columns``) if one has incompatible types."""
     try:
-        return pa.unify_schemas(list(found.values()), promote_options="permissive") if found else pa.schema([])
+        return pa.unify_schemas(list(schemas), promote_options="permissive")
     except pa.ArrowException as error:
-        raise other_types(error, [schema.names for schema in found]) from None
+        raise other_types(error, [schema.names for schema in schemas]) from None
+
+
+def in_columns(rows: pa.Table, schema: pa.Schema, renamed: Iterable[Sequence[str]]) -> pa.Table:
+    """Old rows in today's columns: ``renamed`` since, oldest first, from an old name to a new one; missing ones are
+    null.
+    """
+    for old, new in renamed:
+        if old in rows.column_names:
+            rows = rows.drop_columns([name for name in (new,) if name in rows.column_names])
+            rows = rows.rename_columns([new if name == old else name for name in rows.column_names])
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def state_difference(
@@ -183,13 +222,6 @@ def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
     found: npt.NDArray[np.bool_] = numbers[: was.num_rows] != numbers[was.num_rows :]
     return found
-
-
-def _files(output: Output, kind: str, operator: str) -> list[FileRef]:
-    """The pane or ledger files of one operator."""
-    if kind == "late":
-        return list(output.late_of(operator))
-    return [ref for ref in output.panes if ref.path.startswith(f"panes/{operator}/")]
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from tidestate.recovery.log.manifest import Manifest, Natural, TimeUs, state_files
+from tidestate.recovery.log.manifest import Manifest, Natural, OutputKind, TimeUs, state_files
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.statestore.files.refs import FileRef
 
@@ -33,9 +33,13 @@ class Boundary(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def remaining(self, output: Output) -> Output:
         """The output of a checkpoint without the files that have been deleted."""
-        panes = () if output.id <= self.panes_gone else output.panes
-        late = () if output.id <= self.late_gone else output.late
+        panes = () if output.id <= self.gone("panes") else output.panes
+        late = () if output.id <= self.gone("late") else output.late
         return msgspec.structs.replace(output, panes=panes, late=late)
+
+    def gone(self, kind: OutputKind) -> int:
+        """The checkpoint up to which output of this kind has been deleted."""
+        return self.panes_gone if kind == "panes" else self.late_gone
 
     def needed(self, manifest: Manifest) -> Iterator[FileRef]:
         """The files that a checkpoint needs; one that was collected and is pinned needs its state only."""

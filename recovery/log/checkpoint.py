@@ -276,16 +276,17 @@ class Checkpoint:
         self.settle()
         return paths
 
-    def outputs(self, first: int = 0, last: int | None = None) -> Iterator[Output]:
+    def outputs(self, first: int = 0, last: int | None = None, *, of: Manifest | None = None) -> Iterator[Output]:
         """Outputs of the checkpoints from ``first`` to ``last`` that count, oldest first, collected ones included.
-        Complete and without duplicates even while a collection runs.
+        Complete and without duplicates even while a collection runs. They count for the newest checkpoint, or for the
+        one ``of`` a line, which a reset may have abandoned since.
 
         Raises `CorruptionError` (``manifest-gone``), before the first, if one of the manifests is gone.
         """
-        newest = self.head()
-        if newest is None:
+        newest = self.head() if of is None else None
+        head = newest.manifest if newest is not None else of
+        if head is None:
             return
-        head = newest.manifest
         last = head.id if last is None else min(last, head.id)  # a later checkpoint may abandon some of these
         while True:
             found = self.listing()

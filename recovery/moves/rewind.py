@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import msgspec
 
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
-from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind, without_state
+from tidestate.recovery.log.manifest import Delivered, Manifest, OutputKind
+from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.names import spark_number
 from tidestate.recovery.log.summary import events_of, iso_text, job_mark_text
 from tidestate.recovery.moves.reset import Reset, plan_reset, reset_to
 from tidestate.recovery.spark.position import load_files
-from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
-
-_ID = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -80,32 +75,10 @@ def rewind(checkpoint: Checkpoint, to: int, *, force: bool = False) -> Reset:
     return reset_to(checkpoint, to, force=force)
 
 
-def checkpoint_at(checkpoint: Checkpoint, moment: str) -> int:
-    """The checkpoint for ``moment``: an id, or a time (UTC, ISO 8601), for the newest one created by then.
-
-    Raises `UsageError` for anything else, and `NotFoundError` if all checkpoints were created later.
-    """
-    if _ID.fullmatch(moment):
-        return int(moment)
-    try:
-        time = datetime.fromisoformat(moment)
-    except ValueError:
-        raise UsageError(
-            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
-            code="rewind-to",
-            found=moment[:100],
-        ) from None
-    until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
-    for one in _counting(checkpoint):
-        if isinstance(one, Manifest) and one.created_us <= until:
-            return one.id
-    raise NotFoundError("all remaining checkpoints were created later", code="collected", time=moment)
-
-
 def plan_replay(checkpoint: Checkpoint, planned: Reset) -> Replay:
     """The effect of a planned reset; nothing is written."""
     chosen = planned.manifest
-    later = list(_counting(checkpoint, planned.to + 1))
+    later = list(counting(checkpoint, planned.to + 1))
     undone = [one for one in later if isinstance(one, Manifest)]
     newest = undone[0] if undone else chosen
     had = delivered(checkpoint, newest)
@@ -135,21 +108,6 @@ def plan_rewind(checkpoint: Checkpoint, to: int) -> Rewind:
     """Plan a rewind; nothing is written. Raises as `plan_reset`."""
     planned = plan_reset(checkpoint, to)
     return Rewind(planned, plan_replay(checkpoint, planned))
-
-
-def _counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
-    """Checkpoints that count, newest first; the id alone if the manifest cannot be read."""
-    newest: Manifest | None = None
-    for number, read in checkpoint.load_each([one for one in reversed(checkpoint.present_ids()) if one >= first]):
-        if newest is not None and newest.abandons(number):
-            continue
-        try:
-            manifest = without_state(read().manifest)
-        except CorruptionError:
-            yield number
-            continue
-        newest = newest or manifest
-        yield manifest
 
 
 def _spans(

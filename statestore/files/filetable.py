@@ -198,6 +198,10 @@ class FileTable:
                 source.arrange(keys, 0)
         return bands[::-1] if reverse else bands
 
+    def ranges_by_size(self) -> list[KeyRange]:
+        """All keys, cut where folded files say that a band is full. Level 0 is not read."""
+        return [KeyRange(low, high) for low, high in pairwise([None, *self._cuts(EVERYTHING), None])]
+
     def layers(self, band: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
         """Everything in a band, oldest first."""
         found = [layer for source in self._sources for layer in source.layers(band, wanted)]

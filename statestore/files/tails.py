@@ -7,8 +7,9 @@ and a reader of only a part of the file checks that first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from tidestate.statestore.storage.objects import Objects
 RATIO = 1024
 """No file of ours unpacks to more than so many times its size, unless that is less than `CHANGE_BYTES` anyway."""
 
+_T = TypeVar("_T")
 _ENDING = 8
 """Parquet ends in the length of its footer and four letters."""
 
@@ -50,12 +52,27 @@ def read_schema(objects: Objects, ref: FileRef) -> pa.Schema:
 
 def read_metadata(objects: Objects, ref: FileRef) -> pq.FileMetaData:
     """What a file says of itself, with statistics: its footer, checked. Raises `CorruptionError`."""
-    objects = objects.at(ref.root)
+    return _tried_twice(_metadata, objects.at(ref.root), ref)
+
+
+def read_ending(objects: Objects, ref: FileRef, start: int) -> pa.Buffer:
+    """The bytes of a file from ``start`` on, of which the footer is checked. Raises `CorruptionError`."""
+
+    def ending(objects: Objects, ref: FileRef) -> pa.Buffer:
+        with open_verified(objects, ref) as source:
+            read_tail(source, ref)
+            source.seek(start)
+            return pa.py_buffer(source.read(ref.bytes - start))
+
+    return _tried_twice(ending, objects.at(ref.root), ref)
+
+
+def _tried_twice(read: Callable[[Objects, FileRef], _T], objects: Objects, ref: FileRef) -> _T:
     try:
-        return _metadata(objects, ref)
+        return read(objects, ref)
     except CorruptionError:
         objects.forget(ref.path)  # it may be this host's copy that is damaged
-        return _metadata(objects, ref)
+        return read(objects, ref)
 
 
 def _metadata(objects: Objects, ref: FileRef) -> pq.FileMetaData:

@@ -104,6 +104,10 @@ class ParquetTable:
         """Reads the blocks that may hold the prefixes."""
         return self._rows(self._files).ranges(prefixes, lower, upper)
 
+    def bands(self) -> list[KeyRange]:
+        """All keys in ranges, in key order, each about as large as what a scan holds at once. Reads footers."""
+        return self._rows(self._files).ranges_by_size()
+
     def spill(self, layers: list[Layer]) -> list[FileRef]:
         """The spilled files with ``layers`` as one more, or all in one when they are many."""
         spilled = [*self.spilled, *self._fold([Segment(self.spec, layers)])]

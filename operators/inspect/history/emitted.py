@@ -79,11 +79,11 @@ def emitted_panes(
 def _may_touch(checkpoint: Checkpoint, ref: FileRef, around: WindowBounds) -> bool:
     """Whether a file can have a window that touches ``around``, by its Parquet statistics."""
     metadata = read_metadata(checkpoint.objects, ref)
-    low, high = _statistic(metadata, START, "min"), _statistic(metadata, END, "max")
+    low, high = statistic(metadata, START, "min"), statistic(metadata, END, "max")
     return (low is None or low <= around.end) and (high is None or high >= around.start)
 
 
-def _statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
+def statistic(metadata: pq.FileMetaData, name: str, which: str) -> int | None:
     """The smallest or largest value of a column in the whole file; None if unknown."""
     schema = metadata.schema.to_arrow_schema()
     place = schema.get_field_index(name)

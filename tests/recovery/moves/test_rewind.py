@@ -20,9 +20,10 @@ from tidestate.operators import Policy, count, tumbling, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import SparkPosition
+from tidestate.recovery.log.moments import checkpoint_at
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.repair import plan_repair, repair
-from tidestate.recovery.moves.rewind import checkpoint_at, plan_rewind, rewind
+from tidestate.recovery.moves.rewind import plan_rewind, rewind
 from tidestate.recovery.start.spark_repair import SparkRepair
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError, UsageError
 

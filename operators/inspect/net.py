@@ -1,0 +1,199 @@
+"""The net of a job's panes: what counts of them. Of windows the last pane of each window and key, unless it was
+retracted; of joins the rows that were not retracted.
+
+Panes are read in bands of time, so that memory holds those of a band: all panes of a window, or of a pair, are in one
+of them. The bands come from the statistics of the files, whose footers are read for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from tidestate.operators.describe.sides import AT as TIME_OF_PAIR
+from tidestate.operators.inspect.history.emitted import statistic
+from tidestate.operators.plan.plan import PANE_KIND, Plan
+from tidestate.operators.windows.names import END, START
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.recovery.inspect.rows import OutputFile, in_columns
+from tidestate.recovery.inspect.scanned import at_column
+from tidestate.recovery.inspect.scans import Scan, between, computed_file
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.prefetch import prefetch
+from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.files.tails import read_file_rows, read_metadata
+from tidestate.statestore.spec.lists import whole
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.table.group_ids import group_ids
+
+BAND_ROWS = 1_000_000
+"""About how many panes are folded at once."""
+FILES_AT_ONCE = 4
+"""How many files are in memory at a time."""
+
+Span = tuple[int | None, int | None]
+"""The least and the largest time or offset, inclusive; None: not known."""
+
+Renamed = tuple[int, str, str]
+"""A renamed column: the checkpoint since when, its old and its new name."""
+
+
+@dataclass(frozen=True)
+class NetFile:
+    """A pane file that a band reads; ``renamed`` since: key columns from one name to another, oldest first."""
+
+    checkpoint: int
+    ref: FileRef
+    renamed: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class NetPart:
+    """What counts of the panes whose ``place`` lies in ``span``. ``identity``: the columns that name a window and
+    key; empty for rows of joins, which a retraction repeats.
+    """
+
+    name: str
+    files: tuple[NetFile, ...]
+    identity: tuple[str, ...]
+    place: str | None = None
+    span: Span = (None, None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files."""
+        return sum(file.ref.bytes for file in self.files)
+
+    def where(self, schema: pa.Schema) -> ds.Expression | None:
+        """The span."""
+        if self.place is None:
+            return None
+        return between(
+            schema, self.place, *(None if end is None else pa.scalar(end, pa.int64()) for end in self.span)
+        )
+
+    def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
+        """Read all its files, and leave what counts."""
+        within = self.where(schema)
+        at = schema.get_field_index(at_column(schema))
+
+        def rows_of(file: NetFile) -> pa.Table:
+            rows = in_columns(read_file_rows(objects, file.ref), schema, file.renamed)
+            ids = pa.array(np.full(rows.num_rows, file.checkpoint))
+            rows = rows.set_column(at, schema.field(at), ids)
+            return rows if within is None else rows.filter(within)
+
+        found = [read() for _, read in prefetch(rows_of, self.files, FILES_AT_ONCE)]
+        rows = pa.concat_tables([schema.empty_table(), *found])
+        left = last_of_each(rows, self.identity) if self.identity else not_retracted(rows, schema.names[at])
+        return computed_file(schema, [left])
+
+
+def last_of_each(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
+    """The last row of each window and key, where that is no retraction."""
+    ids = _ids(rows, identity)
+    _, from_the_end = np.unique(ids[::-1], return_index=True)
+    last = rows.take(pa.array(np.sort(len(ids) - 1 - from_the_end)))
+    return last.filter(pc.equal(last[PANE_KIND], "emit"))
+
+
+def not_retracted(rows: pa.Table, at: str) -> pa.Table:
+    """Rows without as many of the oldest equal ones as were retracted."""
+    ids = _ids(rows, [name for name in rows.column_names if name not in (PANE_KIND, at)])
+    emitted = np.asarray(pc.equal(rows[PANE_KIND], "emit"))
+    left = np.bincount(ids, np.where(emitted, 1, -1), minlength=1).astype(np.int64)
+    youngest = np.flatnonzero(emitted)[::-1]
+    youngest = youngest[np.argsort(ids[youngest], kind="stable")]
+    of = ids[youngest]
+    kept = youngest[np.arange(len(of)) - np.searchsorted(of, of) < left[of]]
+    return rows.take(pa.array(np.sort(kept)))
+
+
+def _ids(rows: pa.Table, names: Iterable[str]) -> Numbers:
+    return group_ids([whole(rows[name]) for name in names], np.zeros(rows.num_rows, np.int64))
+
+
+def marks_retractions(plan: Plan) -> bool:
+    """Whether panes may be retracted, or replaced by others; rows that only pass may have a column of that name."""
+    return PANE_KIND in plan.pane_schema.names and PANE_KIND not in plan.input_schema.names
+
+
+def check_net(plan: Plan) -> None:
+    """Raise `UsageError` (``net-panes``) where the last panes of windows are not their results."""
+    if not isinstance(plan, GroupTables) or not plan.repeats:
+        return
+    if plan.mode == "discarding":
+        raise UsageError(
+            "the panes of a window in discarding mode are parts of its result, which have to be combined: read them "
+            "without net",
+            code="net-panes",
+            operator=plan.name,
+        )
+    if plan.sessions and not plan.retracts:
+        raise UsageError(
+            "sessions that grow do not withdraw their earlier panes unless the job retracts: read them without net",
+            code="net-panes",
+            operator=plan.name,
+        )
+
+
+def net_scan(
+    checkpoint: Checkpoint, plan: Plan, schema: pa.Schema, files: Sequence[OutputFile], renamed: Sequence[Renamed]
+) -> Scan:
+    """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted. Reads their footers."""
+    objects, root = checkpoint.objects, checkpoint.objects.root
+    names = {old for _, old, _ in renamed} - {new for _, _, new in renamed}
+    schema = pa.schema([field for field in schema if field.name not in names])
+    identity = (START, END, *plan.key_names) if isinstance(plan, GroupTables) else ()
+    read = [
+        NetFile(
+            file.checkpoint, file.ref, tuple((old, new) for since, old, new in renamed if since > file.checkpoint)
+        )
+        for file in files
+    ]
+    place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
+    parts: tuple[NetPart, ...] = (NetPart("0", tuple(read), identity),) if read else ()
+    if place is not None and sum(file.ref.rows for file in read) > BAND_ROWS:
+        spans = [span() for _, span in prefetch(partial(_span, checkpoint, place), read)]
+        parts = tuple(
+            NetPart(str(number), tuple(_within(read, spans, band)), identity, place, band)
+            for number, band in enumerate(_bands(read, spans))
+        )
+    return Scan(root, objects.bases, schema, parts, computed=True)
+
+
+def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> Span:
+    metadata = read_metadata(checkpoint.objects, file.ref)
+    return statistic(metadata, place, "min"), statistic(metadata, place, "max")
+
+
+def _bands(files: Sequence[NetFile], spans: Sequence[Span]) -> list[Span]:
+    """All of time, cut so that about `BAND_ROWS` panes are in each band."""
+    ends = sorted((high, file.ref.rows) for file, (_, high) in zip(files, spans, strict=True) if high is not None)
+    cuts: list[int] = []
+    held = 0
+    for high, rows in ends[:-1]:
+        held += rows
+        if held >= BAND_ROWS and high not in cuts[-1:]:
+            cuts.append(high)
+            held = 0
+    return [(None if low is None else low + 1, high) for low, high in pairwise([None, *cuts, None])]
+
+
+def _within(files: Sequence[NetFile], spans: Sequence[Span], band: Span) -> Iterable[NetFile]:
+    """The files that may have panes in a band."""
+    first, last = band
+    for file, (low, high) in zip(files, spans, strict=True):
+        below = high is not None and first is not None and high < first
+        above = low is not None and last is not None and low > last
+        if not (below or above):
+            yield file

@@ -1,0 +1,125 @@
+"""The panes of a job as a stream: from which checkpoint to which, and what that means when the root is rewound.
+
+A position is a checkpoint and the run that published it. From one position to another lie the panes of the
+checkpoints in between, on the line of the later one: always the same rows, however often they are asked for, and
+whatever is rewound or collected meanwhile. A root that was rewound to before a position has withdrawn panes that were
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tidestate.operators.inspect.plan_from_manifest import columns_of, plan_of
+from tidestate.recovery.inspect.rows import operator_of, output_files
+from tidestate.recovery.inspect.scanned import output_changes, output_columns, scan_of_files
+from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.moments import checkpoint_at, counting
+from tidestate.statestore.errors import IncompatibleError, UsageError
+
+Position = Mapping[str, Any]
+"""``checkpoint`` and ``run``, as Spark's log has them; a beginning has no run."""
+
+
+@dataclass(frozen=True)
+class PaneStream:
+    """The panes of the job at ``root`` since a checkpoint, by default all that are left. ``again``: whether panes
+    that come again after a rewind are read again; otherwise a rewind to before a position ends the stream.
+    """
+
+    root: str
+    since: str | None = None
+    again: bool = False
+
+    def first(self) -> Position:
+        """Where a stream begins."""
+        folder = Checkpoint.open(self.root)
+        since = folder.boundary().panes_gone if self.since is None else checkpoint_at(folder, self.since)
+        return {"checkpoint": since, "run": ""}
+
+    def check_retractions(self) -> None:
+        """Raise `UsageError` (``retractions``) if panes of this job may retract others."""
+        manifest = Checkpoint.open(self.root).chosen(None).manifest
+        name, _ = operator_of(manifest, None)
+        if plan_of(manifest, name).retracts:
+            raise UsageError(
+                "panes of this job retract others, and who counts the rows of a stream counts both: take them with "
+                "the option retractions=keep, and go by their column kind",
+                code="retractions",
+                root=self.root,
+                operator=name,
+            )
+
+    def newest(self, known: Position | None = None) -> Position:
+        """The newest checkpoint with panes. ``known``: what this has returned before; older ones are not read."""
+        folder = Checkpoint.open(self.root)
+        for one in counting(folder, 0 if known is None else known["checkpoint"] + 1):
+            manifest = one if isinstance(one, Manifest) else folder.load(one).manifest
+            if manifest.panes:
+                return {"checkpoint": manifest.id, "run": manifest.writer}
+        if known is not None:
+            return known
+        collected = [one for one in folder.outputs(last=folder.boundary().id) if one.panes]
+        return {"checkpoint": collected[-1].id, "run": collected[-1].run} if collected else self.first()
+
+    def between(self, start: Position, end: Position) -> Scan:
+        """The panes after ``start`` up to ``end``.
+
+        Raises `IncompatibleError` if panes up to ``start`` were withdrawn, or are of another root than this;
+        `NotFoundError` if panes in between have been deleted.
+        """
+        folder = Checkpoint.open(self.root)
+        for position in (start, end):
+            self._check(folder, position)
+        gone, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes")
+        if any(one.panes for one in gone) and not self.again:
+            raise IncompatibleError(
+                "the root was rewound to before panes that this stream has read: go back with what reads them, or "
+                "take them again, with the option rewound=again",
+                code="stream-rewound",
+                root=self.root,
+                read_up_to=start["checkpoint"],
+                withdrawn_from=min(one.id for one in gone if one.panes),
+            )
+        manifest = folder.chosen(None).manifest
+        name, _ = operator_of(manifest, None)
+        files = list(output_files(new, "panes", name))
+        columns = output_columns(folder.objects, files, partial(columns_of, manifest, name, "panes"))
+        return scan_of_files(folder, columns, [(file, {}) for file in files])
+
+    def _check(self, folder: Checkpoint, position: Position) -> None:
+        """That the checkpoint is the one that was meant, if it can still be seen."""
+        number, run = position["checkpoint"], position["run"]
+        head = folder.chosen(None).manifest
+        found = next(iter(folder.outputs(number, number)), None) if run and not head.abandons(number) else None
+        if (found is not None and found.run != run) or number > head.id:
+            raise IncompatibleError(
+                "this root is not the one that the stream has read, or an older copy of it: begin a new stream",
+                code="stream-root",
+                root=self.root,
+                checkpoint=number,
+                newest=head.id,
+                expected_run=run,
+                found_run=found.run if found is not None else "",
+            )
+
+
+class NewestPanes:
+    """The newest position of a stream, for who asks again and again: a listing, where nothing was published since."""
+
+    def __init__(self, stream: PaneStream) -> None:
+        self._stream, self._folder = stream, Checkpoint.open(stream.root)
+        self._listed: list[int] = []
+        self._found: Position | None = None
+
+    def position(self) -> Position:
+        """As it is now."""
+        listed = self._folder.stored_ids()
+        if self._found is None or listed != self._listed:
+            self._found, self._listed = self._stream.newest(self._found), listed
+        return self._found

@@ -1,0 +1,151 @@
+"""The output and the state of a job as tables, for any program that reads Arrow: DuckDB, Polars, pandas, Spark.
+
+Read-only: nothing is fenced or written, so it may be asked while the job runs. Making a dataset reads manifests, one
+footer of each run, and for the net of many panes a footer of each file. Rows are read when the dataset is: only the
+columns and parts that the reader asks for, each file checked before a row of it is returned.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from functools import partial
+
+import pyarrow.dataset as ds
+
+from tidestate.operators.inspect.net import check_net, marks_retractions, net_scan
+from tidestate.operators.inspect.plan_from_manifest import columns_of, plan_of
+from tidestate.recovery.inspect.rows import operator_of, output_files
+from tidestate.recovery.inspect.scanned import (
+    change_scan,
+    checkpoint_scan,
+    output_columns,
+    output_scan,
+    state_scan,
+)
+from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind
+from tidestate.recovery.log.moments import CheckpointAt, checkpoint_at, head_at
+from tidestate.statestore.errors import UsageError
+
+Root = str | os.PathLike[str] | Checkpoint
+
+
+def scan_panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False) -> ds.Dataset:
+    """The panes that the job has emitted up to a checkpoint, in order, with the ``checkpoint`` of each as a column.
+
+    ``checkpoint``: its id, or a time for the newest created by then; by default the newest. Its panes are those that
+    counted then: of one that a reset has abandoned since, the panes before the reset. Columns that the job had at any
+    time are there, null where it had them not. ``net``: only what counts, which is the last pane of each window and
+    key unless it was retracted; of a join, rows that were not retracted.
+
+    Filters on ``checkpoint`` open no other files, filters on other columns skip files by their statistics.
+
+    Raises `NotFoundError` for a root or a checkpoint that is not there, and `UsageError` (``net-panes``) for the net
+    of a job whose panes are parts of results.
+    """
+    return panes(root, checkpoint, net=net).dataset()
+
+
+def scan_late(root: Root, checkpoint: CheckpointAt = None, *, operator: str | None = None) -> ds.Dataset:
+    """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark at
+    that time, and the ``checkpoint``. Arguments and errors as of `scan_panes`.
+    """
+    return late(root, checkpoint, operator).dataset()
+
+
+def scan_state(
+    root: Root, checkpoint: CheckpointAt = None, *, operator: str | None = None, table: str | None = None
+) -> ds.Dataset:
+    """A state table as it is stored, by default the first one of the last operator: see ``query(root).tables``.
+
+    By state partition, in key order within each. A filter on the first column of the key skips the ranges of large
+    partitions, and whole partitions of a table that expires by that column. Memory: a range of keys, of several parts
+    at a time, each about 32 MB or a partition that has less.
+    """
+    return state(root, checkpoint, operator, table).dataset()
+
+
+def scan_checkpoints(root: Root) -> ds.Dataset:
+    """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
+    which run it was made, its watermark, how many events, panes and late rows it has, how much state.
+
+    Read when it is made: each manifest. Two columns have the watermark, one for times and one for offsets.
+    """
+    return checkpoints(root).dataset()
+
+
+def scan_changes(
+    root: Root,
+    since: int | str | datetime,
+    until: CheckpointAt = None,
+    *,
+    kind: OutputKind = "panes",
+    operator: str | None = None,
+) -> ds.Dataset:
+    """What happened to the output between two checkpoints: rows of ``until`` that ``since`` has not, in order.
+
+    ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
+    ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
+    ``kind``: panes, or late for the ledger of an ``operator``. A program that remembers ``until`` and asks from there
+    next time sees each row once, whatever was rewound. Raises as `scan_panes`.
+    """
+    return changes(root, since, until, kind, operator).dataset()
+
+
+def panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False) -> Scan:
+    """`scan_panes`, not yet a dataset."""
+    folder, manifest = _at(root, checkpoint)
+    name, _ = operator_of(manifest, None)
+    columns = partial(columns_of, manifest, name, "panes")
+    plan = plan_of(manifest, name) if net else None
+    if plan is None or not marks_retractions(plan):
+        return output_scan(folder, manifest, "panes", name, columns)
+    check_net(plan)
+    files = list(output_files(folder.outputs(of=manifest), "panes", name))
+    renamed = [one for one in manifest.operators[name].renamed if one[2] in plan.key_names]
+    return net_scan(folder, plan, output_columns(folder.objects, files, columns), files, renamed)
+
+
+def late(root: Root, checkpoint: CheckpointAt = None, operator: str | None = None) -> Scan:
+    """`scan_late`, not yet a dataset."""
+    folder, manifest = _at(root, checkpoint)
+    name, _ = operator_of(manifest, operator)
+    return output_scan(folder, manifest, "late", name, partial(columns_of, manifest, name, "late"))
+
+
+def state(root: Root, checkpoint: CheckpointAt = None, operator: str | None = None, table: str | None = None) -> Scan:
+    """`scan_state`, not yet a dataset."""
+    folder, manifest = _at(root, checkpoint)
+    return state_scan(folder, manifest, operator, table)
+
+
+def checkpoints(root: Root) -> Scan:
+    """`scan_checkpoints`, not yet a dataset."""
+    return checkpoint_scan(_folder(root))
+
+
+def changes(
+    root: Root,
+    since: int | str | datetime,
+    until: CheckpointAt = None,
+    kind: OutputKind = "panes",
+    operator: str | None = None,
+) -> Scan:
+    """`scan_changes`, not yet a dataset."""
+    if kind not in OUTPUT_KINDS:
+        raise UsageError("changes are of panes or of late", code="read-kind", found=kind)
+    folder, manifest = _at(root, until)
+    name, _ = operator_of(manifest, operator if kind == "late" else None)
+    first = checkpoint_at(folder, since)
+    return change_scan(folder, first, manifest.id, kind, name, partial(columns_of, manifest, name, kind))
+
+
+def _at(root: Root, checkpoint: CheckpointAt) -> tuple[Checkpoint, Manifest]:
+    folder = _folder(root)
+    return folder, head_at(folder, checkpoint).manifest
+
+
+def _folder(root: Root) -> Checkpoint:
+    return root if isinstance(root, Checkpoint) else Checkpoint.open(root)

@@ -1,0 +1,172 @@
+"""Spark's format ``tidestate``: a root as a table and, of its panes, as a stream. It needs Spark 4.0 or newer.
+
+Spark makes these objects in Python processes of its own, and sends them by pickle from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
+from tidestate.operators.inspect.scan import changes, checkpoints, late, panes, state
+from tidestate.operators.spark.compat import arrow_schema_of
+from tidestate.operators.spark.partitioned_reads import spark_columns
+from tidestate.recovery.inspect.rows import in_columns
+from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import OutputKind
+from tidestate.recovery.log.moments import head_at
+from tidestate.statestore.errors import UsageError
+
+FORMAT = "tidestate"
+
+Options = Mapping[str, str]
+
+
+def _changes(root: str, given: Options) -> Scan:
+    kind = cast("OutputKind", given.get("of", "panes"))
+    return changes(root, given["since"], given.get("checkpoint"), kind, given.get("operator"))
+
+
+KINDS: dict[str, tuple[Callable[[str, Options], Scan], set[str]]] = {
+    "panes": (lambda root, given: panes(root, given.get("checkpoint")), {"checkpoint"}),
+    "net": (lambda root, given: panes(root, given.get("checkpoint"), net=True), {"checkpoint"}),
+    "late": (
+        lambda root, given: late(root, given.get("checkpoint"), given.get("operator")),
+        {"checkpoint", "operator"},
+    ),
+    "state": (
+        lambda root, given: state(root, given.get("checkpoint"), given.get("operator"), given.get("table")),
+        {"checkpoint", "operator", "table"},
+    ),
+    "checkpoints": (lambda root, given: checkpoints(root), set()),
+    "changes": (_changes, {"checkpoint", "since", "of", "operator"}),
+}
+"""The kinds of tables, each with the options that it takes."""
+CHOICES = {"rewound": ("fail", "again"), "retractions": ("fail", "keep")}
+STREAM_OPTIONS = {"since", *CHOICES}
+
+
+class TidestateSource(DataSource):  # type: ignore[misc]
+    """The root in the option ``path``, as one of `KINDS`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._chosen: str | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of the newest checkpoint, or the chosen one; it is read from then on, whatever is published."""
+        return spark_columns(self._scan().schema)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of rows of that checkpoint."""
+        return ScanReader(self._scan(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream of the panes."""
+        given = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
+        if given["kind"] != "panes" or any(given[name] not in allowed for name, allowed in CHOICES.items()):
+            raise UsageError(
+                "a stream is of panes, and takes the options since=, rewound=fail or again, retractions=fail or keep",
+                code="read-option",
+                **{name: given[name] for name in ("kind", *CHOICES)},
+            )
+        stream = PaneStream(given["path"], given.get("since"), given["rewound"] == "again")
+        if given["retractions"] == "fail":
+            stream.check_retractions()
+        return PaneReader(stream, schema)
+
+    def _scan(self) -> Scan:
+        kind = self.options.get("kind", "panes")
+        if kind not in KINDS:
+            raise UsageError("there is no such kind of table", code="read-kind", found=kind, there=list(KINDS))
+        read, options = KINDS[kind]
+        given = self._given(options | (STREAM_OPTIONS if kind == "panes" else set()))
+        if kind == "changes" and "since" not in given:
+            raise UsageError("changes need the option since=", code="read-option", found=sorted(given))
+        if "checkpoint" in options:
+            # Spark sends the object on: later uses of this table are of the same checkpoint.
+            if self._chosen is None:
+                folder = Checkpoint.open(given["path"])
+                self._chosen = str(head_at(folder, given.get("checkpoint")).manifest.id)
+            given["checkpoint"] = self._chosen
+        return read(given["path"], given)
+
+    def _given(self, options: set[str]) -> dict[str, str]:
+        given = {name.lower(): value for name, value in self.options.items()}
+        unknown = sorted(given.keys() - {"path", "kind"} - options)
+        if unknown or "path" not in given:
+            raise UsageError(
+                "these options are not known here" if unknown else "name the root: load(path), or the option path",
+                code="read-option",
+                found=unknown,
+                there=sorted({"path", "kind"} | options),
+            )
+        return given
+
+
+class Share(InputPartition):  # type: ignore[misc]
+    """The parts of a scan that a task reads."""
+
+    def __init__(self, scan: Scan) -> None:
+        super().__init__(scan)
+
+
+class ScanReader(DataSourceReader):  # type: ignore[misc]
+    """Rows of a scan in the columns that Spark expects.
+
+    It takes no filters. Spark 4.3 keeps them with the table: a later query of the same DataFrame or view that pushes
+    no filter of its own gets the rows of the earlier one.
+    """
+
+    def __init__(self, scan: Scan, schema: StructType) -> None:
+        self._scan, self._columns = scan, arrow_schema_of(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """A share of the parts for each task."""
+        return [Share(share) for share in self._scan.shares()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return rows_of(partition, self._columns)
+
+
+class PaneReader(DataSourceStreamReader):  # type: ignore[misc]
+    """The panes of a job as they come; an offset is a position of `PaneStream`."""
+
+    def __init__(self, stream: PaneStream, schema: StructType) -> None:
+        self._stream, self._columns = stream, arrow_schema_of(schema)
+        self._newest: NewestPanes | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a new query begins."""
+        return dict(self._stream.first())
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # noqa: N802
+        """The newest checkpoint with panes."""
+        self._newest = self._newest or NewestPanes(self._stream)
+        return dict(self._newest.position())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """A share of the files for each task."""
+        return [Share(share) for share in self._stream.between(start, end).shares()]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return rows_of(partition, self._columns)
+
+
+def rows_of(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a task. Spark makes a partition without a value where there is none."""
+    for batch in partition.value.batches() if partition.value is not None else ():
+        yield from in_columns(pa.Table.from_batches([batch]), columns, ()).to_batches()

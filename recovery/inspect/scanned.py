@@ -1,0 +1,266 @@
+"""Scans of what a checkpoint has without knowing of windows: its output as it lies, state tables, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tidestate.recovery.inspect.rows import AT, OutputFile, operator_of, output_files, schemas_of, table_of, unified
+from tidestate.recovery.inspect.scans import FilePart, Scan, between, computed_file, free_name, plain
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
+from tidestate.recovery.log.outputs import Output
+from tidestate.recovery.log.summary import events_of, goes_by_offset
+from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, as_scalar
+from tidestate.statestore.spec.store import Parquet
+from tidestate.statestore.spec.tables import TIME, TableSpec
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.stores.opening import open_store
+from tidestate.statestore.stores.parquet import ParquetStore
+
+CHANGE = "change"
+"""The column of changes that says whether rows came or were withdrawn."""
+UNCUT_BYTES = 32 << 20
+"""State partitions up to this are one part each."""
+
+
+Columns = Callable[[], pa.Schema]
+"""The columns of an operator's output, where no file has them."""
+
+
+def output_scan(checkpoint: Checkpoint, manifest: Manifest, kind: str, operator: str, otherwise: Columns) -> Scan:
+    """The panes or ledger rows of an operator, as they were at a checkpoint."""
+    files = list(output_files(checkpoint.outputs(of=manifest), kind, operator))
+    return scan_of_files(
+        checkpoint, output_columns(checkpoint.objects, files, otherwise), [(one, {}) for one in files]
+    )
+
+
+def change_scan(
+    checkpoint: Checkpoint, since: int, until: int, kind: OutputKind, operator: str, otherwise: Columns
+) -> Scan:
+    """What makes of an operator's output at ``since`` (0: none) that at ``until``: rows that came, and rows of
+    checkpoints that a reset has abandoned in between, which are withdrawn. Withdrawn ones first, of the youngest file
+    first.
+
+    Raises `NotFoundError` where one of the two is not there, or output after ``since`` has been deleted.
+    """
+    changed = output_changes(checkpoint, since, until, kind)
+    gone, new = (list(output_files(outputs, kind, operator)) for outputs in changed)
+    columns = output_columns(checkpoint.objects, [*gone, *new], otherwise)
+    change = free_name(CHANGE, columns.names)
+    files = [*((one, {change: "removed"}) for one in reversed(gone)), *((one, {change: "added"}) for one in new)]
+    return scan_of_files(checkpoint, pa.schema([pa.field(change, pa.string()), *columns]), files)
+
+
+def output_changes(
+    checkpoint: Checkpoint, since: int, until: int, kind: OutputKind
+) -> tuple[list[Output], list[Output]]:
+    """Outputs that ``since`` has and ``until`` has not, and the other way round, both oldest first."""
+    head = checkpoint.chosen(None).manifest
+    for one in (since, until):
+        if not 0 <= one <= head.id:
+            raise NotFoundError("no such checkpoint", code="no-such-checkpoint", id=one, newest=head.id)
+    if not head.abandons(since) and not head.abandons(until):
+        # Both are on one line, so that no manifest before them has to be read.
+        between = list(checkpoint.outputs(min(since, until) + 1, max(since, until), of=head))
+        gone, new = ([], between) if since <= until else (between, [])
+    else:
+        before, after = ({(one.run, one.id): one for one in _line(checkpoint, head, end)} for end in (since, until))
+        gone = [one for place, one in before.items() if place not in after]
+        new = [one for place, one in after.items() if place not in before]
+    deleted = checkpoint.boundary().gone(kind)
+    if since and min(_common(head, since), _common(head, until)) < deleted:
+        raise NotFoundError(
+            "output between these checkpoints has been deleted: read all that is left, and go on from there",
+            code="collected",
+            since=since,
+            deleted=deleted,
+        )
+    return gone, new
+
+
+def _common(head: Manifest, end: int) -> int:
+    """A checkpoint up to which the line of ``end`` is that of the head."""
+    return min((first - 1 for first, last in head.abandoned if first <= end <= last), default=end)
+
+
+def _line(checkpoint: Checkpoint, head: Manifest, end: int) -> Iterator[Output]:
+    """Outputs as they were at a checkpoint."""
+    if not head.abandons(end):
+        return checkpoint.outputs(last=end, of=head)
+    return checkpoint.outputs(of=checkpoint.read(end).manifest)
+
+
+def scan_of_files(
+    checkpoint: Checkpoint, schema: pa.Schema, files: Iterable[tuple[OutputFile, dict[str, str]]]
+) -> Scan:
+    """These files, each with values of columns that are not in it."""
+    at = at_column(schema)
+    parts = tuple(FilePart(file.ref, {at: file.checkpoint, **facts}) for file, facts in files)
+    return Scan(checkpoint.objects.root, checkpoint.objects.bases, schema, parts)
+
+
+def output_columns(objects: Objects, files: Sequence[OutputFile], otherwise: Columns) -> pa.Schema:
+    """The columns of all these files together, after one for the checkpoint."""
+    columns = plain(unified(schemas_of(objects, files) or [otherwise()])).remove_metadata()
+    return pa.schema([pa.field(free_name(AT, columns.names), pa.int64()), *columns])
+
+
+def at_column(schema: pa.Schema) -> str:
+    """The column that `output_columns` has added: the only one of ours with such a name, or the longest of them."""
+    return max((name for name in schema.names if name.rstrip("_") == AT), key=len)
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """Rows of a table in one state partition, with keys in a range."""
+
+    name: str
+    specs: tuple[TableSpec, ...]
+    base: PartitionState
+    table: str
+    keys: KeyRange = EVERYTHING
+
+    @property
+    def spec(self) -> TableSpec:
+        """The table."""
+        return next(spec for spec in self.specs if spec.name == self.table)
+
+    @property
+    def size(self) -> int:
+        """The bytes of its files, though others may read some of them too."""
+        return sum(ref.bytes for ref in self.base.files)
+
+    def where(self, schema: pa.Schema) -> ds.Expression | None:
+        """The range of the first column of the key; of a table that expires by it also what its files say."""
+        column, low, high = self.spec.key[0], _first(self.keys.lower), _first(self.keys.upper)
+        if self.spec.expires_in_order and self.base.files:
+            lows, highs = ([getattr(ref, end) for ref in self.base.files] for end in ("expiry_min", "expiry_max"))
+            expired = self.base.expired.get(self.table)
+            low = max((one for one in (low, _extreme(min, lows), expired) if one is not None), default=None)
+            high = min((one for one in (high, _extreme(max, highs)) if one is not None), default=None)
+        bounds = [None if bound is None else as_scalar(bound, column.arrow) for bound in (low, high)]
+        return between(schema, column.name, *bounds)
+
+    def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
+        """The rows, folded."""
+        with open_store(Parquet(), objects, "", self.specs, self.base) as store:
+            return computed_file(schema, store[self.table].scan(self.keys))
+
+
+def _first(cut: Cut | None) -> Any:
+    return None if cut is None else cut.values[0]
+
+
+def _extreme(choose: Any, values: list[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if len(known) == len(values) else None
+
+
+def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None, table: str | None) -> Scan:
+    """A state table at a checkpoint, by default the first one of the last operator."""
+    name, state = operator_of(manifest, operator)
+    spec = table_of(state, table)
+    parts: list[StatePart] = []
+    for number, base in enumerate(state.states):
+        own = tuple(ref for ref in base.files if ref.table == spec.name)
+        base = msgspec.structs.replace(base, files=own)
+        ranges = [EVERYTHING]
+        if sum(ref.bytes for ref in own) > UNCUT_BYTES:
+            store = ParquetStore(state.tables, checkpoint.objects, base)
+            ranges = store[spec.name].bands()
+        parts += [
+            StatePart(f"{name}/{spec.name}/{number}-{place}", state.tables, base, spec.name, keys)
+            for place, keys in enumerate(ranges)
+            if own
+        ]
+    objects = checkpoint.objects
+    return Scan(objects.root, objects.bases, plain(spec.schema), tuple(parts), computed=True)
+
+
+CHECKPOINTS = pa.schema(
+    [
+        ("checkpoint", pa.int64()),
+        ("kind", pa.string()),
+        ("abandoned", pa.bool_()),
+        ("drained", pa.bool_()),
+        ("created", TIME),
+        ("run", pa.string()),
+        ("watermark", TIME),
+        ("watermark_offset", pa.int64()),
+        ("spark_batch", pa.int64()),
+        ("events", pa.int64()),
+        ("panes", pa.int64()),
+        ("late", pa.int64()),
+        ("state_files", pa.int64()),
+        ("state_bytes", pa.int64()),
+    ]
+)
+"""The columns of checkpoints. Neither watermark is set before the first one, nor in a drained checkpoint."""
+
+
+@dataclass(frozen=True)
+class RowsPart:
+    """Rows that were read when the scan was made."""
+
+    rows: pa.Table
+    name: str = "rows"
+
+    @property
+    def size(self) -> int:
+        """Their bytes in memory."""
+        return int(self.rows.nbytes)
+
+    def where(self, schema: pa.Schema) -> ds.Expression | None:
+        """Nothing: they are few."""
+        return None
+
+    def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
+        """These rows."""
+        return computed_file(schema, [self.rows])
+
+
+def checkpoint_scan(checkpoint: Checkpoint) -> Scan:
+    """The checkpoints that were not collected, oldest first; those that a reset has abandoned if they can be read."""
+    head = checkpoint.head()
+    rows = list(_checkpoint_rows(checkpoint, head.manifest)) if head is not None else []
+    table = pa.Table.from_pylist(rows, schema=CHECKPOINTS)
+    return Scan(checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), computed=True)
+
+
+def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[str, Any]]:
+    for number, read in checkpoint.load_each(checkpoint.ids(last=head.id)):
+        try:
+            manifest = read().manifest
+        except CorruptionError:
+            if not head.abandons(number):
+                raise
+            continue
+        files, mark = state_files(manifest), manifest.watermark_us
+        operators = list(manifest.operators.values())
+        by_offset = bool(operators) and goes_by_offset(operators[-1])
+        known = mark if mark != END_OF_TIME_US else None
+        yield {
+            "checkpoint": manifest.id,
+            "kind": manifest.kind,
+            "abandoned": head.abandons(number),
+            "drained": manifest.drained,
+            "created": manifest.created_us,
+            "run": manifest.writer,
+            "watermark": None if by_offset else known,
+            "watermark_offset": known if by_offset else None,
+            "spark_batch": manifest.spark.batch_id if manifest.spark else None,
+            "events": events_of(manifest, manifest.counters),
+            "panes": sum(ref.rows for ref in manifest.panes),
+            "late": sum(ref.rows for ref in manifest.late),
+            "state_files": len(files),
+            "state_bytes": sum(ref.bytes for ref in files),
+        }

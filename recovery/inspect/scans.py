@@ -1,0 +1,214 @@
+"""Rows of a root as an Arrow dataset: parts that are read when a filter leaves them over, and not before.
+
+A part says which rows it can have, as Parquet statistics do for a file: `pyarrow.dataset` does not open one whose
+rows a filter cannot want. A part of the output is a Parquet file as it lies in the root. What has to be computed,
+rows of a state table or the last pane of each window, has no file: such parts are computed when they are opened, and
+look like files to Arrow. So DuckDB, Polars and Spark read all of them in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NoReturn, Protocol
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.checked_input import CheckedInput
+from tidestate.statestore.files.refs import FileRef
+from tidestate.statestore.storage.objects import Objects
+
+SHARE_BYTES = 32 << 20
+"""The files that one task reads, if it reads several."""
+
+
+class Part(Protocol):
+    """Some rows of a scan. It can be pickled: tasks read parts."""
+
+    @property
+    def name(self) -> str:
+        """Unlike that of any other part of the scan."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are read for it."""
+        ...
+
+    def where(self, schema: pa.Schema) -> ds.Expression | None:
+        """What holds of all its rows, if that is known without reading any."""
+        ...
+
+    def open(self, objects: Objects, schema: pa.Schema) -> CheckedInput | pa.Buffer:
+        """Its rows as a file in the format of the scan: one of the root, or one that was computed."""
+        ...
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A Parquet file of panes or ledger rows. ``facts``: columns that are not in the file, with their values."""
+
+    ref: FileRef
+    facts: Mapping[str, int | str]
+
+    @property
+    def name(self) -> str:
+        """Its path."""
+        return self.ref.path
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.ref.bytes
+
+    def where(self, schema: pa.Schema) -> ds.Expression | None:
+        """The columns that the file has not."""
+        return all_of(
+            ds.field(name) == pa.scalar(value, schema.field(name).type) for name, value in self.facts.items()
+        )
+
+    def open(self, objects: Objects, schema: pa.Schema) -> CheckedInput:
+        """The file itself."""
+        return CheckedInput(objects, self.ref)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files, or all are
+    ``computed``. A task that gets it reads from ``root``.
+    """
+
+    root: str
+    bases: tuple[str, ...]
+    schema: pa.Schema
+    parts: tuple[Part, ...]
+    computed: bool = False
+
+    def dataset(self) -> ds.Dataset:
+        """All rows, for readers of Arrow datasets."""
+        files = fs.PyFileSystem(_PartFiles(Objects(self.root, bases=self.bases), self.schema, self.parts))
+        form = ds.IpcFileFormat() if self.computed else ds.ParquetFileFormat()
+        wheres = [part.where(self.schema) for part in self.parts]
+        fragments = [
+            form.make_fragment(part.name, files)
+            if where is None
+            else form.make_fragment(part.name, files, partition_expression=where)
+            for part, where in zip(self.parts, wheres, strict=True)
+        ]
+        return ds.FileSystemDataset(fragments, self.schema, form, files)
+
+    def within(self, where: ds.Expression | None) -> Scan:
+        """The parts that can have rows for a filter; nothing is read."""
+        if where is None:
+            return self
+        left = {fragment.path for fragment in self.dataset().get_fragments(where)}
+        return replace(self, parts=tuple(part for part in self.parts if part.name in left))
+
+    def shares(self) -> list[Scan]:
+        """The parts for tasks, in order: files together up to `SHARE_BYTES`, each computed part alone."""
+        shares: list[list[Part]] = []
+        size = 0
+        for part in self.parts:
+            if not shares or self.computed or size + part.size > SHARE_BYTES:
+                shares.append([])
+                size = 0
+            shares[-1].append(part)
+            size += part.size
+        return [replace(self, parts=tuple(share)) for share in shares]
+
+    def batches(self, where: ds.Expression | None = None) -> Iterator[pa.RecordBatch]:
+        """The rows of a filter, by part, in order."""
+        for part in self.parts:
+            yield from replace(self, parts=(part,)).dataset().to_batches(filter=where)
+
+
+def all_of(conditions: Iterable[ds.Expression]) -> ds.Expression | None:
+    """What holds if all of these do; None for none."""
+    found = list(conditions)
+    return reduce(lambda one, other: one & other, found) if found else None
+
+
+def between(schema: pa.Schema, name: str, low: pa.Scalar | None, high: pa.Scalar | None) -> ds.Expression | None:
+    """That the values of a column lie between two, both inclusive; None is no bound."""
+    kind = schema.field(name).type
+    conditions = []
+    if low is not None:
+        conditions.append(ds.field(name) >= low.cast(kind))
+    if high is not None:
+        conditions.append(ds.field(name) <= high.cast(kind))
+    return all_of(conditions)
+
+
+def computed_file(schema: pa.Schema, rows: Iterable[pa.Table]) -> pa.Buffer:
+    """Computed rows as an Arrow IPC file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        for table in rows:
+            writer.write_table(table.cast(schema))
+    return sink.getvalue()
+
+
+def plain(schema: pa.Schema) -> pa.Schema:
+    """The columns with values in place of dictionaries, which not every reader of Arrow data takes."""
+    fields = [
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field for field in schema
+    ]
+    return pa.schema(fields)
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """A name for a column of ours: with an underscore where the job has one of that name."""
+    return name if name not in taken else free_name(f"{name}_", taken)
+
+
+class _PartFiles(fs.FileSystemHandler):
+    """Parts as files of a file system that has nothing else, and cannot be written to."""
+
+    def __init__(self, objects: Objects, schema: pa.Schema, parts: Sequence[Part]) -> None:
+        self._objects, self._schema = objects, schema
+        self._parts = {part.name: part for part in parts}
+        self._computed: dict[str, pa.Buffer] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    __hash__ = object.__hash__
+
+    def get_type_name(self) -> str:
+        return "tidestate"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        kinds = ((path, fs.FileType.File if path in self._parts else fs.FileType.NotFound) for path in paths)
+        return [fs.FileInfo(path, kind) for path, kind in kinds]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        # A scan opens an IPC file twice, to look at its columns and to read some: the second time it gets the same.
+        held = self._computed.pop(path, None)
+        found = self.open_part(path) if held is None else held
+        if isinstance(found, CheckedInput):
+            return pa.PythonFile(found, mode="r")
+        if held is None:
+            self._computed[path] = found
+        return pa.BufferReader(found)
+
+    def open_part(self, path: str) -> CheckedInput | pa.Buffer:
+        """Read or compute a part."""
+        return self._parts[path].open(self._objects, self._schema)
+
+    open_input_stream = open_input_file
+
+    def _refuse(self, *_given: object, **_named: object) -> NoReturn:
+        raise UsageError("rows of a checkpoint are read, never written", code="read-only")
+
+    get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
+    delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

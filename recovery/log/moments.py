@@ -1,0 +1,62 @@
+"""Which checkpoint somebody means who gives an id or a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import Head, Manifest, without_state
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
+
+CheckpointAt: TypeAlias = int | str | datetime | None
+"""A checkpoint: its id; a time for the newest one created by then, in UTC unless it says otherwise, as text in ISO
+8601; None for the newest.
+"""
+_ID = re.compile(r"[0-9]{1,19}")
+
+
+def head_at(checkpoint: Checkpoint, moment: CheckpointAt) -> Head:
+    """The checkpoint of ``moment``. Raises `NotFoundError` if it is not there, else as `checkpoint_at`."""
+    return checkpoint.chosen(None if moment is None else checkpoint_at(checkpoint, moment))
+
+
+def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
+    """The id of the checkpoint of ``moment``; of a time among those that count now.
+
+    Raises `UsageError` for anything else, and `NotFoundError` if all checkpoints were created later.
+    """
+    if isinstance(moment, int):
+        return moment
+    if isinstance(moment, str) and _ID.fullmatch(moment):
+        return int(moment)
+    try:
+        time = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
+    except (TypeError, ValueError):
+        raise UsageError(
+            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
+            code="rewind-to",
+            found=str(moment)[:100],
+        ) from None
+    until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
+    for one in counting(checkpoint):
+        if isinstance(one, Manifest) and one.created_us <= until:
+            return one.id
+    raise NotFoundError("all remaining checkpoints were created later", code="collected", time=str(moment))
+
+
+def counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:
+    """Checkpoints that count, newest first, without their state; the id alone if the manifest cannot be read."""
+    newest: Manifest | None = None
+    for number, read in checkpoint.load_each([one for one in reversed(checkpoint.present_ids()) if one >= first]):
+        if newest is not None and newest.abandons(number):
+            continue
+        try:
+            manifest = without_state(read().manifest)
+        except CorruptionError:
+            yield number
+            continue
+        newest = newest or manifest
+        yield manifest

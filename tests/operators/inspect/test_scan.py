@@ -1,0 +1,427 @@
+"""Datasets of a root: what a sink was given, at each checkpoint, for DuckDB and Polars; only what a filter needs."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import duckdb
+import polars
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+
+from tests.helpers.orders import ORDERS, SHIPMENTS, tables
+from tests.helpers.orders import Row as Sided
+from tests.helpers.worked_example import SECOND, STREAM, batch, example
+from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
+from tests.twins.net import counting
+from tidestate import (
+    Checkpoint,
+    DeliveryId,
+    Harness,
+    Parquet,
+    count,
+    each_batch,
+    join,
+    query,
+    scan_changes,
+    scan_checkpoints,
+    scan_late,
+    scan_panes,
+    scan_state,
+    session,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.inspect import net
+from tidestate.operators.inspect.scan import panes
+from tidestate.recovery.inspect import scans
+from tidestate.recovery.inspect.rows import AT
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
+from tidestate.statestore.files import sortedfile
+
+Row = dict[str, Any]
+
+
+class Sink:
+    """What it was given, with the checkpoint of each row."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def __call__(self, panes: pa.Table, delivery: DeliveryId) -> None:
+        self.rows += [{AT: delivery.checkpoint, **row} for row in panes.to_pylist()]
+
+    def until(self, checkpoint: int) -> list[Row]:
+        return [row for row in self.rows if row[AT] <= checkpoint]
+
+
+def run(root: object, mode: str = "retracting", stream: list[pa.Table] = STREAM, **more: Any) -> Sink:
+    sink = Sink()
+    example(mode).standalone(checkpoint=root, sink=sink).run(stream, **more)
+    return sink
+
+
+@contextmanager
+def opened() -> Iterator[list[str]]:
+    """The parts that are opened meanwhile."""
+    found: list[str] = []
+    before = scans._PartFiles.open_part
+
+    def noted(self: Any, path: str) -> Any:
+        found.append(path)
+        return before(self, path)
+
+    with mock.patch.object(scans._PartFiles, "open_part", noted):
+        yield found
+
+
+def rows(dataset: ds.Dataset) -> list[Row]:
+    return dataset.to_table().to_pylist()
+
+
+def tables_of(dataset: ds.Dataset) -> duckdb.DuckDBPyConnection:
+    """A database that has the dataset as the table ``rows``."""
+    return duckdb.connect().register("rows", dataset)
+
+
+def sql(statement: str, dataset: ds.Dataset) -> list[tuple[Any, ...]]:
+    return tables_of(dataset).sql(statement).fetchall()
+
+
+def every_reader(dataset: ds.Dataset) -> list[list[Row]]:
+    """All rows, as each reader of Arrow datasets has them."""
+    by_duckdb = tables_of(dataset).sql("select * from rows").to_arrow_table().cast(dataset.schema)
+    by_polars = polars.scan_pyarrow_dataset(dataset).collect().to_arrow().cast(dataset.schema)
+    return [rows(dataset), by_duckdb.to_pylist(), by_polars.to_pylist()]
+
+
+@pytest.mark.parametrize("mode", ["retracting", "accumulating"])
+def test_panes_of_each_checkpoint_are_what_the_sink_was_given(tmp_path: Path, mode: str) -> None:
+    sink = run(tmp_path, mode, drain=True)
+    newest = sink.rows[-1][AT]
+    assert newest == 8
+    for checkpoint in range(1, newest + 1):
+        assert rows(scan_panes(tmp_path, checkpoint)) == sink.until(checkpoint)
+        assert rows(scan_panes(tmp_path, checkpoint, net=True)) == counting(sink.until(checkpoint), ["k"])
+    assert every_reader(scan_panes(tmp_path)) == [sink.rows] * 3
+    assert every_reader(scan_panes(tmp_path, net=True)) == [counting(sink.rows, ["k"])] * 3
+
+
+def test_panes_by_sql_and_by_expressions_open_only_what_a_filter_leaves(tmp_path: Path) -> None:
+    run(tmp_path, drain=True)
+    files = {one.id: [ref.path for ref in one.panes] for one in Checkpoint.open(tmp_path).outputs() if one.panes}
+    with opened() as paths:
+        flights = scan_panes(tmp_path)
+    assert paths == []  # nothing but a footer for the columns
+    with opened() as paths:
+        found = sql("select n, total from rows where checkpoint = 5 and kind = 'emit'", flights)
+    assert (found, paths) == ([(4, 15)], files[5])
+    with opened() as paths:
+        frame = polars.scan_pyarrow_dataset(flights).filter(polars.col(AT) >= 6).select("n", "total").collect()
+    assert (frame.rows(), sorted(paths)) == ([(1, 4), (1, 5)], sorted(files[6] + files[8]))
+    with opened() as paths:
+        assert flights.count_rows(filter=ds.field(AT) > 8) == 0
+    assert paths == []
+
+
+def test_a_filter_on_another_column_reads_footers_only(s3_root: str) -> None:  # noqa: F811  (fixture)
+    """Files of more than Parquet's first look at a footer, so that their rows are elsewhere."""
+    many = batch([(1, f"{number:032}", number) for number in range(40_000)])
+    later = batch([(100, "x", 1)])
+    last = batch([(200, "x", 1)])
+    run(s3_root, "accumulating", [many, later, last])
+    seen: list[str] = []
+    read = scans.CheckedInput._between
+
+    def noted(self: Any, start: int, end: int) -> memoryview:
+        if end < self._ref.bytes or start == 0:
+            seen.append(self._ref.path)
+        return read(self, start, end)
+
+    with mock.patch.object(scans.CheckedInput, "_between", noted):
+        dataset = scan_panes(s3_root)
+        large, small = sorted(dataset.files, key=lambda path: Checkpoint.open(s3_root).objects.size(path))[::-1]
+        since = pa.scalar(60_000_000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+        assert dataset.to_table(filter=ds.field("window_end") > since).num_rows == 1
+        assert set(seen) == {small}  # a small file is read with its footer
+        assert dataset.to_table(columns=["n"]).num_rows == 40_001
+        assert set(seen) == {small, large}
+
+
+def test_a_wrong_byte_is_an_error_and_no_row(tmp_path: Path) -> None:
+    run(tmp_path)
+    path = tmp_path / scan_panes(tmp_path).files[0]
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+    dataset = scan_panes(tmp_path)
+    with pytest.raises(CorruptionError, match="file-damaged"):
+        dataset.to_table()
+    with pytest.raises(Exception, match="file-damaged"):
+        sql("select sum(n) from rows", dataset)
+
+
+def test_the_late_ledger_of_each_operator(tmp_path: Path) -> None:
+    late = Sink()
+    example().standalone(checkpoint=tmp_path, late_sink=late).run(STREAM)
+    assert every_reader(scan_late(tmp_path)) == [late.rows] * 3
+    assert rows(scan_late(tmp_path, 6)) == []
+    assert scan_late(tmp_path, 6).schema.names == [AT, "t", "k", "v", "reason", "watermark"]
+    with pytest.raises(NotFoundError, match="no-such-operator"):
+        scan_late(tmp_path, operator="other")
+
+
+def test_a_state_table_of_each_checkpoint_by_its_key(tmp_path: Path) -> None:
+    seconds = [
+        batch([(second + number, key, number) for number in range(10) for key in "abc"]) for second in (0, 1000)
+    ]
+    job = windowed(event_time="t", key="k", watermark_delay="1 day").window(tumbling("10 seconds"))
+    harness = Harness(job.aggregate(n=count(), total=sum_("v")), seconds[0].schema, folder=tmp_path, partitions=4)
+    for one in seconds:
+        harness.feed(one)
+    for checkpoint in (2, 3):
+        asked = query(tmp_path, checkpoint=checkpoint)
+        for table in asked.tables:
+            wanted = asked.state(table).to_pylist()
+            assert every_reader(scan_state(tmp_path, checkpoint, table=table)) == [wanted] * 3
+    parts = scan_state(tmp_path, table="parts")
+    with opened() as paths:
+        assert sql("select count(*) from rows where slice_end > '2000-01-01'", parts) == [(0,)]
+    assert paths == []
+    with pytest.raises(NotFoundError, match="no-such-table"):
+        scan_state(tmp_path, table="other")
+
+
+def test_a_large_state_is_read_by_ranges_of_keys(tmp_path: Path) -> None:
+    keys = batch([(0, f"{number:04}", number) for number in range(6000)])
+    with mock.patch.object(sortedfile, "BLOCK_BYTES", 1 << 14):
+        job = windowed(event_time="t", key="k", watermark_delay="1 day").window(session("1 hour"))
+        job = job.accumulation("retracting").aggregate(n=count()).trigger(early=each_batch())
+        store = Parquet(snapshot_bytes=1, max_levels=2)
+        job.standalone(checkpoint=tmp_path, store=store).run([keys] * 6)
+    wanted = query(tmp_path).state("groups").to_pylist()
+    with (
+        mock.patch("tidestate.recovery.inspect.scanned.UNCUT_BYTES", 0),
+        mock.patch("tidestate.statestore.stores.parquet.BAND_SHARE", 1 << 14),
+    ):
+        dataset = scan_state(tmp_path, table="groups")
+        assert len(dataset.files) > 3
+        assert rows(dataset) == wanted
+        with opened() as paths:
+            assert dataset.to_table(filter=ds.field("k") == "0777").to_pylist() == [wanted[777]]
+        assert len(paths) == 1
+
+
+def test_checkpoints_with_those_that_were_abandoned(tmp_path: Path) -> None:
+    sink = run(tmp_path)
+    rewind(Checkpoint.open(tmp_path), 4)
+    checkpoints = scan_checkpoints(tmp_path)
+    found = sql("select checkpoint, kind, abandoned, panes, late, events from rows order by 1", checkpoints)
+    assert found == [
+        (1, "fence", False, 0, 0, 0),
+        (2, "batch", False, 0, 0, 3),
+        (3, "batch", False, 2, 0, 1),
+        (4, "batch", False, 3, 0, 2),
+        (5, "batch", True, 2, 0, 1),
+        (6, "batch", True, 1, 0, 1),
+        (7, "batch", True, 0, 3, 3),
+        (8, "reset", False, 0, 0, 0),
+    ]
+    assert len(sink.rows) == 8
+    frame = polars.scan_pyarrow_dataset(checkpoints).filter(polars.col(AT) == 4).select("watermark").collect()
+    assert frame["watermark"].dt.epoch("s").to_list() == [11]
+
+
+def test_after_a_rewind_each_line_is_read_as_it_was(tmp_path: Path) -> None:
+    before = run(tmp_path)
+    rewind(Checkpoint.open(tmp_path), 4)
+    after = run(tmp_path, drain=True)
+    wanted = before.until(4) + after.rows
+    assert rows(scan_panes(tmp_path)) == wanted
+    assert rows(scan_panes(tmp_path, net=True)) == counting(wanted, ["k"])
+    assert rows(scan_panes(tmp_path, 6)) == before.until(6)  # abandoned since: it has what it had
+    assert scan_panes(tmp_path, 6, net=True).to_table().num_rows == len(counting(before.until(6), ["k"]))
+
+
+def test_changes_from_any_checkpoint_to_any_other_make_the_one_of_the_other(tmp_path: Path) -> None:
+    run(tmp_path)
+    rewind(Checkpoint.open(tmp_path), 4)
+    run(tmp_path, stream=STREAM[:5])
+    newest = len(Checkpoint.open(tmp_path).ids())
+    for since in range(newest + 1):
+        for until in range(1, newest + 1):
+            held = rows(scan_panes(tmp_path, since)) if since else []
+            for change in rows(scan_changes(tmp_path, since, until)):
+                if change.pop("change") == "removed":
+                    held.remove(change)
+                else:
+                    held.append(change)
+            assert held == rows(scan_panes(tmp_path, until)), (since, until)
+    late = rows(scan_changes(tmp_path, 6, 7, kind="late"))
+    assert [row["change"] for row in late] == ["added"] * 3
+    assert [row["reason"] for row in late] == ["very_late", "null_key", "null_event_time"]
+
+
+def test_changes_read_no_manifest_before_them(tmp_path: Path) -> None:
+    run(tmp_path)
+    loaded: list[int] = []
+    load = Checkpoint.load
+
+    def noted(self: Checkpoint, number: int) -> Any:
+        loaded.append(number)
+        return load(self, number)
+
+    with mock.patch.object(Checkpoint, "load", noted):
+        assert scan_changes(tmp_path, 5).to_table().num_rows == 1
+    assert min(loaded) >= 6
+
+
+def test_after_a_collection_all_that_is_left_is_read(tmp_path: Path) -> None:
+    sink = run(tmp_path)
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    assert rows(scan_panes(tmp_path)) == sink.rows
+    assert [row[AT] for row in rows(scan_changes(tmp_path, 4))] == [5, 5, 6]  # 4 was collected
+    with pytest.raises(NotFoundError, match="collected"):
+        scan_panes(tmp_path, 4)
+    run(tmp_path)
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0, output_age_us=0))
+    assert rows(scan_panes(tmp_path)) == []
+    assert rows(scan_changes(tmp_path, 0)) == []
+    with pytest.raises(NotFoundError, match="collected"):
+        scan_changes(tmp_path, 2)
+
+
+def test_a_time_chooses_a_checkpoint(tmp_path: Path) -> None:
+    sink = run(tmp_path)
+    made = {row[AT]: row["created"] for row in rows(scan_checkpoints(tmp_path))}
+    assert rows(scan_panes(tmp_path, made[4])) == sink.until(4)
+    assert rows(scan_panes(tmp_path, made[4].isoformat())) == sink.until(4)
+    assert len(rows(scan_changes(tmp_path, made[4], made[6]))) == 3
+
+
+def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
+    run(tmp_path, stream=STREAM[:3])
+    evolved = example("retracting").aggregate(twice=sum_("v"))
+    sink = Sink()
+    evolved.standalone(checkpoint=tmp_path, sink=sink).run(STREAM)
+    found = rows(scan_panes(tmp_path))
+    assert [row["twice"] for row in found[:5]] == [None] * 5
+    assert found[5:] == sink.rows
+    assert rows(scan_panes(tmp_path, net=True)) == counting(found, ["k"])
+
+
+def test_the_net_of_a_key_that_was_renamed(tmp_path: Path) -> None:
+    run(tmp_path, stream=STREAM[:3])
+    renamed = [table.rename_columns(["t", "city", "v"]) for table in STREAM]
+    job = windowed(event_time="t", key="city", watermark_delay="2 seconds").window(tumbling("10 seconds"))
+    job = job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
+    job.renamed(columns={"k": "city"}).standalone(checkpoint=tmp_path).run(renamed)
+    found = scan_panes(tmp_path, net=True).to_table().select(["city", "n"]).to_pylist()
+    assert found == [{"city": "b", "n": 1}, {"city": "c", "n": 1}, {"city": "a", "n": 4}, {"city": "a", "n": 1}]
+
+
+def test_a_column_of_the_job_has_its_name(tmp_path: Path) -> None:
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(checkpoint=count())
+    job.standalone(checkpoint=tmp_path).run(STREAM[:2], drain=True)
+    found = scan_panes(tmp_path)
+    assert "checkpoint_" in found.schema.names
+    assert found.to_table()["checkpoint"].to_pylist() == [2, 1, 1]
+    assert scan_panes(tmp_path, net=True).to_table().equals(found.to_table())
+
+
+def test_the_net_of_a_join_has_no_retracted_rows(tmp_path: Path) -> None:
+    near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
+    job = join(**near, how="left")
+    schema = job.schema(ORDERS, SHIPMENTS)
+    harness = Harness(job, schema, folder=tmp_path)
+    harness.feed(job.rows(schema, **tables([Sided("left", "a", 10, 1)])))
+    harness.advance_watermark(20 * SECOND)
+    alone = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
+    harness.feed(job.rows(schema, **tables([Sided("right", "a", 12, 2)])))
+    assert scan_panes(tmp_path).to_table()["kind"].to_pylist() == ["emit", "retract", "emit"]
+    paired = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
+    assert alone == [{"left_price": 1, "right_weight": None}]
+    assert paired == [{"left_price": 1, "right_weight": 2}]
+
+
+def test_as_many_rows_are_left_as_were_not_retracted() -> None:
+    kinds = ["emit", "emit", "retract", "emit", "retract", "retract"]
+    rows = pa.table({AT: range(6), "k": ["a"] * 5 + ["b"], "y": [[1]] * 6, "kind": kinds})
+    assert net.not_retracted(rows, AT)[AT].to_pylist() == [3]
+    assert net.not_retracted(rows.slice(0, 0), AT).num_rows == 0
+    assert net.last_of_each(rows.slice(0, 0), ["k"]).num_rows == 0
+
+
+def test_the_net_in_bands_is_the_net(tmp_path: Path) -> None:
+    sink = run(tmp_path, drain=True)
+    with mock.patch.object(net, "BAND_ROWS", 3):
+        dataset = scan_panes(tmp_path, net=True)
+    assert len(dataset.files) > 1
+    key = lambda row: (row["window_end"], row["k"])  # noqa: E731
+    assert sorted(rows(dataset), key=key) == sorted(counting(sink.rows, ["k"]), key=key)
+    with opened() as paths:
+        assert sql("select n from rows where window_end > '1970-01-01 00:00:25Z'", dataset) == [(1,)]
+    assert len(paths) == 1
+
+
+def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "parts", "discarding")
+    with pytest.raises(UsageError, match="net-panes"):
+        scan_panes(tmp_path / "parts", net=True)
+    grows = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 minute")
+    with pytest.warns(UserWarning, match="sessions grow"):
+        grows.standalone(checkpoint=tmp_path / "grows").run(STREAM[:2])
+    with pytest.raises(UsageError, match="net-panes"):
+        scan_panes(tmp_path / "grows", net=True)
+
+
+def test_a_fork_has_its_own_panes_and_reads_the_state_of_its_root(tmp_path: Path) -> None:
+    run(tmp_path / "root", stream=STREAM[:3])
+    wanted = rows(scan_state(tmp_path / "root"))
+    fork(tmp_path / "root", tmp_path / "fork", 4)
+    assert rows(scan_state(tmp_path / "fork")) == wanted
+    assert wanted
+    assert rows(scan_panes(tmp_path / "fork")) == []
+
+
+def test_on_s3(s3_root: str) -> None:  # noqa: F811  (fixture)
+    sink = run(s3_root, drain=True)
+    assert rows(scan_panes(s3_root)) == sink.rows
+    assert rows(scan_panes(s3_root, net=True)) == counting(sink.rows, ["k"])
+    assert scan_state(s3_root, 4).to_table().num_rows == query(s3_root, checkpoint=4).state("parts").num_rows
+
+
+def test_what_tasks_get_reads_the_same_elsewhere(tmp_path: Path) -> None:
+    sink = run(tmp_path)
+    for scan, wanted in ((panes(tmp_path), sink.rows), (panes(tmp_path, net=True), counting(sink.rows, ["k"]))):
+        found = [pickle.loads(pickle.dumps(share)) for share in scan.shares()]
+        assert [row for one in found for part in one.batches() for row in part.to_pylist()] == wanted
+
+
+BAD: list[tuple[Callable[[Path], Any], str]] = [
+    (lambda root: scan_panes(root / "nothing"), "no-checkpoint"),
+    (lambda root: scan_panes(root, 99), "no-such-checkpoint"),
+    (lambda root: scan_panes(root, "yesterday"), "rewind-to"),
+    (lambda root: scan_changes(root, 99), "no-such-checkpoint"),
+    (lambda root: scan_changes(root, 1, kind="other"), "read-kind"),  # type: ignore[arg-type]
+    (lambda root: scan_panes(root, "1999-01-01"), "collected"),
+]
+
+
+def test_what_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
+    run(tmp_path, stream=STREAM[:1])
+    for call, code in BAD:
+        with pytest.raises((NotFoundError, UsageError)) as error:
+            call(tmp_path)
+        assert error.value.code == code

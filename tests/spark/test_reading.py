@@ -1,0 +1,242 @@
+"""A root as a table and as a stream of Spark: the rows of `scan_panes` and the like, read by tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.children.second_job import FIRST, SECOND, batches
+from tests.helpers.arrow_rows import arrow_of
+from tests.helpers.killed import killed
+from tests.helpers.waiting_windows import fed
+from tests.helpers.worked_example import STREAM, example
+from tidestate import (
+    Checkpoint,
+    changes_on_spark,
+    late_on_spark,
+    panes_on_spark,
+    register,
+    scan_changes,
+    scan_checkpoints,
+    scan_late,
+    scan_panes,
+    scan_state,
+    state_on_spark,
+    tumbling,
+)
+from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
+from tidestate.operators.spark.compat import SPARK_4
+from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.statestore.errors import IncompatibleError, NotFoundError, UsageError
+
+pytestmark = pytest.mark.spark
+OF_SPARK_4 = pytest.mark.skipif(not SPARK_4, reason="Spark has had sources in Python since 4.0")
+TIMES = [pa.scalar(second * 1_000_000, pa.timestamp("us", "UTC")) for second in range(70)]
+
+
+def rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return sorted(arrow_of(frame).to_pylist(), key=repr)
+
+
+def same(frame: DataFrame, dataset: Any) -> None:
+    assert frame.columns == dataset.schema.names
+    assert rows(frame) == sorted(dataset.to_table().to_pylist(), key=repr) != []
+
+
+def run(root: Path, mode: str = "retracting", stream: list[pa.Table] = STREAM) -> Path:
+    example(mode).standalone(checkpoint=root).run(stream)
+    return root
+
+
+def test_frames_on_every_spark_are_the_datasets(spark: SparkSession, tmp_path: Path) -> None:
+    root = run(tmp_path / "root")
+    frames = [
+        (panes_on_spark(spark, root), scan_panes(root)),
+        (panes_on_spark(spark, root, 5, net=True), scan_panes(root, 5, net=True)),
+        (late_on_spark(spark, root), scan_late(root)),
+        (changes_on_spark(spark, root, 6, 4), scan_changes(root, 6, 4)),
+    ]
+    run(root, stream=[*STREAM, *STREAM[:1]])
+    for frame, dataset in frames:  # both stay at their checkpoint
+        same(frame, dataset)
+    fed(tmp_path / "state", tumbling("10 seconds"))
+    state = state_on_spark(spark, tmp_path / "state")
+    same(state, scan_state(tmp_path / "state"))
+    assert state.rdd.getNumPartitions() == 3  # one of four state partitions is empty
+    with pytest.raises(NotFoundError, match="no-such-checkpoint"):
+        panes_on_spark(spark, root, 99)
+
+
+@pytest.mark.skipif(SPARK_4, reason="this Spark has sources in Python")
+def test_an_older_spark_has_no_format(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="spark-version"):
+        register(spark)
+
+
+@OF_SPARK_4
+def test_the_format_reads_every_kind_also_in_sql(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    root = run(tmp_path)
+    table = spark.read.format("tidestate")
+    frame = table.load(str(root))
+    kinds = [
+        (frame, scan_panes(root)),
+        (table.options(kind="net", checkpoint="5").load(str(root)), scan_panes(root, 5, net=True)),
+        (spark.read.format("tidestate").options(kind="late").load(str(root)), scan_late(root)),
+        (spark.read.format("tidestate").options(kind="checkpoints").load(str(root)), scan_checkpoints(root)),
+        (spark.read.format("tidestate").options(kind="state", checkpoint="4").load(str(root)), scan_state(root, 4)),
+        (spark.read.format("tidestate").options(kind="changes", since="4").load(str(root)), scan_changes(root, 4)),
+    ]
+    for found, dataset in kinds:
+        same(found, dataset)
+    spark.sql(f"CREATE OR REPLACE TEMP VIEW net USING tidestate OPTIONS (path '{root}', kind 'net')")
+    found = spark.sql("SELECT k, sum(n) AS n FROM net GROUP BY k ORDER BY k").collect()
+    assert [tuple(row) for row in found] == [("a", 5), ("b", 1), ("c", 1)]
+    run(root, stream=[*STREAM, *STREAM[:1]])
+    assert frame.count() == 8  # it stays at its checkpoint
+
+
+def test_a_filter_leaves_other_files_and_state_partitions_alone(spark: SparkSession, tmp_path: Path) -> None:
+    root = run(tmp_path / "root")
+    of_4 = next(one for one in Checkpoint.open(root).outputs() if one.id == 4)
+    (root / of_4.panes[0].path).unlink()
+    found = panes_on_spark(spark, root, where=(ds.field("checkpoint") == 5) & (ds.field("kind") == "emit"))
+    assert [row["total"] for row in rows(found)] == [15]
+    with pytest.raises(Exception, match="file-missing"):
+        panes_on_spark(spark, root, where=ds.field("checkpoint") == 4).count()
+    fed(tmp_path / "state", tumbling("10 seconds"))
+    last = state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[55])
+    assert {row["slice_end"] for row in rows(last)} == {TIMES[60].as_py()}
+    assert state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[61]).count() == 0
+
+
+@OF_SPARK_4
+def test_one_table_may_be_filtered_in_many_ways(spark: SparkSession, tmp_path: Path) -> None:
+    """A source that took filters would give the rows of the first query to those that push none (Spark 4.3)."""
+    register(spark)
+    root = run(tmp_path)
+    frame, everything = spark.read.format("tidestate").load(str(root)), panes_on_spark(spark, root)
+    for condition in (
+        "checkpoint = 5 AND kind = 'emit'",
+        "k = 'c' OR last",
+        "true",
+        "window_end > '1970-01-01 00:00:15'",
+    ):
+        assert rows(frame.where(condition)) == rows(everything.where(condition)) != [], condition
+
+
+@OF_SPARK_4
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({}, "no-checkpoint"),
+        ({"kind": "other"}, "read-kind"),
+        ({"checkpoint": "99"}, "no-such-checkpoint"),
+        ({"tabel": "groups", "kind": "state"}, "read-option"),
+        ({"kind": "changes"}, "read-option"),
+    ],
+)
+def test_what_is_not_there_is_an_error_with_our_code(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], code: str
+) -> None:
+    register(spark)
+    root = run(tmp_path / "root", stream=STREAM[:1]) if options else tmp_path
+    with pytest.raises(Exception, match=rf"\[{code}\]"):
+        spark.read.format("tidestate").options(**options).load(str(root))
+
+
+@OF_SPARK_4
+def test_a_stream_has_each_pane_once_over_restarts_until_it_is_rewound(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    root, log = run(tmp_path / "root", "accumulating", STREAM[:3]), tmp_path / "log"
+    read: list[dict[str, Any]] = []
+
+    def more(**options: str) -> list[dict[str, Any]]:
+        begun = len(read)
+        stream = spark.readStream.format("tidestate").options(**options).load(str(root))
+        writer = stream.writeStream.foreachBatch(lambda frame, _: read.extend(arrow_of(frame).to_pylist()))
+        query = writer.option("checkpointLocation", str(log)).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        return sorted(read[begun:], key=repr)
+
+    def panes(dataset: Any) -> list[dict[str, Any]]:
+        return sorted(dataset.to_table().to_pylist(), key=repr)
+
+    assert more() == panes(scan_panes(root)) != []
+    known = len(Checkpoint.open(root).ids())
+    run(root, "accumulating")
+    collect(Checkpoint.open(root), CheckpointRetention(keep=3, grace_us=0))  # the one that was read up to goes
+    assert [row["checkpoint"] for row in more()] == [known + 2, known + 3]
+    assert read == scan_panes(root).to_table().to_pylist()
+    rewind(Checkpoint.open(root), known + 2)
+    run(root, "accumulating")
+    with pytest.raises(Exception, match=r"\[stream-rewound\]"):
+        more()
+    again = more(rewound="again")
+    assert again == [row for row in panes(scan_panes(root)) if row["checkpoint"] > known + 3]
+    assert more(rewound="again") == []
+
+
+@OF_SPARK_4
+def test_retractions_are_taken_on_purpose(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    root = run(tmp_path)
+    table = spark.readStream.format("tidestate")
+    query = table.load(str(root)).writeStream.format("noop").start()
+    with pytest.raises(Exception, match=r"\[retractions\]"):
+        query.processAllAvailable()
+    kept: list[str] = []
+    frame = table.option("retractions", "keep").load(str(root))
+    query = frame.writeStream.foreachBatch(lambda rows, _: kept.extend(arrow_of(rows)["kind"].to_pylist())).start()
+    query.processAllAvailable()
+    query.stop()
+    assert Counter(kept) == {"emit": 6, "retract": 2}
+
+
+@OF_SPARK_4
+@pytest.mark.parametrize("death", [3])
+def test_a_job_over_the_panes_of_another_killed_counts_each_once(tmp_path: Path, death: int) -> None:
+    killed("tests.children.second_job", tmp_path, death=death)
+    events: Counter[tuple[str, int]] = Counter()
+    for row in [row for table in batches() for row in table.to_pylist()]:
+        events[row["k"], int(row["t"].timestamp()) // 60] += 1
+    found = scan_panes(tmp_path / "second").to_table().to_pylist()
+    assert {(row["k"], int(row["window_start"].timestamp()) // 60): row["events"] for row in found} == events
+    assert len(found) == len(events)
+    assert scan_late(tmp_path / "second").count_rows() == 0
+    given = scan_panes(tmp_path / "first").count_rows()
+    assert sum(row["windows"] for row in found) == given
+    assert (FIRST.name, SECOND.name) == ("seconds", "minutes")
+
+
+def test_a_stream_of_another_root_is_refused(tmp_path: Path) -> None:
+    """A position is of one run: a root that was begun anew under the same path has others."""
+    root = run(tmp_path / "root")
+    stream = PaneStream(str(root))
+    start, end = stream.first(), stream.newest()
+    assert stream.between(start, end).dataset().count_rows() == 8
+    assert stream.newest(end) == end
+    newest = NewestPanes(stream)
+    assert newest.position() == end
+    with mock.patch.object(Checkpoint, "load", side_effect=AssertionError):
+        assert newest.position() == end
+    (tmp_path / "root").rename(tmp_path / "old")
+    run(root)
+    with pytest.raises(IncompatibleError, match="stream-root"):
+        stream.between(start, end)
+    (tmp_path / "root").rename(tmp_path / "other")
+    run(root, stream=STREAM[:1])
+    with pytest.raises(IncompatibleError, match="stream-root"):
+        stream.between(end, stream.newest())
