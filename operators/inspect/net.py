@@ -22,9 +22,8 @@ from tidestate.operators.inspect.history.emitted import statistic
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.recovery.inspect.rows import OutputFile, in_columns
-from tidestate.recovery.inspect.scanned import at_column
-from tidestate.recovery.inspect.scans import Scan, between, computed_file
+from tidestate.recovery.inspect.rows import FILES_AT_ONCE, OutputFile, in_columns
+from tidestate.recovery.inspect.scans import RowScan, between, computed_file
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.prefetch import prefetch
 from tidestate.statestore.arrays import Numbers
@@ -35,12 +34,10 @@ from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.table.group_ids import group_ids
 
-BAND_ROWS = 1_000_000
+NET_ROWS = 1_000_000
 """About how many panes are folded at once."""
-FILES_AT_ONCE = 4
-"""How many files are in memory at a time."""
 
-Span = tuple[int | None, int | None]
+NetSpan = tuple[int | None, int | None]
 """The least and the largest time or offset, inclusive; None: not known."""
 
 Renamed = tuple[int, str, str]
@@ -66,7 +63,7 @@ class NetPart:
     files: tuple[NetFile, ...]
     identity: tuple[str, ...]
     place: str | None = None
-    span: Span = (None, None)
+    span: NetSpan = (None, None)
 
     @property
     def size(self) -> int:
@@ -84,17 +81,16 @@ class NetPart:
     def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
         """Read all its files, and leave what counts."""
         within = self.where(schema)
-        at = schema.get_field_index(at_column(schema))
 
         def rows_of(file: NetFile) -> pa.Table:
             rows = in_columns(read_file_rows(objects, file.ref), schema, file.renamed)
             ids = pa.array(np.full(rows.num_rows, file.checkpoint))
-            rows = rows.set_column(at, schema.field(at), ids)
+            rows = rows.set_column(0, schema.field(0), ids)
             return rows if within is None else rows.filter(within)
 
         found = [read() for _, read in prefetch(rows_of, self.files, FILES_AT_ONCE)]
         rows = pa.concat_tables([schema.empty_table(), *found])
-        left = last_of_each(rows, self.identity) if self.identity else not_retracted(rows, schema.names[at])
+        left = last_of_each(rows, self.identity) if self.identity else not_retracted(rows, schema.names[0])
         return computed_file(schema, [left])
 
 
@@ -148,7 +144,7 @@ def check_net(plan: Plan) -> None:
 
 def net_scan(
     checkpoint: Checkpoint, plan: Plan, schema: pa.Schema, files: Sequence[OutputFile], renamed: Sequence[Renamed]
-) -> Scan:
+) -> RowScan:
     """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted. Reads their footers."""
     objects, root = checkpoint.objects, checkpoint.objects.root
     names = {old for _, old, _ in renamed} - {new for _, _, new in renamed}
@@ -162,34 +158,34 @@ def net_scan(
     ]
     place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
     parts: tuple[NetPart, ...] = (NetPart("0", tuple(read), identity),) if read else ()
-    if place is not None and sum(file.ref.rows for file in read) > BAND_ROWS:
+    if place is not None and sum(file.ref.rows for file in read) > NET_ROWS:
         spans = [span() for _, span in prefetch(partial(_span, checkpoint, place), read)]
         parts = tuple(
             NetPart(str(number), tuple(_within(read, spans, band)), identity, place, band)
             for number, band in enumerate(_bands(read, spans))
         )
-    return Scan(root, objects.bases, schema, parts, computed=True)
+    return RowScan(root, objects.bases, schema, parts, computed=True)
 
 
-def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> Span:
+def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> NetSpan:
     metadata = read_metadata(checkpoint.objects, file.ref)
     return statistic(metadata, place, "min"), statistic(metadata, place, "max")
 
 
-def _bands(files: Sequence[NetFile], spans: Sequence[Span]) -> list[Span]:
-    """All of time, cut so that about `BAND_ROWS` panes are in each band."""
+def _bands(files: Sequence[NetFile], spans: Sequence[NetSpan]) -> list[NetSpan]:
+    """All of time, cut so that about `NET_ROWS` panes are in each band."""
     ends = sorted((high, file.ref.rows) for file, (_, high) in zip(files, spans, strict=True) if high is not None)
     cuts: list[int] = []
     held = 0
     for high, rows in ends[:-1]:
         held += rows
-        if held >= BAND_ROWS and high not in cuts[-1:]:
+        if held >= NET_ROWS and high not in cuts[-1:]:
             cuts.append(high)
             held = 0
     return [(None if low is None else low + 1, high) for low, high in pairwise([None, *cuts, None])]
 
 
-def _within(files: Sequence[NetFile], spans: Sequence[Span], band: Span) -> Iterable[NetFile]:
+def _within(files: Sequence[NetFile], spans: Sequence[NetSpan], band: NetSpan) -> Iterable[NetFile]:
     """The files that may have panes in a band."""
     first, last = band
     for file, (low, high) in zip(files, spans, strict=True):

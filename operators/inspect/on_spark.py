@@ -13,9 +13,14 @@ import pyarrow.dataset as ds
 
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.inspect.query import QuerySchemas, query
-from tidestate.operators.inspect.scan import changes, late, panes, state
+from tidestate.operators.inspect.scan import (
+    changes_of_root,
+    late_of_root,
+    panes_of_root,
+    state_of_root,
+)
 from tidestate.operators.windows.stored_windows import Moment
-from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.moments import CheckpointAt
 from tidestate.statestore.errors import UsageError
@@ -117,7 +122,7 @@ def panes_on_spark(
     """`scan_panes` as a DataFrame, on every Spark. Its checkpoint is fixed when this is called; tasks read the files,
     so the executors must reach the root. Files without rows for the filter ``where`` are not read.
     """
-    return _scanned(spark, panes(os.fspath(root), checkpoint, net=net), where)
+    return _scanned(spark, panes_of_root(os.fspath(root), checkpoint, net=net), where)
 
 
 def late_on_spark(
@@ -129,7 +134,7 @@ def late_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_late` as a DataFrame; as `panes_on_spark`."""
-    return _scanned(spark, late(os.fspath(root), checkpoint, operator), where)
+    return _scanned(spark, late_of_root(os.fspath(root), checkpoint, operator), where)
 
 
 def state_on_spark(
@@ -142,7 +147,7 @@ def state_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_state` as a DataFrame; as `panes_on_spark`. A task reads a state partition, or a range of a large one."""
-    return _scanned(spark, state(os.fspath(root), checkpoint, operator, table), where)
+    return _scanned(spark, state_of_root(os.fspath(root), checkpoint, operator, table), where)
 
 
 def changes_on_spark(
@@ -156,15 +161,15 @@ def changes_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_changes` as a DataFrame; as `panes_on_spark`."""
-    return _scanned(spark, changes(os.fspath(root), since, until, kind, operator), where)
+    return _scanned(spark, changes_of_root(os.fspath(root), since, until, kind, operator), where)
 
 
-def _scanned(spark: SparkSession, scan: Scan, where: ds.Expression | None) -> DataFrame:
+def _scanned(spark: SparkSession, scan: RowScan, where: ds.Expression | None) -> DataFrame:
     shares = scan.within(where).shares()
     return _frame(spark, partial(_share, shares, where), range(len(shares)), scan.schema)
 
 
-def _share(shares: Sequence[Scan], where: ds.Expression | None, number: int) -> Iterator[pa.Table]:
+def _share(shares: Sequence[RowScan], where: ds.Expression | None, number: int) -> Iterator[pa.Table]:
     return (pa.Table.from_batches([batch]) for batch in shares[number].batches(where))
 
 

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tidestate.operators.inspect.plan_from_manifest import columns_of, plan_of
+from tidestate.operators.inspect.plan_from_manifest import output_columns_of, plan_of
 from tidestate.recovery.inspect.rows import operator_of, output_files
 from tidestate.recovery.inspect.scanned import output_changes, output_columns, scan_of_files
-from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.moments import checkpoint_at, counting
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
-Position = Mapping[str, Any]
+StreamOffset = Mapping[str, Any]
 """``checkpoint`` and ``run``, as Spark's log has them; a beginning has no run."""
 
 
@@ -36,7 +36,7 @@ class PaneStream:
     since: str | None = None
     again: bool = False
 
-    def first(self) -> Position:
+    def first(self) -> StreamOffset:
         """Where a stream begins."""
         folder = Checkpoint.open(self.root)
         since = folder.boundary().panes_gone if self.since is None else checkpoint_at(folder, self.since)
@@ -55,7 +55,7 @@ class PaneStream:
                 operator=name,
             )
 
-    def newest(self, known: Position | None = None) -> Position:
+    def newest(self, known: StreamOffset | None = None) -> StreamOffset:
         """The newest checkpoint with panes. ``known``: what this has returned before; older ones are not read."""
         folder = Checkpoint.open(self.root)
         for one in counting(folder, 0 if known is None else known["checkpoint"] + 1):
@@ -67,7 +67,7 @@ class PaneStream:
         collected = [one for one in folder.outputs(last=folder.boundary().id) if one.panes]
         return {"checkpoint": collected[-1].id, "run": collected[-1].run} if collected else self.first()
 
-    def between(self, start: Position, end: Position) -> Scan:
+    def between(self, start: StreamOffset, end: StreamOffset) -> RowScan:
         """The panes after ``start`` up to ``end``.
 
         Raises `IncompatibleError` if panes up to ``start`` were withdrawn, or are of another root than this;
@@ -89,10 +89,10 @@ class PaneStream:
         manifest = folder.chosen(None).manifest
         name, _ = operator_of(manifest, None)
         files = list(output_files(new, "panes", name))
-        columns = output_columns(folder.objects, files, partial(columns_of, manifest, name, "panes"))
+        columns = output_columns(folder.objects, files, partial(output_columns_of, manifest, name, "panes"))
         return scan_of_files(folder, columns, [(file, {}) for file in files])
 
-    def _check(self, folder: Checkpoint, position: Position) -> None:
+    def _check(self, folder: Checkpoint, position: StreamOffset) -> None:
         """That the checkpoint is the one that was meant, if it can still be seen."""
         number, run = position["checkpoint"], position["run"]
         head = folder.chosen(None).manifest
@@ -115,9 +115,9 @@ class NewestPanes:
     def __init__(self, stream: PaneStream) -> None:
         self._stream, self._folder = stream, Checkpoint.open(stream.root)
         self._listed: list[int] = []
-        self._found: Position | None = None
+        self._found: StreamOffset | None = None
 
-    def position(self) -> Position:
+    def position(self) -> StreamOffset:
         """As it is now."""
         listed = self._folder.stored_ids()
         if self._found is None or listed != self._listed:

@@ -51,7 +51,7 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
         return plan
 
 
-def columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
+def output_columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
     """The columns of an operator's output, by its description."""
     plan = plan_of(manifest, name)
     return plan.pane_schema if kind == "panes" else plan.late_schema

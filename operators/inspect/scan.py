@@ -14,7 +14,7 @@ from functools import partial
 import pyarrow.dataset as ds
 
 from tidestate.operators.inspect.net import check_net, marks_retractions, net_scan
-from tidestate.operators.inspect.plan_from_manifest import columns_of, plan_of
+from tidestate.operators.inspect.plan_from_manifest import output_columns_of, plan_of
 from tidestate.recovery.inspect.rows import operator_of, output_files
 from tidestate.recovery.inspect.scanned import (
     change_scan,
@@ -23,16 +23,16 @@ from tidestate.recovery.inspect.scanned import (
     output_scan,
     state_scan,
 )
-from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, checkpoint_at, head_at
 from tidestate.statestore.errors import UsageError
 
-Root = str | os.PathLike[str] | Checkpoint
+ScanRoot = str | os.PathLike[str] | Checkpoint
 
 
-def scan_panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False) -> ds.Dataset:
+def scan_panes(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False) -> ds.Dataset:
     """The panes that the job has emitted up to a checkpoint, in order, with the ``checkpoint`` of each as a column.
 
     ``checkpoint``: its id, or a time for the newest created by then; by default the newest. Its panes are those that
@@ -45,18 +45,18 @@ def scan_panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False
     Raises `NotFoundError` for a root or a checkpoint that is not there, and `UsageError` (``net-panes``) for the net
     of a job whose panes are parts of results.
     """
-    return panes(root, checkpoint, net=net).dataset()
+    return panes_of_root(root, checkpoint, net=net).dataset()
 
 
-def scan_late(root: Root, checkpoint: CheckpointAt = None, *, operator: str | None = None) -> ds.Dataset:
+def scan_late(root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None) -> ds.Dataset:
     """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark at
     that time, and the ``checkpoint``. Arguments and errors as of `scan_panes`.
     """
-    return late(root, checkpoint, operator).dataset()
+    return late_of_root(root, checkpoint, operator).dataset()
 
 
 def scan_state(
-    root: Root, checkpoint: CheckpointAt = None, *, operator: str | None = None, table: str | None = None
+    root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None, table: str | None = None
 ) -> ds.Dataset:
     """A state table as it is stored, by default the first one of the last operator: see ``query(root).tables``.
 
@@ -64,20 +64,20 @@ def scan_state(
     partitions, and whole partitions of a table that expires by that column. Memory: a range of keys, of several parts
     at a time, each about 32 MB or a partition that has less.
     """
-    return state(root, checkpoint, operator, table).dataset()
+    return state_of_root(root, checkpoint, operator, table).dataset()
 
 
-def scan_checkpoints(root: Root) -> ds.Dataset:
+def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
     """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
     which run it was made, its watermark, how many events, panes and late rows it has, how much state.
 
     Read when it is made: each manifest. Two columns have the watermark, one for times and one for offsets.
     """
-    return checkpoints(root).dataset()
+    return checkpoints_of_root(root).dataset()
 
 
 def scan_changes(
-    root: Root,
+    root: ScanRoot,
     since: int | str | datetime,
     until: CheckpointAt = None,
     *,
@@ -91,14 +91,14 @@ def scan_changes(
     ``kind``: panes, or late for the ledger of an ``operator``. A program that remembers ``until`` and asks from there
     next time sees each row once, whatever was rewound. Raises as `scan_panes`.
     """
-    return changes(root, since, until, kind, operator).dataset()
+    return changes_of_root(root, since, until, kind, operator).dataset()
 
 
-def panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False) -> Scan:
+def panes_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False) -> RowScan:
     """`scan_panes`, not yet a dataset."""
     folder, manifest = _at(root, checkpoint)
     name, _ = operator_of(manifest, None)
-    columns = partial(columns_of, manifest, name, "panes")
+    columns = partial(output_columns_of, manifest, name, "panes")
     plan = plan_of(manifest, name) if net else None
     if plan is None or not marks_retractions(plan):
         return output_scan(folder, manifest, "panes", name, columns)
@@ -108,44 +108,46 @@ def panes(root: Root, checkpoint: CheckpointAt = None, *, net: bool = False) -> 
     return net_scan(folder, plan, output_columns(folder.objects, files, columns), files, renamed)
 
 
-def late(root: Root, checkpoint: CheckpointAt = None, operator: str | None = None) -> Scan:
+def late_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None) -> RowScan:
     """`scan_late`, not yet a dataset."""
     folder, manifest = _at(root, checkpoint)
     name, _ = operator_of(manifest, operator)
-    return output_scan(folder, manifest, "late", name, partial(columns_of, manifest, name, "late"))
+    return output_scan(folder, manifest, "late", name, partial(output_columns_of, manifest, name, "late"))
 
 
-def state(root: Root, checkpoint: CheckpointAt = None, operator: str | None = None, table: str | None = None) -> Scan:
+def state_of_root(
+    root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None, table: str | None = None
+) -> RowScan:
     """`scan_state`, not yet a dataset."""
     folder, manifest = _at(root, checkpoint)
     return state_scan(folder, manifest, operator, table)
 
 
-def checkpoints(root: Root) -> Scan:
+def checkpoints_of_root(root: ScanRoot) -> RowScan:
     """`scan_checkpoints`, not yet a dataset."""
     return checkpoint_scan(_folder(root))
 
 
-def changes(
-    root: Root,
+def changes_of_root(
+    root: ScanRoot,
     since: int | str | datetime,
     until: CheckpointAt = None,
     kind: OutputKind = "panes",
     operator: str | None = None,
-) -> Scan:
+) -> RowScan:
     """`scan_changes`, not yet a dataset."""
     if kind not in OUTPUT_KINDS:
         raise UsageError("changes are of panes or of late", code="read-kind", found=kind)
     folder, manifest = _at(root, until)
     name, _ = operator_of(manifest, operator if kind == "late" else None)
     first = checkpoint_at(folder, since)
-    return change_scan(folder, first, manifest.id, kind, name, partial(columns_of, manifest, name, kind))
+    return change_scan(folder, first, manifest.id, kind, name, partial(output_columns_of, manifest, name, kind))
 
 
-def _at(root: Root, checkpoint: CheckpointAt) -> tuple[Checkpoint, Manifest]:
+def _at(root: ScanRoot, checkpoint: CheckpointAt) -> tuple[Checkpoint, Manifest]:
     folder = _folder(root)
     return folder, head_at(folder, checkpoint).manifest
 
 
-def _folder(root: Root) -> Checkpoint:
+def _folder(root: ScanRoot) -> Checkpoint:
     return root if isinstance(root, Checkpoint) else Checkpoint.open(root)

@@ -13,11 +13,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
-from tidestate.operators.inspect.scan import changes, checkpoints, late, panes, state
+from tidestate.operators.inspect.scan import (
+    changes_of_root,
+    checkpoints_of_root,
+    late_of_root,
+    panes_of_root,
+    state_of_root,
+)
 from tidestate.operators.spark.compat import arrow_schema_of
 from tidestate.operators.spark.partitioned_reads import spark_columns
 from tidestate.recovery.inspect.rows import in_columns
-from tidestate.recovery.inspect.scans import Scan
+from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.moments import head_at
@@ -28,23 +34,23 @@ FORMAT = "tidestate"
 Options = Mapping[str, str]
 
 
-def _changes(root: str, given: Options) -> Scan:
+def _changes(root: str, given: Options) -> RowScan:
     kind = cast("OutputKind", given.get("of", "panes"))
-    return changes(root, given["since"], given.get("checkpoint"), kind, given.get("operator"))
+    return changes_of_root(root, given["since"], given.get("checkpoint"), kind, given.get("operator"))
 
 
-KINDS: dict[str, tuple[Callable[[str, Options], Scan], set[str]]] = {
-    "panes": (lambda root, given: panes(root, given.get("checkpoint")), {"checkpoint"}),
-    "net": (lambda root, given: panes(root, given.get("checkpoint"), net=True), {"checkpoint"}),
+TABLE_KINDS: dict[str, tuple[Callable[[str, Options], RowScan], set[str]]] = {
+    "panes": (lambda root, given: panes_of_root(root, given.get("checkpoint")), {"checkpoint"}),
+    "net": (lambda root, given: panes_of_root(root, given.get("checkpoint"), net=True), {"checkpoint"}),
     "late": (
-        lambda root, given: late(root, given.get("checkpoint"), given.get("operator")),
+        lambda root, given: late_of_root(root, given.get("checkpoint"), given.get("operator")),
         {"checkpoint", "operator"},
     ),
     "state": (
-        lambda root, given: state(root, given.get("checkpoint"), given.get("operator"), given.get("table")),
+        lambda root, given: state_of_root(root, given.get("checkpoint"), given.get("operator"), given.get("table")),
         {"checkpoint", "operator", "table"},
     ),
-    "checkpoints": (lambda root, given: checkpoints(root), set()),
+    "checkpoints": (lambda root, given: checkpoints_of_root(root), set()),
     "changes": (_changes, {"checkpoint", "since", "of", "operator"}),
 }
 """The kinds of tables, each with the options that it takes."""
@@ -53,7 +59,7 @@ STREAM_OPTIONS = {"since", *CHOICES}
 
 
 class TidestateSource(DataSource):  # type: ignore[misc]
-    """The root in the option ``path``, as one of `KINDS`."""
+    """The root in the option ``path``, as one of `TABLE_KINDS`."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -86,11 +92,11 @@ class TidestateSource(DataSource):  # type: ignore[misc]
             stream.check_retractions()
         return PaneReader(stream, schema)
 
-    def _scan(self) -> Scan:
+    def _scan(self) -> RowScan:
         kind = self.options.get("kind", "panes")
-        if kind not in KINDS:
-            raise UsageError("there is no such kind of table", code="read-kind", found=kind, there=list(KINDS))
-        read, options = KINDS[kind]
+        if kind not in TABLE_KINDS:
+            raise UsageError("there is no such kind of table", code="read-kind", found=kind, there=list(TABLE_KINDS))
+        read, options = TABLE_KINDS[kind]
         given = self._given(options | (STREAM_OPTIONS if kind == "panes" else set()))
         if kind == "changes" and "since" not in given:
             raise UsageError("changes need the option since=", code="read-option", found=sorted(given))
@@ -115,10 +121,10 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         return given
 
 
-class Share(InputPartition):  # type: ignore[misc]
+class ReadShare(InputPartition):  # type: ignore[misc]
     """The parts of a scan that a task reads."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: RowScan) -> None:
         super().__init__(scan)
 
 
@@ -129,16 +135,16 @@ class ScanReader(DataSourceReader):  # type: ignore[misc]
     no filter of its own gets the rows of the earlier one.
     """
 
-    def __init__(self, scan: Scan, schema: StructType) -> None:
+    def __init__(self, scan: RowScan, schema: StructType) -> None:
         self._scan, self._columns = scan, arrow_schema_of(schema)
 
     def partitions(self) -> list[InputPartition]:
         """A share of the parts for each task."""
-        return [Share(share) for share in self._scan.shares()]
+        return [ReadShare(share) for share in self._scan.shares()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return rows_of(partition, self._columns)
+        return share_rows(partition, self._columns)
 
 
 class PaneReader(DataSourceStreamReader):  # type: ignore[misc]
@@ -159,14 +165,14 @@ class PaneReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """A share of the files for each task."""
-        return [Share(share) for share in self._stream.between(start, end).shares()]
+        return [ReadShare(share) for share in self._stream.between(start, end).shares()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return rows_of(partition, self._columns)
+        return share_rows(partition, self._columns)
 
 
-def rows_of(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+def share_rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes a partition without a value where there is none."""
     for batch in partition.value.batches() if partition.value is not None else ():
         yield from in_columns(pa.Table.from_batches([batch]), columns, ()).to_batches()

@@ -140,11 +140,11 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
 
     Raises `UsageError` if a column has had incompatible types.
     """
-    found = schemas_of(checkpoint.objects, output_files(outputs, kind, operator))
+    found = file_schemas(checkpoint.objects, output_files(outputs, kind, operator))
     return pa.schema([pa.field(AT, pa.int64()), *unified(found)]) if found else pa.schema([])
 
 
-def schemas_of(objects: Objects, files: Iterable[OutputFile]) -> list[pa.Schema]:
+def file_schemas(objects: Objects, files: Iterable[OutputFile]) -> list[pa.Schema]:
     """The columns of pane or ledger files, each once. A run keeps its columns, so one file of each is looked at."""
     of_runs = {file.run: file.ref for file in reversed(list(files))}
     found = [read() for _, read in prefetch(partial(read_schema, objects), of_runs.values())]

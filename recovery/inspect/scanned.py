@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidestate.recovery.inspect.rows import AT, OutputFile, operator_of, output_files, schemas_of, table_of, unified
-from tidestate.recovery.inspect.scans import FilePart, Scan, between, computed_file, free_name, plain
+from tidestate.recovery.inspect.rows import AT, OutputFile, file_schemas, operator_of, output_files, table_of, unified
+from tidestate.recovery.inspect.scans import FilePart, RowScan, between, computed_file, free_name, plain
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
@@ -35,7 +35,7 @@ Columns = Callable[[], pa.Schema]
 """The columns of an operator's output, where no file has them."""
 
 
-def output_scan(checkpoint: Checkpoint, manifest: Manifest, kind: str, operator: str, otherwise: Columns) -> Scan:
+def output_scan(checkpoint: Checkpoint, manifest: Manifest, kind: str, operator: str, otherwise: Columns) -> RowScan:
     """The panes or ledger rows of an operator, as they were at a checkpoint."""
     files = list(output_files(checkpoint.outputs(of=manifest), kind, operator))
     return scan_of_files(
@@ -45,7 +45,7 @@ def output_scan(checkpoint: Checkpoint, manifest: Manifest, kind: str, operator:
 
 def change_scan(
     checkpoint: Checkpoint, since: int, until: int, kind: OutputKind, operator: str, otherwise: Columns
-) -> Scan:
+) -> RowScan:
     """What makes of an operator's output at ``since`` (0: none) that at ``until``: rows that came, and rows of
     checkpoints that a reset has abandoned in between, which are withdrawn. Withdrawn ones first, of the youngest file
     first.
@@ -57,7 +57,7 @@ def change_scan(
     columns = output_columns(checkpoint.objects, [*gone, *new], otherwise)
     change = free_name(CHANGE, columns.names)
     files = [*((one, {change: "removed"}) for one in reversed(gone)), *((one, {change: "added"}) for one in new)]
-    return scan_of_files(checkpoint, pa.schema([pa.field(change, pa.string()), *columns]), files)
+    return scan_of_files(checkpoint, columns, files, [change])
 
 
 def output_changes(
@@ -100,23 +100,21 @@ def _line(checkpoint: Checkpoint, head: Manifest, end: int) -> Iterator[Output]:
 
 
 def scan_of_files(
-    checkpoint: Checkpoint, schema: pa.Schema, files: Iterable[tuple[OutputFile, dict[str, str]]]
-) -> Scan:
-    """These files, each with values of columns that are not in it."""
-    at = at_column(schema)
-    parts = tuple(FilePart(file.ref, {at: file.checkpoint, **facts}) for file, facts in files)
-    return Scan(checkpoint.objects.root, checkpoint.objects.bases, schema, parts)
+    checkpoint: Checkpoint,
+    columns: pa.Schema,
+    files: Iterable[tuple[OutputFile, dict[str, str]]],
+    added: Sequence[str] = (),
+) -> RowScan:
+    """These files in the columns of `output_columns`, each with its values of the ``added`` columns in front."""
+    parts = tuple(FilePart(file.ref, {columns.names[0]: file.checkpoint, **facts}) for file, facts in files)
+    schema = pa.schema([*(pa.field(name, pa.string()) for name in added), *columns])
+    return RowScan(checkpoint.objects.root, checkpoint.objects.bases, schema, parts)
 
 
 def output_columns(objects: Objects, files: Sequence[OutputFile], otherwise: Columns) -> pa.Schema:
-    """The columns of all these files together, after one for the checkpoint."""
-    columns = plain(unified(schemas_of(objects, files) or [otherwise()])).remove_metadata()
+    """The columns of all these files together; before them, at the first place, one for the checkpoint."""
+    columns = plain(unified(file_schemas(objects, files) or [otherwise()])).remove_metadata()
     return pa.schema([pa.field(free_name(AT, columns.names), pa.int64()), *columns])
-
-
-def at_column(schema: pa.Schema) -> str:
-    """The column that `output_columns` has added: the only one of ours with such a name, or the longest of them."""
-    return max((name for name in schema.names if name.rstrip("_") == AT), key=len)
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def _extreme(choose: Any, values: list[int | None]) -> int | None:
     return choose(known) if len(known) == len(values) else None
 
 
-def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None, table: str | None) -> Scan:
+def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None, table: str | None) -> RowScan:
     """A state table at a checkpoint, by default the first one of the last operator."""
     name, state = operator_of(manifest, operator)
     spec = table_of(state, table)
@@ -183,7 +181,7 @@ def state_scan(checkpoint: Checkpoint, manifest: Manifest, operator: str | None,
             if own
         ]
     objects = checkpoint.objects
-    return Scan(objects.root, objects.bases, plain(spec.schema), tuple(parts), computed=True)
+    return RowScan(objects.root, objects.bases, plain(spec.schema), tuple(parts), computed=True)
 
 
 CHECKPOINTS = pa.schema(
@@ -228,12 +226,12 @@ class RowsPart:
         return computed_file(schema, [self.rows])
 
 
-def checkpoint_scan(checkpoint: Checkpoint) -> Scan:
+def checkpoint_scan(checkpoint: Checkpoint) -> RowScan:
     """The checkpoints that were not collected, oldest first; those that a reset has abandoned if they can be read."""
     head = checkpoint.head()
     rows = list(_checkpoint_rows(checkpoint, head.manifest)) if head is not None else []
     table = pa.Table.from_pylist(rows, schema=CHECKPOINTS)
-    return Scan(checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), computed=True)
+    return RowScan(checkpoint.objects.root, checkpoint.objects.bases, CHECKPOINTS, (RowsPart(table),), computed=True)
 
 
 def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[str, Any]]:

@@ -26,7 +26,7 @@ SHARE_BYTES = 32 << 20
 """The files that one task reads, if it reads several."""
 
 
-class Part(Protocol):
+class ScanPart(Protocol):
     """Some rows of a scan. It can be pickled: tasks read parts."""
 
     @property
@@ -67,7 +67,7 @@ class FilePart:
 
     def where(self, schema: pa.Schema) -> ds.Expression | None:
         """The columns that the file has not."""
-        return all_of(
+        return conjunction(
             ds.field(name) == pa.scalar(value, schema.field(name).type) for name, value in self.facts.items()
         )
 
@@ -77,7 +77,7 @@ class FilePart:
 
 
 @dataclass(frozen=True)
-class Scan:
+class RowScan:
     """Rows of a root, not read yet: their columns, and the parts in order. All parts are Parquet files, or all are
     ``computed``. A task that gets it reads from ``root``.
     """
@@ -85,7 +85,7 @@ class Scan:
     root: str
     bases: tuple[str, ...]
     schema: pa.Schema
-    parts: tuple[Part, ...]
+    parts: tuple[ScanPart, ...]
     computed: bool = False
 
     def dataset(self) -> ds.Dataset:
@@ -101,16 +101,16 @@ class Scan:
         ]
         return ds.FileSystemDataset(fragments, self.schema, form, files)
 
-    def within(self, where: ds.Expression | None) -> Scan:
+    def within(self, where: ds.Expression | None) -> RowScan:
         """The parts that can have rows for a filter; nothing is read."""
         if where is None:
             return self
         left = {fragment.path for fragment in self.dataset().get_fragments(where)}
         return replace(self, parts=tuple(part for part in self.parts if part.name in left))
 
-    def shares(self) -> list[Scan]:
+    def shares(self) -> list[RowScan]:
         """The parts for tasks, in order: files together up to `SHARE_BYTES`, each computed part alone."""
-        shares: list[list[Part]] = []
+        shares: list[list[ScanPart]] = []
         size = 0
         for part in self.parts:
             if not shares or self.computed or size + part.size > SHARE_BYTES:
@@ -126,7 +126,7 @@ class Scan:
             yield from replace(self, parts=(part,)).dataset().to_batches(filter=where)
 
 
-def all_of(conditions: Iterable[ds.Expression]) -> ds.Expression | None:
+def conjunction(conditions: Iterable[ds.Expression]) -> ds.Expression | None:
     """What holds if all of these do; None for none."""
     found = list(conditions)
     return reduce(lambda one, other: one & other, found) if found else None
@@ -140,7 +140,7 @@ def between(schema: pa.Schema, name: str, low: pa.Scalar | None, high: pa.Scalar
         conditions.append(ds.field(name) >= low.cast(kind))
     if high is not None:
         conditions.append(ds.field(name) <= high.cast(kind))
-    return all_of(conditions)
+    return conjunction(conditions)
 
 
 def computed_file(schema: pa.Schema, rows: Iterable[pa.Table]) -> pa.Buffer:
@@ -168,7 +168,7 @@ def free_name(name: str, taken: Sequence[str]) -> str:
 class _PartFiles(fs.FileSystemHandler):
     """Parts as files of a file system that has nothing else, and cannot be written to."""
 
-    def __init__(self, objects: Objects, schema: pa.Schema, parts: Sequence[Part]) -> None:
+    def __init__(self, objects: Objects, schema: pa.Schema, parts: Sequence[ScanPart]) -> None:
         self._objects, self._schema = objects, schema
         self._parts = {part.name: part for part in parts}
         self._computed: dict[str, pa.Buffer] = {}

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import duckdb
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from tests.helpers.orders import ORDERS, SHIPMENTS, tables
-from tests.helpers.orders import Row as Sided
-from tests.helpers.worked_example import SECOND, STREAM, batch, example
+from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
+from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.twins.net import counting
 from tidestate import (
     Checkpoint,
-    DeliveryId,
     Harness,
     Parquet,
     count,
     each_batch,
-    join,
     query,
     scan_changes,
     scan_checkpoints,
@@ -39,8 +34,7 @@ from tidestate import (
     tumbling,
     windowed,
 )
-from tidestate.operators.inspect import net
-from tidestate.operators.inspect.scan import panes
+from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.inspect import scans
 from tidestate.recovery.inspect.rows import AT
 from tidestate.recovery.moves.fork import fork
@@ -49,54 +43,6 @@ from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 from tidestate.statestore.files import sortedfile
-
-Row = dict[str, Any]
-
-
-class Sink:
-    """What it was given, with the checkpoint of each row."""
-
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def __call__(self, panes: pa.Table, delivery: DeliveryId) -> None:
-        self.rows += [{AT: delivery.checkpoint, **row} for row in panes.to_pylist()]
-
-    def until(self, checkpoint: int) -> list[Row]:
-        return [row for row in self.rows if row[AT] <= checkpoint]
-
-
-def run(root: object, mode: str = "retracting", stream: list[pa.Table] = STREAM, **more: Any) -> Sink:
-    sink = Sink()
-    example(mode).standalone(checkpoint=root, sink=sink).run(stream, **more)
-    return sink
-
-
-@contextmanager
-def opened() -> Iterator[list[str]]:
-    """The parts that are opened meanwhile."""
-    found: list[str] = []
-    before = scans._PartFiles.open_part
-
-    def noted(self: Any, path: str) -> Any:
-        found.append(path)
-        return before(self, path)
-
-    with mock.patch.object(scans._PartFiles, "open_part", noted):
-        yield found
-
-
-def rows(dataset: ds.Dataset) -> list[Row]:
-    return dataset.to_table().to_pylist()
-
-
-def tables_of(dataset: ds.Dataset) -> duckdb.DuckDBPyConnection:
-    """A database that has the dataset as the table ``rows``."""
-    return duckdb.connect().register("rows", dataset)
-
-
-def sql(statement: str, dataset: ds.Dataset) -> list[tuple[Any, ...]]:
-    return tables_of(dataset).sql(statement).fetchall()
 
 
 def every_reader(dataset: ds.Dataset) -> list[list[Row]]:
@@ -321,69 +267,16 @@ def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
     assert rows(scan_panes(tmp_path, net=True)) == counting(found, ["k"])
 
 
-def test_the_net_of_a_key_that_was_renamed(tmp_path: Path) -> None:
-    run(tmp_path, stream=STREAM[:3])
-    renamed = [table.rename_columns(["t", "city", "v"]) for table in STREAM]
-    job = windowed(event_time="t", key="city", watermark_delay="2 seconds").window(tumbling("10 seconds"))
-    job = job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
-    job.renamed(columns={"k": "city"}).standalone(checkpoint=tmp_path).run(renamed)
-    found = scan_panes(tmp_path, net=True).to_table().select(["city", "n"]).to_pylist()
-    assert found == [{"city": "b", "n": 1}, {"city": "c", "n": 1}, {"city": "a", "n": 4}, {"city": "a", "n": 1}]
-
-
 def test_a_column_of_the_job_has_its_name(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(checkpoint=count())
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds"))
+    job = job.aggregate(checkpoint=count(), checkpoint__=count(), change=count())
     job.standalone(checkpoint=tmp_path).run(STREAM[:2], drain=True)
     found = scan_panes(tmp_path)
-    assert "checkpoint_" in found.schema.names
+    assert found.schema.names[0] == "checkpoint_"
+    assert scan_changes(tmp_path, 0).schema.names[:2] == ["change_", "checkpoint_"]
+    assert set(scan_changes(tmp_path, 0).to_table()["checkpoint_"].to_pylist()) == {3, 4}
     assert found.to_table()["checkpoint"].to_pylist() == [2, 1, 1]
     assert scan_panes(tmp_path, net=True).to_table().equals(found.to_table())
-
-
-def test_the_net_of_a_join_has_no_retracted_rows(tmp_path: Path) -> None:
-    near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
-    job = join(**near, how="left")
-    schema = job.schema(ORDERS, SHIPMENTS)
-    harness = Harness(job, schema, folder=tmp_path)
-    harness.feed(job.rows(schema, **tables([Sided("left", "a", 10, 1)])))
-    harness.advance_watermark(20 * SECOND)
-    alone = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
-    harness.feed(job.rows(schema, **tables([Sided("right", "a", 12, 2)])))
-    assert scan_panes(tmp_path).to_table()["kind"].to_pylist() == ["emit", "retract", "emit"]
-    paired = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
-    assert alone == [{"left_price": 1, "right_weight": None}]
-    assert paired == [{"left_price": 1, "right_weight": 2}]
-
-
-def test_as_many_rows_are_left_as_were_not_retracted() -> None:
-    kinds = ["emit", "emit", "retract", "emit", "retract", "retract"]
-    rows = pa.table({AT: range(6), "k": ["a"] * 5 + ["b"], "y": [[1]] * 6, "kind": kinds})
-    assert net.not_retracted(rows, AT)[AT].to_pylist() == [3]
-    assert net.not_retracted(rows.slice(0, 0), AT).num_rows == 0
-    assert net.last_of_each(rows.slice(0, 0), ["k"]).num_rows == 0
-
-
-def test_the_net_in_bands_is_the_net(tmp_path: Path) -> None:
-    sink = run(tmp_path, drain=True)
-    with mock.patch.object(net, "BAND_ROWS", 3):
-        dataset = scan_panes(tmp_path, net=True)
-    assert len(dataset.files) > 1
-    key = lambda row: (row["window_end"], row["k"])  # noqa: E731
-    assert sorted(rows(dataset), key=key) == sorted(counting(sink.rows, ["k"]), key=key)
-    with opened() as paths:
-        assert sql("select n from rows where window_end > '1970-01-01 00:00:25Z'", dataset) == [(1,)]
-    assert len(paths) == 1
-
-
-def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
-    run(tmp_path / "parts", "discarding")
-    with pytest.raises(UsageError, match="net-panes"):
-        scan_panes(tmp_path / "parts", net=True)
-    grows = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 minute")
-    with pytest.warns(UserWarning, match="sessions grow"):
-        grows.standalone(checkpoint=tmp_path / "grows").run(STREAM[:2])
-    with pytest.raises(UsageError, match="net-panes"):
-        scan_panes(tmp_path / "grows", net=True)
 
 
 def test_a_fork_has_its_own_panes_and_reads_the_state_of_its_root(tmp_path: Path) -> None:
@@ -404,7 +297,8 @@ def test_on_s3(s3_root: str) -> None:  # noqa: F811  (fixture)
 
 def test_what_tasks_get_reads_the_same_elsewhere(tmp_path: Path) -> None:
     sink = run(tmp_path)
-    for scan, wanted in ((panes(tmp_path), sink.rows), (panes(tmp_path, net=True), counting(sink.rows, ["k"]))):
+    net_of = counting(sink.rows, ["k"])
+    for scan, wanted in ((panes_of_root(tmp_path), sink.rows), (panes_of_root(tmp_path, net=True), net_of)):
         found = [pickle.loads(pickle.dumps(share)) for share in scan.shares()]
         assert [row for one in found for part in one.batches() for row in part.to_pylist()] == wanted
 

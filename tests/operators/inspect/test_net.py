@@ -1,0 +1,75 @@
+"""The net of panes: what a dictionary that follows retractions has in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.orders import ORDERS, SHIPMENTS, tables
+from tests.helpers.orders import Row as Sided
+from tests.helpers.scanned import opened, rows, run, sql
+from tests.helpers.worked_example import SECOND, STREAM
+from tests.twins.net import counting
+from tidestate import Harness, count, join, scan_panes, session, sum_, tumbling, windowed
+from tidestate.operators.inspect import net
+from tidestate.recovery.inspect.rows import AT
+from tidestate.statestore.errors import UsageError
+
+
+def test_the_net_of_a_key_that_was_renamed(tmp_path: Path) -> None:
+    run(tmp_path, stream=STREAM[:3])
+    renamed = [table.rename_columns(["t", "city", "v"]) for table in STREAM]
+    job = windowed(event_time="t", key="city", watermark_delay="2 seconds").window(tumbling("10 seconds"))
+    job = job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
+    job.renamed(columns={"k": "city"}).standalone(checkpoint=tmp_path).run(renamed)
+    found = scan_panes(tmp_path, net=True).to_table().select(["city", "n"]).to_pylist()
+    assert found == [{"city": "b", "n": 1}, {"city": "c", "n": 1}, {"city": "a", "n": 4}, {"city": "a", "n": 1}]
+
+
+def test_the_net_of_a_join_has_no_retracted_rows(tmp_path: Path) -> None:
+    near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
+    job = join(**near, how="left")
+    schema = job.schema(ORDERS, SHIPMENTS)
+    harness = Harness(job, schema, folder=tmp_path)
+    harness.feed(job.rows(schema, **tables([Sided("left", "a", 10, 1)])))
+    harness.advance_watermark(20 * SECOND)
+    alone = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
+    harness.feed(job.rows(schema, **tables([Sided("right", "a", 12, 2)])))
+    assert scan_panes(tmp_path).to_table()["kind"].to_pylist() == ["emit", "retract", "emit"]
+    paired = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
+    assert alone == [{"left_price": 1, "right_weight": None}]
+    assert paired == [{"left_price": 1, "right_weight": 2}]
+
+
+def test_as_many_rows_are_left_as_were_not_retracted() -> None:
+    kinds = ["emit", "emit", "retract", "emit", "retract", "retract"]
+    rows = pa.table({AT: range(6), "k": ["a"] * 5 + ["b"], "y": [[1]] * 6, "kind": kinds})
+    assert net.not_retracted(rows, AT)[AT].to_pylist() == [3]
+    assert net.not_retracted(rows.slice(0, 0), AT).num_rows == 0
+    assert net.last_of_each(rows.slice(0, 0), ["k"]).num_rows == 0
+
+
+def test_the_net_in_bands_is_the_net(tmp_path: Path) -> None:
+    sink = run(tmp_path, drain=True)
+    with mock.patch.object(net, "NET_ROWS", 3):
+        dataset = scan_panes(tmp_path, net=True)
+    assert len(dataset.files) > 1
+    key = lambda row: (row["window_end"], row["k"])  # noqa: E731
+    assert sorted(rows(dataset), key=key) == sorted(counting(sink.rows, ["k"]), key=key)
+    with opened() as paths:
+        assert sql("select n from rows where window_end > '1970-01-01 00:00:25Z'", dataset) == [(1,)]
+    assert len(paths) == 1
+
+
+def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
+    run(tmp_path / "parts", "discarding")
+    with pytest.raises(UsageError, match="net-panes"):
+        scan_panes(tmp_path / "parts", net=True)
+    grows = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 minute")
+    with pytest.warns(UserWarning, match="sessions grow"):
+        grows.standalone(checkpoint=tmp_path / "grows").run(STREAM[:2])
+    with pytest.raises(UsageError, match="net-panes"):
+        scan_panes(tmp_path / "grows", net=True)
