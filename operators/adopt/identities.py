@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.adopt.spark_keys import spark_keys
-from tidestate.operators.adopt.spark_state import SparkState, name_of
+from tidestate.operators.adopt.spark_state import SparkState, column_of
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.rows.deduplicate import DedupPlan
@@ -27,7 +27,7 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
             watermark_delay=text_of(delay_us),
         )
     keys = spark_keys(plan, dict(enumerate(state.key)), state.rows, "key")
-    until = state.rows[name_of("value", 0)]
+    until = state.rows[column_of("value", 0)]
     last = pc.max(until).as_py()
     if last is not None and (newest_us is None or last > newest_us + delay_us):
         raise UsageError(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from tidestate.operators.adopt.spark_state import Half, name_of
+from tidestate.operators.adopt.spark_state import Half, column_of
 from tidestate.operators.plan.plan import Plan
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError
@@ -28,7 +28,7 @@ def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part:
             job=_text(wanted),
         )
     places = {field.name: place for place, field in fields.items()}
-    return [rows[name_of(part, places[field.name])].cast(field.type) for field in plan.key_fields]
+    return [rows[column_of(part, places[field.name])].cast(field.type) for field in plan.key_fields]
 
 
 def _text(columns: Mapping[str, pa.DataType]) -> list[str]:

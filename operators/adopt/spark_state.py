@@ -27,8 +27,8 @@ BOUNDS = ["start", "end"]
 @dataclass(frozen=True)
 class SparkState:
     """``key`` and ``value`` are Spark's columns, whose names may repeat; ``rows`` has them in this order, named by
-    `name_of`. ``operator`` is Spark's name of the operator, empty for a checkpoint of Spark 3. ``delay_us``: that of
-    the watermark, None where no column of the state names it.
+    `column_of`. ``operator`` is Spark's name of the operator, empty for a checkpoint of Spark 3. ``delay_us``: that
+    of the watermark, None where no column of the state names it.
     """
 
     operator: str
@@ -71,6 +71,6 @@ def is_window(field: pa.Field) -> bool:
     return bool(pa.types.is_struct(kind)) and [kind.field(n).name for n in range(kind.num_fields)] == BOUNDS
 
 
-def name_of(part: Half, place: int) -> str:
+def column_of(part: Half, place: int) -> str:
     """The column of `SparkState.rows` that has a column of the key or value."""
     return f"{part}_{place}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.adopt.buffers import match_buffers, state_columns
 from tidestate.operators.adopt.spark_keys import spark_keys
-from tidestate.operators.adopt.spark_state import Half, SparkState, is_window, name_of
+from tidestate.operators.adopt.spark_state import Half, SparkState, column_of, is_window
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -40,10 +40,10 @@ def spark_windows(plan: GroupTables, state: SparkState, watermark_us: int, buffe
             code="adopt-watermark",
         )
     keys = spark_keys(plan, {n: field for n, field in enumerate(grouped) if n != place}, state.rows, part)
-    bounds = struct_fields(state.rows[name_of(part, place)].combine_chunks())
+    bounds = struct_fields(state.rows[column_of(part, place)].combine_chunks())
     offset = len(grouped) if sessions else 0
     places = match_buffers(plan.aggregates, state.value[offset:], buffers)
-    of_value = [state.rows[name_of("value", n + offset)] for n in range(len(state.value) - offset)]
+    of_value = [state.rows[column_of("value", n + offset)] for n in range(len(state.value) - offset)]
     columns = [
         column
         for bound in plan.aggregates

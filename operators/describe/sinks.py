@@ -75,7 +75,7 @@ def may_be_behind(sink: Sink[Any]) -> int:
     return found
 
 
-def name_of(sink: Sink[Any]) -> str:
+def sink_name(sink: Sink[Any]) -> str:
     """A sink as logs and metrics name it."""
     kind = type(sink)
     named: str = getattr(sink, "__qualname__", kind.__qualname__)

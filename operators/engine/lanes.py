@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from tidestate.operators.describe.sinks import Sink, Sinks, may_be_behind, name_of
+from tidestate.operators.describe.sinks import Sink, Sinks, may_be_behind, sink_name
 from tidestate.operators.engine.delivery import LONGEST_PAUSE_S, PAUSE_S, Delivery, Offers, deliveries
 from tidestate.operators.engine.job import Job
 from tidestate.operators.progress.figures import SinkWaits
@@ -176,7 +176,7 @@ class Lanes(Generic[_P]):
 
 def _names(sinks: Sequence[Sink[_P]]) -> list[str]:
     """The name of each, with its number where two have the same."""
-    names = [name_of(sink) for sink in sinks]
+    names = [sink_name(sink) for sink in sinks]
     return [name if names.count(name) == 1 else f"{name} {place}" for place, name in enumerate(names, 1)]
 
 

@@ -26,7 +26,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.lists import flat
 
 Form = Literal["append", "upsert", "changelog"]
-CHANGE = "change"
+KIND_OF_CHANGE = "change"
 """The column of a changelog that says what a row does."""
 _BOUNDS = ("window_start", "window_end")
 _PANE, _ROW = "pane", "_row"
@@ -93,7 +93,7 @@ def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     change[order] = np.select(
         [before, retracted, after | later], ["update_before", "delete", "update_after"], "insert"
     )
-    return _without_kind(rows).append_column(CHANGE, pa.array(change, pa.string()))
+    return _without_kind(rows).append_column(KIND_OF_CHANGE, pa.array(change, pa.string()))
 
 
 def _without_kind(rows: pa.Table) -> pa.Table:

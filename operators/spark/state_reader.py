@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
-from tidestate.operators.adopt.spark_state import OPERATORS, Half, SparkState, name_of, refused_operator
+from tidestate.operators.adopt.spark_state import OPERATORS, Half, SparkState, column_of, refused_operator
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.errors import UsageError
@@ -98,7 +98,7 @@ def _struct(frame: DataFrame, part: str) -> StructType:
 
 
 def _renamed(kind: StructType, part: Half) -> StructType:
-    return StructType([StructField(name_of(part, n), field.dataType) for n, field in enumerate(kind.fields)])
+    return StructType([StructField(column_of(part, n), field.dataType) for n, field in enumerate(kind.fields)])
 
 
 def _fields(kind: StructType) -> tuple[pa.Field, ...]:

@@ -15,7 +15,7 @@ from tests.helpers.spark_inputs import job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
 from tidestate.operators import Harness, Windowed
-from tidestate.operators.sinks.forms import CHANGE, Form, formed, identity
+from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, formed, identity
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
@@ -41,7 +41,7 @@ PANES = table(
 def test_each_form_of_a_few_rows() -> None:
     by = identity(PANES.schema, ["k"])
     assert formed(PANES, "append", by).rows is PANES
-    assert values(formed(PANES, "changelog", by).rows, "k", CHANGE, "v") == [
+    assert values(formed(PANES, "changelog", by).rows, "k", KIND_OF_CHANGE, "v") == [
         ("a", "insert", 1),
         ("b", "insert", 2),
         ("a", "update_before", 1),
@@ -65,7 +65,7 @@ def test_no_rows_have_the_columns_of_some(form: Form) -> None:
 
 def test_rows_without_a_kind_are_inserts() -> None:
     plain = PANES.drop_columns(["kind", "pane"])
-    assert set(formed(plain, "changelog", ["k"]).rows[CHANGE].to_pylist()) == {"insert"}
+    assert set(formed(plain, "changelog", ["k"]).rows[KIND_OF_CHANGE].to_pylist()) == {"insert"}
     net = formed(plain, "upsert", ["k"])
     assert net.gone is not None
     assert (values(net.rows, "k", "v"), net.gone.num_rows) == ([("a", 3), ("c", 4), ("d", 5), ("b", 2)], 0)
@@ -94,10 +94,10 @@ def stored(state: dict[Row, Row], rows: pa.Table, form: Form, key: list[str]) ->
         state.pop(one, None)
     for row in found.rows.to_pylist():
         identified = tuple(row[name] for name in by)
-        if row.get(CHANGE) in ("update_before", "delete"):
+        if row.get(KIND_OF_CHANGE) in ("update_before", "delete"):
             assert state.pop(identified) == tuple(row[name] for name in names), "it takes back what is there"
         else:
-            assert row.get(CHANGE) != "insert" or identified not in state
+            assert row.get(KIND_OF_CHANGE) != "insert" or identified not in state
             state[identified] = tuple(row[name] for name in names)
 
 
