@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tidestate.operators.describe.runs import SparkJob
+    from tidestate.recovery.retention.rules import CheckpointRetention
     from tidestate.recovery.start.policy import Policy
     from tidestate.statestore.durations import Span
     from tidestate.statestore.spec.store import StoreConfig
@@ -61,6 +62,8 @@ class Chain(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
         direct_scan: bool = True,
         in_driver: bool = True,
     ) -> SparkJob:
@@ -75,6 +78,8 @@ class Chain(Runnable, frozen=True):
             partitions=partitions,
             tick=tick,
             policy=policy,
+            retain=retain,
+            metrics=metrics,
             direct_scan=direct_scan,
             in_driver=in_driver,
         )

@@ -28,6 +28,7 @@ from tidestate.operators.progress.watermarks import (
     side_sources,
 )
 from tidestate.operators.progress.watermarks import sources as declared
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
@@ -111,6 +112,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
         direct_scan: bool = True,
         in_driver: bool = True,
     ) -> SparkJob:
@@ -121,12 +124,14 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         False or raising `Refused` (docs/SINKS.md). Without a sink, panes are in the checkpoint's pane files, exactly
         once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by themselves.
         ``partitions`` is the number of state partitions of a new root (default: Spark's default parallelism); change
-        it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where
-        that matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start
-        does if another driver runs this checkpoint, or the newest one is damaged. Tasks read Parquet files
-        themselves where the rows are certain to be the same, unless ``direct_scan`` is False (docs/DIRECT_SCAN.md);
-        if they are few and state is small, the driver processes them without a Spark job, unless ``in_driver`` is
-        False.
+        it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where that
+        matters: idle sources, and watermarks and triggers in processing time. ``policy`` decides what the start does
+        if another driver runs this checkpoint, or the newest one is damaged. With ``retain=retain(…)`` the job
+        deletes old checkpoints itself, as ``tidestate gc`` does (docs/RECOVERY.md). ``metrics`` is a port of this
+        host, or a host and port, at which the job serves its metrics to Prometheus (docs/METRICS.md). Tasks read
+        Parquet files themselves where the rows are certain to be the same, unless ``direct_scan`` is False
+        (docs/DIRECT_SCAN.md); if they are few and state is small, the driver processes them without a Spark job,
+        unless ``in_driver`` is False.
         """
         return self._on_spark(
             stream,
@@ -136,6 +141,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             partitions=partitions,
             tick=tick,
             policy=policy,
+            retain=retain,
+            metrics=metrics,
             direct_scan=direct_scan,
             in_driver=in_driver,
         )
@@ -149,6 +156,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         partitions: int | None,
         tick: Span | None,
         policy: Policy | None,
+        retain: CheckpointRetention | None,
+        metrics: int | str | None,
         direct_scan: bool,
         in_driver: bool,
     ) -> SparkJob:
@@ -161,6 +170,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             partitions=partitions,
             tick=tick_us(tick),
             policy=policy or Policy(),
+            retain=retain,
+            metrics=metrics,
             direct_scan=direct_scan,
             in_driver=in_driver,
         )
@@ -175,11 +186,14 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         late_sink: ArrowSinks | None = None,
         partitions: int | None = None,
         policy: Policy | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
         time_zone: str | None = None,
     ) -> Standalone:
         """The same computation in this process, over batches of Arrow data, with the same checkpoint format, by
-        default with one partition of state. ``sink`` and ``late_sink`` are as on Spark, called with tables. Times
-        without a zone are in ``time_zone``, such as ``"Europe/Berlin"``; without it they are no event times.
+        default with one partition of state. ``sink`` and ``late_sink`` are as on Spark, called with tables;
+        ``policy``, ``retain`` and ``metrics`` are as there. Times without a zone are in ``time_zone``, such as
+        ``"Europe/Berlin"``; without it they are no event times.
         """
         made: Standalone = _runner("local.standalone", "StandaloneRunner")(
             self,
@@ -188,6 +202,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             Sinks(sink, late_sink),
             partitions,
             policy=policy or Policy(),
+            retain=retain,
+            metrics=metrics,
             time_zone=time_zone,
         )
         return made
@@ -274,6 +290,8 @@ class Sided(Runnable, frozen=True):
         partitions: int | None = None,
         tick: Span | None = None,
         policy: Policy | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
         direct_scan: bool = True,
         in_driver: bool = True,
     ) -> SparkJob:
@@ -286,6 +304,8 @@ class Sided(Runnable, frozen=True):
             partitions=partitions,
             tick=tick,
             policy=policy,
+            retain=retain,
+            metrics=metrics,
             direct_scan=direct_scan,
             in_driver=in_driver,
         )

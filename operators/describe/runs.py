@@ -104,6 +104,23 @@ class Standalone(ABC):
         """How this run has waited for its sinks, and what is not delivered; readable from another thread."""
 
     @abstractmethod
+    def prometheus(self) -> str:
+        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
+        the extra ``metrics``.
+        """
+
+    @abstractmethod
+    def opentelemetry(self, provider: Any = None) -> None:
+        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
+        collects. Raises `UsageError` without the extra ``opentelemetry``.
+        """
+
+    @property
+    @abstractmethod
+    def metrics_url(self) -> str | None:
+        """Where this run serves its metrics; None if it does not, or not now."""
+
+    @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` in a
         chain. Returns the panes.
@@ -201,23 +218,50 @@ class DurableQuery(ABC):
 
     @property
     @abstractmethod
-    def is_active(self) -> bool:
+    def id(self) -> str:
+        """The id of Spark's query, the same after a restart from its checkpoint."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of Spark's query: that of the description; with the root, if a query of that name runs already."""
+
+    @property
+    @abstractmethod
+    def isActive(self) -> bool:  # noqa: N802
         """Whether Spark's query is running."""
 
+    @property
     @abstractmethod
-    def progress(self) -> list[dict[str, Any]]:
-        """Spark's own progress reports of the recent batches, oldest first."""
+    def status(self) -> dict[str, Any]:
+        """Spark's status; while a sink holds the intake its ``message`` says so."""
+
+    @property
+    @abstractmethod
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        """Spark's newest progress report, None before the first. Under ``tidestate`` it has what the checkpoint of
+        its batch has, as in a line of ``tidestate list --json``.
+        """
+
+    @property
+    @abstractmethod
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+        """The reports of the recent batches, oldest first, as `lastProgress`."""
 
     @abstractmethod
-    def process_all_available(self) -> None:
+    def exception(self) -> Exception | None:
+        """The error that stopped the query; None if it runs, or was stopped."""
+
+    @abstractmethod
+    def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until all input that the source has now is in a checkpoint. Raises the error that stopped the query,
         if it failed.
         """
 
     @abstractmethod
-    def await_termination(self, timeout_s: float | None = None) -> bool:
-        """Wait for the query to end; False if the timeout came first. Raises the error that stopped the query, if it
-        failed.
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+        """Wait for the query to end; False if ``timeout``, in seconds, came first. Raises the error that stopped the
+        query, if it failed.
         """
 
     @abstractmethod
@@ -225,7 +269,7 @@ class DurableQuery(ABC):
         """End the query between two batches. Unread input stays unread and is processed after the next start.
 
         With ``drain`` one more checkpoint moves the watermark to the end of time: every window fires, and the root
-        accepts no more input. Call `process_all_available` first to read what is there. A refusing sink is not waited
+        accepts no more input. Call `processAllAvailable` first to read what is there. A refusing sink is not waited
         for: its panes are delivered at the next start. With ``drain`` the last panes are offered until the sink
         accepts them or `stop` is called again.
 
@@ -265,7 +309,18 @@ class DurableQuery(ABC):
         """The buffers that origins wait for, and since when; empty if rows arrive without buffers."""
 
     @abstractmethod
-    def prometheus(self, operator: str | None = None) -> str:
-        """The metrics in Prometheus text format, with CTI violations, buffers by outcome, and events and panes by
-        class since the start.
+    def prometheus(self) -> str:
+        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
+        the extra ``metrics``.
         """
+
+    @abstractmethod
+    def opentelemetry(self, provider: Any = None) -> None:
+        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
+        collects. Raises `UsageError` without the extra ``opentelemetry``.
+        """
+
+    @property
+    @abstractmethod
+    def metrics_url(self) -> str | None:
+        """Where this run serves its metrics; None if it does not, or not now."""

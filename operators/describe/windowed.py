@@ -171,8 +171,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         ones go to the late ledger.
 
         ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
-        ``keep`` names further input columns to record in the ledger. An event more than ``future`` ahead of the
-        watermark is processed, and counted as a future event.
+        ``keep`` names further input columns to record in the ledger. An event more than ``future`` ahead of
+        all events before it is processed, and counted as a future event.
         """
         allowed_us, future_us = None if allowed is None else span_us(allowed), span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)

@@ -37,6 +37,7 @@ from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, s
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import CorruptionError, UsageError
@@ -80,6 +81,8 @@ class EmbeddedOperator(ABC, Generic[_P]):
         policy: Policy | None,
         hook: JobHook,
         partitions: int | None,
+        retain: CheckpointRetention | None,
+        metrics: int | str | None,
     ) -> None:
         self._plan = plan
         job = Job.begin(
@@ -92,7 +95,7 @@ class EmbeddedOperator(ABC, Generic[_P]):
             policy=policy or Policy(),
         )
         self._job = job
-        self._driver = Driver(job, InProcess())
+        self._driver = Driver(job, InProcess(), retain=retain, metrics=metrics)
         self._driver.begin()
         self._standing = self._durable()
         self._ready = [output for output in outstanding(self._job, self._job.delivered.panes) if output.panes]

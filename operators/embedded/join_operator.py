@@ -26,6 +26,7 @@ from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.stored_windows import Moment
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import first_of_each, is_known
@@ -45,8 +46,9 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     A message is identified by (origin, offset) of its side, which the description names (``join(offset=…,
     origin=…)``), and takes effect once. Close it, or use it in a ``with`` block. ``partitions`` is the number of
     state partitions of a new folder, 1 by default. ``policy`` decides what the start does if another process has the
-    folder open, or the newest checkpoint is damaged. A batch is anything that exports Arrow data; times without a
-    zone are in ``time_zone``.
+    folder open, or the newest checkpoint is damaged; ``retain`` what becomes of old checkpoints, and ``metrics``
+    where they are served, as on Spark. A batch is anything that exports Arrow data; times without a zone are in
+    ``time_zone``.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         hook: JobHook = no_job_hook,
         time_zone: str | None = None,
         partitions: int | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
     ) -> None:
         self._joined, self._time_zone = description, time_zone
         plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
-        super().__init__(plan, checkpoint, store, policy, hook, partitions)
+        super().__init__(plan, checkpoint, store, policy, hook, partitions, retain, metrics)
 
     def add_messages(
         self,

@@ -33,6 +33,7 @@ from tidestate.operators.windows.messages.rebuild import put_back
 from tidestate.operators.windows.messages.step import message_step
 from tidestate.operators.windows.messages.window_metadata import windows_replay_from
 from tidestate.operators.windows.stored_windows import Moment, asked_for, partitions_of
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each, is_known
@@ -48,10 +49,11 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
     ``origin`` and ``offset``; of a merge those of its sides, by name, which share these columns.
 
     A message is identified by (origin, offset) and takes effect once. Close it, or use it in a ``with`` block.
-    ``partitions`` is the number of state partitions of a new folder, 1 by default.
-    ``equal`` names columns, next to the key, by which messages can be read (the design's keyed message store).
-    ``policy`` decides what the start does if another process has the folder open, or the newest checkpoint is
-    damaged. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
+    ``partitions`` is the number of state partitions of a new folder, 1 by default. ``equal`` names columns, next to
+    the key, by which messages can be read (the design's keyed message store). ``policy`` decides what the start does
+    if another process has the folder open, or the newest checkpoint is damaged; ``retain`` what becomes of old
+    checkpoints, and ``metrics`` where they are served, as on Spark. A batch is anything that exports Arrow data;
+    times without a zone are in ``time_zone``.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         hook: JobHook = no_job_hook,
         time_zone: str | None = None,
         partitions: int | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
     ) -> None:
         self._time_zone = time_zone
         description = _with_messages(description, origin, offset, retention, layout, equal)
@@ -79,7 +83,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
             bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
         )
         marked = replace(plan, configuration=plan.configuration | {BY_HAND: {}})
-        super().__init__(marked, checkpoint, store, policy, hook, partitions)
+        super().__init__(marked, checkpoint, store, policy, hook, partitions, retain, metrics)
 
     def add_messages(self, batch: ArrowRows | None = None, /, **sides: ArrowRows | None) -> dict[str, int]:
         """Process messages, of a merge those of some ``sides`` by name. Returns counters: accepted, duplicates, late

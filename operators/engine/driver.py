@@ -17,27 +17,34 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, read_rows
+from tidestate.operators.engine.exposition import Endpoint, address_of
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.engine.lanes import Lanes
 from tidestate.operators.engine.level import without_input
 from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.phases import Stopwatch, round_times
+from tidestate.operators.engine.phases import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
 from tidestate.operators.progress.figures import SinkWaits
+from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.rounds import Progress, skip_idle_time
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import CheckpointKind, Manifest
+from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
+from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
+from tidestate.recovery.retention.upkeep import Upkeep
 from tidestate.recovery.start.heartbeat import Heartbeat
 from tidestate.statestore.errors import TidestateError, invariant
 
@@ -79,7 +86,8 @@ class Engine(Protocol[B_contra, P_co]):
 class Driver(Generic[B, _P]):
     """Runs a job with an engine and its sinks; ``wait`` as in `Offers.offer`.
 
-    The lease is given back once ``still`` returns False. Only one thread at a time may call: several must take the
+    The lease is given back once ``still`` returns False. With ``retain`` old checkpoints are collected
+    meanwhile, and with ``metrics`` those are served. Only one thread at a time may call: several must take the
     ``lock``.
     """
 
@@ -91,16 +99,22 @@ class Driver(Generic[B, _P]):
         *,
         wait: Callable[[float], None] = time.sleep,
         still: Callable[[], bool] = lambda: True,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
     ) -> None:
         self.job, self._engine, self._wait = job, engine, wait
         job.parallel = engine.parallel
         self.lock = threading.Lock()
-        self._watch = Stopwatch()
+        self._watch, self._finished = Stopwatch(), Spent()
         self.offers = offers = Offers(job.check_newest)
         self._lanes = self._by_hand = Lanes(job, engine.read, offers, sinks or Sinks())
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
+        self._upkeep = Upkeep(job.checkpoint, job.head.epoch, retain)
+        self._served_at = None if metrics is None else address_of(metrics)
+        self._endpoint: Endpoint | None = None
+        self._published, self._seconds = 0, dict[str, float]()
 
     @property
     def head(self) -> Manifest:
@@ -109,8 +123,13 @@ class Driver(Generic[B, _P]):
 
     def begin(self) -> None:
         """Take the lease of the root, until `end`; idempotent. A drained job needs none."""
+        if self._served_at is not None and self._endpoint is None:
+            # Not `self`, as above.
+            this = weakref.ref(self)
+            self._endpoint = Endpoint(self._served_at, lambda: driver.families() if (driver := this()) else [])
         if not self.head.drained:
             self._heartbeat.begin()
+            self._upkeep.begin()
 
     def end(self, *, acknowledge: bool = True) -> None:
         """Give the lease back. Deliveries that the sink accepted are recorded; if that fails they are repeated."""
@@ -121,6 +140,10 @@ class Driver(Generic[B, _P]):
             log.warning("the last deliveries could not be recorded, and are repeated at the next start: %s", error)
         finally:
             self.offers.give_up()
+            self._upkeep.end()
+            endpoint, self._endpoint = self._endpoint, None
+            if endpoint is not None:
+                endpoint.close()
             self._heartbeat.end()
 
     @contextmanager
@@ -148,7 +171,8 @@ class Driver(Generic[B, _P]):
         """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
         self.hold()
         round_ = self._round(clock_us, reprocessing=True)
-        results = self._engine.run(round_, ledger_pieces(round_, rows))
+        with self._watch.timed("engine"):
+            results = self._engine.run(round_, ledger_pieces(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
 
     def rebuild(self, replay: B) -> Manifest:
@@ -158,7 +182,8 @@ class Driver(Generic[B, _P]):
         check_replayed(self.job.graph)
         self.hold()
         round_ = self._round(None, rebuilding=True)
-        results = self._engine.take(round_, replay)
+        with self._watch.timed("engine"):
+            results = self._engine.take(round_, replay)
         return self.commit(round_.sequence, results, "feed", _clock(round_, None), rebuilt=True)
 
     def tick(
@@ -169,7 +194,8 @@ class Driver(Generic[B, _P]):
         """
         round_ = self._round(clock_us)
         ends = after(round_)
-        results = without_input(round_, ends) if round_.idle(ends) else self._engine.run(round_, [], ends)
+        with self._watch.timed("engine"):
+            results = without_input(round_, ends) if round_.idle(ends) else self._engine.run(round_, [], ends)
         return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
@@ -208,21 +234,50 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
+        parallel = min(self._engine.parallel, len({one.span for one in results}))
+        made = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
+        spent = msgspec.structs.replace(self._finished, made=made)
         with self._watch.timed("publish"):
-            manifest = self.job.commit(results, kind, position, **how)
+            manifest = self.job.commit(results, kind, position, spent=spent, **how)
+        self._upkeep.published()
         if kind == "feed":
             warn_of_purged(self.job, manifest)
         with self._watch.timed("deliver"):
             self.deliver()
-        parallel = min(self._engine.parallel, len({one.span for one in results}))
-        times = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
-        log.debug("checkpoint %d: seconds by phase: %s", manifest.id, times)
+        finished = seconds(self._watch.take())
+        self._finished = Spent(earlier=manifest.id, finished=finished)
+        self._published += 1
+        # A new one: another thread may read it.
+        spent_now = made | finished
+        self._seconds = {p: self._seconds.get(p, 0.0) + spent_now.get(p, 0.0) for p in self._seconds | spent_now}
+        log.debug("checkpoint %d: seconds by phase: %s", manifest.id, as_phased(made | finished))
         return manifest
 
     @property
     def waits(self) -> SinkWaits:
         """How this run has waited for its sinks, and what is not delivered."""
         return self._lanes.waits()
+
+    def families(self) -> list[Family]:
+        """The metrics of this run, as they are now; from any thread."""
+        job = self.job
+        figures = JobFigures(job.plan.name, job.head, job.progress, self.waits, self.upkept)
+        return job_families(replace(figures, published=self._published, seconds=self._seconds))
+
+    @property
+    def finished(self) -> Spent:
+        """How long the end of the newest checkpoint took."""
+        return self._finished
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served; None if they are not."""
+        return self._endpoint.url if self._endpoint is not None else None
+
+    @property
+    def upkept(self) -> Upkept | None:
+        """What this run has collected; None if it keeps everything."""
+        return self._upkeep.done
 
     def hold(self, sinks: Sinks[_P] | None = None, wait: Callable[[float], None] | None = None) -> None:
         """Wait until the sinks, by default those of the job, are ready to take more. Raises `UsageError` if the input

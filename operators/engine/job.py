@@ -43,6 +43,7 @@ from tidestate.recovery.log.manifest import (
     Restore,
     Scan,
     SparkPosition,
+    Spent,
 )
 from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import open_for_start
@@ -242,9 +243,10 @@ class Job:
         fed: bool = False,
         withheld: bool = False,
         rebuilt: bool = False,
+        spent: Spent | None = None,
     ) -> Manifest:
         """Publish the next checkpoint. ``fed``: it reprocessed the whole ledger so far; ``withheld``: no sink gets
-        its output; ``rebuilt``: it was a replay for messages that were lost.
+        its output; ``rebuilt``: it was a replay for messages that were lost. ``spent``: where its time went.
 
         Raises `FencedError` or `ConflictError`, and `UsageError` (``file-unseen``) if a file that another process has
         written is not visible here; nothing was published then.
@@ -280,6 +282,7 @@ class Job:
             counters=counters,
             fed=head.id if fed else head.fed,
             restored=restored,
+            spent=spent,
         )
         self._publish(manifest)
         self._progress = self._kept = progress

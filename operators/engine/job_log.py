@@ -94,7 +94,9 @@ def _log_checkpoint(job: CheckpointLog) -> None:
     for gap in first.gaps:
         log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
     if future := manifest.counters.get("future"):
-        log.info("checkpoint %d: %d events ahead of the watermark by more than the tolerance", manifest.id, future)
+        log.info(
+            "checkpoint %d: %d events are ahead of all before them by more than the tolerance", manifest.id, future
+        )
 
 
 def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak) -> None:

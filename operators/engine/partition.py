@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -100,6 +101,7 @@ class Round:
             self.now_us,
             self.reprocessing,
             budget,
+            self.progress.tracker.latest_us,
             self.origins,
             began=self.progress,
             so_far=self.progress,
@@ -207,12 +209,13 @@ def _attempt(
     round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     restore = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
-    with round_.open(objects, partition, restore) as store, watch.timed("group"):
+    with round_.open(objects, partition, restore) as store, watch.timed("step"):
         due_mark = None if round_.due(partition, after) else round_.base[partition].due_mark
         moved = round_.plan.step(store, arriving, replace(step_times(round_, after), due_mark=due_mark))
     # The store is closed: what it has read is not held while levels are folded.
     release_freed(arriving.nbytes + moved.panes.nbytes)
-    result = write_state(objects, round_, partition, moved.changes, restore.restored)
+    folding = partial(watch.timed, "fold")
+    result = write_state(objects, round_, partition, moved.changes, restore.restored, folding)
     state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
     return msgspec.structs.replace(result, state=state), moved
 
@@ -247,12 +250,21 @@ def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table)
 
 
 def write_state(
-    objects: Objects, round_: Round, partition: int, changes: ChangeSet, restored: Restored
+    objects: Objects,
+    round_: Round,
+    partition: int,
+    changes: ChangeSet,
+    restored: Restored,
+    folding: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> PartitionResult:
-    """Write the changes of a partition. What is due next is not known in the state that is returned."""
+    """Write the changes of a partition. What is due next is not known in the state that is returned. ``folding`` is
+    entered while files are folded.
+    """
     plan, base = round_.plan, round_.state(partition)
     attempt = uuid.uuid4().hex
-    log = PartitionLog(objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt)
+    log = PartitionLog(
+        objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt, folding
+    )
     expire = _bounds(changes)
     return PartitionResult(partition, base.lineage, log.append(base, changes, round_.sequence), expire, restored)
 
@@ -299,4 +311,5 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         sides=marks.newest(after),
         steps=marks.steps(after),
         budget_bytes=round_.store.budget_bytes,
+        latest=round_.progress.tracker.latest_us,
     )

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from tidestate.operators.plan.transition import total
 
-PHASES = ("read", "transfer", "classify", "group", "write", "publish", "deliver", "other")
+PHASES = ("read", "transfer", "classify", "group", "step", "fold", "write", "publish", "deliver", "other")
 """In the order of a round. ``read``: files that tasks read themselves; ``transfer``: rows that Spark hands over, with
-its reading; ``group``: partials and steps, with the state that they read; ``other``: the engine, such as scheduling.
+its reading; ``group``: partials next to the input; ``step``: steps, with the state that they read; ``fold``: files of
+state; ``other``: the engine, such as scheduling.
 """
 
 _T = TypeVar("_T")
@@ -69,5 +70,14 @@ def round_times(
     summed = total([dict(one) for one in tasks_us])
     of_tasks = {phase: us / max(1, parallel) for phase, us in summed.items()}
     rest = max(0.0, driver_us.get("engine", 0) - sum(of_tasks.values()))
-    found = {**of_tasks, **{phase: us for phase, us in driver_us.items() if phase != "engine"}, "other": rest}
-    return {phase: round(found[phase] / 1e6, 6) for phase in PHASES if phase in found}
+    return seconds({**of_tasks, **{phase: us for phase, us in driver_us.items() if phase != "engine"}, "other": rest})
+
+
+def seconds(spent_us: Mapping[str, float]) -> dict[str, float]:
+    """Seconds by phase, in the order of a round."""
+    return as_phased({phase: round(us / 1e6, 6) for phase, us in spent_us.items()})
+
+
+def as_phased(times: Mapping[str, float]) -> dict[str, float]:
+    """Times by phase, in the order of a round."""
+    return {phase: times[phase] for phase in PHASES if phase in times}

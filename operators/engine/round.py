@@ -157,7 +157,9 @@ class Intakes:
                 # For the next piece of the same sources, if their order matters.
                 so_far = intake.so_far or self._round.rounds[reader].progress
                 so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)
-                self._so_far[reader] = replace(intake, so_far=so_far)
+                peak = classified.claims.peak
+                latest_us = intake.latest_us if peak is None else max(intake.latest_us, peak.time_us)
+                self._so_far[reader] = replace(intake, so_far=so_far, latest_us=latest_us)
                 yield from addressed(operator, pieces(classified, place * FEEDS + number, self._round.spans))
 
 

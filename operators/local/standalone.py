@@ -16,6 +16,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.exposition import exposition_text, instrument
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
@@ -23,6 +24,7 @@ from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schemas
@@ -44,6 +46,8 @@ class StandaloneRunner(Standalone):
         hook: JobHook = no_job_hook,
         policy: Policy | None = None,
         time_zone: str | None = None,
+        retain: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
     ) -> None:
         self._description = description
         self._root = checkpoint
@@ -52,7 +56,7 @@ class StandaloneRunner(Standalone):
         self._partitions = partitions
         self._hook = hook
         self._policy = policy or Policy()
-        self._time_zone = time_zone
+        self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
         self._driver: Driver[Batches, pa.Table] | None = None
 
     def __repr__(self) -> str:
@@ -143,6 +147,16 @@ class StandaloneRunner(Standalone):
     def waits(self) -> SinkWaits:
         return self._started("nothing has run yet").waits
 
+    def prometheus(self) -> str:
+        return exposition_text(self._started("nothing has run yet").families())
+
+    def opentelemetry(self, provider: Any = None) -> None:
+        instrument(self._started("nothing has run yet").families, provider)
+
+    @property
+    def metrics_url(self) -> str | None:
+        return self._driver.metrics_url if self._driver is not None else None
+
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
         given = None if rows is None else as_table(rows, self._time_zone)
@@ -188,7 +202,7 @@ class StandaloneRunner(Standalone):
                 may_change=True,
                 policy=self._policy,
             )
-            self._driver = Driver(job, InProcess(), self._sinks)
+            self._driver = Driver(job, InProcess(), self._sinks, retain=self._retain, metrics=self._metrics)
         self._driver.begin()
         self._driver.deliver()
         return self._driver

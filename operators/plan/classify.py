@@ -35,7 +35,7 @@ from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, RECEIVED, REFUSED, Arrival, Plan
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
+from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.arrays import Counters
@@ -269,14 +269,26 @@ def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool
     accepted = int(np.count_nonzero(keep))
     if intake.reprocessing:
         return {"fed": len(keep), "fed_accepted": accepted}
-    counters = {"events": len(keep)}
-    if intake.watermark_us is not None:
-        future = times > _clip(intake.watermark_us + plan.future_us)
-        counters["mildly_late"] = int(np.count_nonzero((times < intake.watermark_us) & keep))
-        counters["future"] = int(np.count_nonzero(future & keep))
-    counters["accepted"] = accepted
-    counters["on_time"] = accepted - counters.get("mildly_late", 0) - counters.get("future", 0)
-    return counters
+    late = 0 if intake.watermark_us is None else int(np.count_nonzero((times < intake.watermark_us) & keep))
+    future = _leaps(times[keep], intake, plan.future_us)
+    return {
+        "events": len(keep),
+        "mildly_late": late,
+        "future": future,
+        "accepted": accepted,
+        "on_time": accepted - late - future,
+    }
+
+
+def _leaps(times: npt.NDArray[np.int64], intake: Intake, ahead_us: int) -> int:
+    """How many events are so far ahead of every one before them, and of the watermark."""
+    if ahead_us >= LIMIT_US or not len(times):
+        return 0
+    reached = max(intake.latest_us, BEGINNING_US if intake.watermark_us is None else intake.watermark_us)
+    # The first event of all is compared with nothing.
+    start = int(times[0]) if reached == BEGINNING_US else min(reached, LIMIT_US)
+    newest = np.maximum.accumulate(np.concatenate(([start], times[:-1])))
+    return int(np.count_nonzero(times > newest + ahead_us))
 
 
 def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
@@ -376,8 +388,3 @@ def event_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
         whole = pc.fill_null(whole, np.iinfo(np.int64).max)
     times: npt.NDArray[np.int64] = whole.to_numpy()
     return times
-
-
-def _clip(time_us: int) -> int:
-    """Clip to int64."""
-    return max(-(2**63), min(2**63 - 1, time_us))

@@ -54,13 +54,15 @@ RESERVED = {
 class Arrival:
     """The watermark (None: none yet) and processing time at which accepted events arrive.
 
-    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows.
+    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows. ``latest_us``:
+    the largest time of an event before them.
     """
 
     watermark_us: int | None
     now_us: int = 0
     reprocessing: bool = False
     budget_bytes: int = BUDGET_BYTES
+    latest_us: int = BEGINNING_US
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
@@ -18,7 +18,7 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
-"""The default distance ahead of the watermark from which an event is counted as future."""
+"""The default distance ahead of all events before it from which an event is counted as future."""
 BUDGET_BYTES = 256 << 20
 """The default memory budget of a step."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
@@ -34,7 +34,8 @@ class StepTimes:
     watermark ``lost_at``. ``resumes``: it is the first step after that. ``sides_before`` and ``sides``: the largest
     position of each side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory
     for intermediate rows. ``due_mark``: that of the stored state, if it is known, and neither watermark nor clock
-    reaches anything in this step: then only arrivals have effects. None otherwise.
+    reaches anything in this step: then only arrivals have effects. None otherwise. ``latest``: the largest time of an
+    event before the step.
     """
 
     before: int
@@ -52,6 +53,7 @@ class StepTimes:
     steps: tuple[Maxima, ...] = ()
     budget_bytes: int = BUDGET_BYTES
     due_mark: int | None = None
+    latest: int = BEGINNING_US
 
 
 @dataclass(frozen=True)

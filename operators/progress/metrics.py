@@ -1,24 +1,38 @@
-"""Progress as numbers: for a query object, and in the text format of Prometheus. Pure.
+"""Progress as numbers: for a query object, and as families of samples for whatever exports them. Pure.
 
-Times in the text are in seconds, as Prometheus wants them; everywhere else they are in microseconds.
+Times of samples are in seconds, as metrics have them; everywhere else they are in microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits, SourceMetrics
+from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import TrackedSource, Tracker
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The content type of an HTTP response with `prometheus_text`."""
 Labels = Mapping[str, str]
-Sample = tuple[Labels, int | str]
+Sample = tuple[Labels, float]
+
+
+class Family(NamedTuple):
+    """Samples of one metric. ``name`` is without what exporters add: ``tidestate_`` before it, ``_total`` after that
+    of a counter.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    help: str
+    samples: Sequence[Sample]
+
+    def labelled(self, labels: Labels) -> Family:
+        """With more labels at each sample."""
+        return self._replace(samples=[({**labels, **own}, value) for own, value in self.samples])
 
 
 def metrics(tracker: Tracker) -> Metrics:
@@ -64,115 +78,66 @@ def _less(later_us: int | None, earlier_us: int | None) -> int | None:
     return None if later_us is None or earlier_us is None else later_us - earlier_us
 
 
-def prometheus_text(
+def progress_families(
     numbers: Metrics,
-    labels: Labels | None = None,
-    violations: Mapping[str, Advance] | None = None,
-    buffers: Mapping[str, OriginCounters] | None = None,
-    gaps: Sequence[Gap] = (),
-    counters: Mapping[str, int] | None = None,
-    waits: SinkWaits | None = None,
-) -> str:
-    """All metrics in the text format 0.0.4. Every sample has the ``labels``, such as the job's name.
-
-    ``violations`` has advance-time states by source, ``buffers`` the counters of buffers by source, ``gaps`` the gaps
-    that origins wait for, ``counters`` the events and panes by class since the start, ``waits`` how the run has
-    waited for sinks. There is no sample of a watermark that is not defined.
+    violations: Mapping[str, Advance],
+    buffers: Mapping[str, OriginCounters],
+    gaps: Sequence[Gap],
+    counters: Mapping[str, int],
+) -> Iterator[Family]:
+    """The metrics of an operator. ``violations`` has advance-time states by source, ``buffers`` the counters of
+    buffers by source, ``counters`` the events and panes by class since the beginning. A watermark that is not defined
+    has no sample.
     """
-    return "".join(
-        line
-        for name, kind, help_, samples in (
-            *_families(numbers, violations or {}, buffers or {}),
-            *_gaps(gaps),
-            *(_sinks(waits) if waits is not None else ()),
-            ("counted_total", "counter", "Events, panes and the like, by class.", _by_class(counters or {})),
-        )
-        for line in _lines(name, kind, help_, samples, dict(labels or {}))
-    )
-
-
-def _families(
-    numbers: Metrics, violations: Mapping[str, Advance], buffers: Mapping[str, OriginCounters]
-) -> Iterator[tuple[str, str, str, list[Sample]]]:
     sources = numbers.sources.items()
 
     def by_source(field: str) -> list[Sample]:
         return [({"source": name}, getattr(source, field)) for name, source in sources]
 
     def seconds_by_source(field: str) -> list[Sample]:
-        return [
-            ({"source": name}, _seconds(us)) for name, source in sources if (us := getattr(source, field)) is not None
-        ]
+        return [({"source": n}, us / 1e6) for n, source in sources if (us := getattr(source, field)) is not None]
 
-    yield "watermark_seconds", "gauge", "Overall watermark, exclusive.", _alone(numbers.watermark_us)
-    yield "watermark_lag_seconds", "gauge", "Processing time minus overall watermark.", _alone(numbers.lag_us)
-    yield "source_watermark_seconds", "gauge", "Watermark of a source.", seconds_by_source("watermark_us")
-    yield "source_lag_seconds", "gauge", "Processing time minus a source's watermark.", seconds_by_source("lag_us")
-    yield "source_idle", "gauge", "Whether a source is idle.", [({"source": n}, int(one.idle)) for n, one in sources]
-    yield "idle_sources", "gauge", "Sources that do not hold the watermark.", [({}, numbers.idle_sources)]
-    yield (
+    yield Family("watermark_seconds", "gauge", "Overall watermark, exclusive.", _alone(numbers.watermark_us))
+    yield Family("watermark_lag_seconds", "gauge", "Processing time minus overall watermark.", _alone(numbers.lag_us))
+    yield Family("source_watermark_seconds", "gauge", "Watermark of a source.", seconds_by_source("watermark_us"))
+    yield Family(
+        "source_lag_seconds", "gauge", "Processing time minus a source's watermark.", seconds_by_source("lag_us")
+    )
+    yield Family("source_idle", "gauge", "Whether a source is idle.", by_source("idle"))
+    yield Family("idle_sources", "gauge", "Sources that do not hold the watermark.", [({}, numbers.idle_sources)])
+    yield Family(
         "source_drift_seconds",
         "gauge",
         "Watermark of the fastest minus that of the slowest counted source.",
         _alone(numbers.drift_us),
     )
-    yield "watermark_advances_total", "counter", "Moves of the overall watermark.", [({}, numbers.advances)]
-    yield "source_advances_total", "counter", "Moves of a source's watermark.", by_source("advances")
-    yield "source_rows_total", "counter", "Rows a source has given.", by_source("rows")
-    yield "source_backward_total", "counter", "Steps back that were ignored.", by_source("backward")
-    yield "source_refused_total", "counter", "Invalid watermarks that were ignored.", by_source("refused")
-    yield "clock_backward_total", "counter", "Rounds in which the clock jumped back.", [({}, numbers.clock_backward)]
+    yield Family("watermark_advances", "counter", "Moves of the overall watermark.", [({}, numbers.advances)])
+    yield Family("source_advances", "counter", "Moves of a source's watermark.", by_source("advances"))
+    yield Family("source_rows", "counter", "Rows a source has given.", by_source("rows"))
+    yield Family("source_backward", "counter", "Steps back that were ignored.", by_source("backward"))
+    yield Family("source_refused", "counter", "Invalid watermarks that were ignored.", by_source("refused"))
+    yield Family(
+        "clock_backward", "counter", "Rounds in which the clock jumped back.", [({}, numbers.clock_backward)]
+    )
     by_policy: list[Sample] = [
         ({"source": name, "policy": policy}, getattr(state, field))
         for name, state in sorted(violations.items())
         for policy, field in (("drop", "dropped"), ("adjust", "adjusted"))
     ]
-    yield "cti_violations_total", "counter", "Events behind a CTI, by what became of them.", by_policy
+    yield Family("cti_violations", "counter", "Events behind a CTI, by what became of them.", by_policy)
     by_fate: list[Sample] = [
         ({"source": name, "fate": fate}, count)
-        for name, counters in sorted(buffers.items())
-        for fate, count in msgspec.structs.asdict(counters).items()
+        for name, counted in sorted(buffers.items())
+        for fate, count in msgspec.structs.asdict(counted).items()
     ]
-    yield "buffers_total", "counter", "Buffers of origins, by what became of them.", by_fate
-
-
-def _gaps(gaps: Sequence[Gap]) -> Iterator[tuple[str, str, str, list[Sample]]]:
+    yield Family("buffers", "counter", "Buffers of origins, by what became of them.", by_fate)
     missing: list[Sample] = [({"source": str(gap.origin)}, gap.last - gap.first + 1) for gap in gaps]
-    yield "gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing
+    yield Family("gap_missing", "gauge", "Sequence numbers that an origin waits for.", missing)
     held: list[Sample] = [({"source": str(gap.origin)}, gap.buffers) for gap in gaps]
-    yield "gap_buffers", "gauge", "Buffers that wait behind a gap.", held
-
-
-def _sinks(waits: SinkWaits) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    yield "sink_waiting", "gauge", "Whether the intake waits for a sink.", [({}, int(waits.since_us is not None))]
-    yield "sink_waited_seconds_total", "counter", "Time that the intake waited for sinks.", _alone(waits.total_us)
-    yield "undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", [({}, waits.checkpoints)]
-    by_sink: list[Sample] = [({"sink": name, "rows": kind}, found) for name, kind, found in waits.behind]
-    yield "sink_behind_checkpoints", "gauge", "Checkpoints that wait for this sink.", by_sink
-
-
-def _by_class(counters: Mapping[str, int]) -> list[Sample]:
-    return [({"class": name}, count) for name, count in sorted(counters.items())]
+    yield Family("gap_buffers", "gauge", "Buffers that wait behind a gap.", held)
+    by_class: list[Sample] = [({"class": name}, count) for name, count in sorted(counters.items())]
+    yield Family("counted", "counter", "Events, panes and the like, by class.", by_class)
 
 
 def _alone(us: int | None) -> list[Sample]:
-    return [] if us is None else [({}, _seconds(us))]
-
-
-def _seconds(us: int) -> str:
-    """As text, exact: a float would lose microseconds."""
-    whole, rest = divmod(abs(us), 1_000_000)
-    return f"{'-' if us < 0 else ''}{whole}.{rest:06d}"
-
-
-def _lines(name: str, kind: str, help_: str, samples: Iterable[Sample], labels: Labels) -> Iterator[str]:
-    samples = list(samples)
-    if samples:
-        yield f"# HELP tidestate_{name} {help_}\n# TYPE tidestate_{name} {kind}\n"
-    for sample_labels, value in samples:
-        pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in sorted({**labels, **sample_labels}.items()))
-        yield f"tidestate_{name}{{{pairs}}} {value}\n" if pairs else f"tidestate_{name} {value}\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return [] if us is None else [({}, us / 1e6)]

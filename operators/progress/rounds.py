@@ -6,7 +6,7 @@ a batch is known where windows fire, without another pass or job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -17,11 +17,11 @@ from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffered import BufferState, begin_buffers, buffers_after, read_buffers
 from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.ctis import CtiRounds
-from tidestate.operators.progress.figures import Gap, SinkWaits
+from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
-from tidestate.operators.progress.metrics import metrics, prometheus_text
+from tidestate.operators.progress.metrics import Family, metrics, progress_families
 from tidestate.operators.progress.origins import declare_origins
 from tidestate.operators.progress.peaks import Peak, highest
 from tidestate.operators.progress.sources import SourceRows, merged, parts_of, rows_per_source
@@ -58,11 +58,10 @@ class Progress(msgspec.Struct, frozen=True):
         now_us = self.tracker.processing_us
         return self.buffers.gaps(now_us) if self.buffers is not None and now_us is not None else []
 
-    def prometheus(self, name: str, counters: Mapping[str, int], waits: SinkWaits | None = None) -> str:
-        """Metrics in the text format of Prometheus, with the job's name as a label of every sample."""
+    def families(self, counters: Mapping[str, int]) -> Iterator[Family]:
+        """Its metrics, with those of events and panes by class."""
         buffers = {INPUT: self.buffers.origins.counters} if self.buffers is not None else {}
-        numbers = metrics(self.tracker)
-        return prometheus_text(numbers, {"job": name}, self.advances, buffers, self.gaps, counters, waits)
+        return progress_families(metrics(self.tracker), self.advances, buffers, self.gaps, counters)
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -228,7 +227,8 @@ class Rounds:
         grown = observe(self.settings.sources, tracker, reports, now_us, self.settings.quiet_us)
         moved = grown.watermark_us > tracker.watermark_us
         peak = self._peak(claims, grown.watermark_us) if moved else grown.peak
-        return Progress(msgspec.structs.replace(grown, peak=peak), advances, buffers)
+        latest = max([grown.latest_us, *(one.peak.time_us for one in claims if one.peak is not None)])
+        return Progress(msgspec.structs.replace(grown, peak=peak, latest_us=latest), advances, buffers)
 
     def _peak(self, claims: Iterable[Claims], watermark_us: int) -> Peak | None:
         """The event furthest ahead; it is described only if the watermark follows from it."""

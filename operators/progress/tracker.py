@@ -45,7 +45,8 @@ class Tracker(msgspec.Struct, frozen=True):
     Plain data, stored in the manifest as it is. ``processing_us`` is the latest processing time, None before the
     first round and after a restart. ``backward`` counts ignored steps back, also those of sources that have ended.
     ``newest`` has the largest position of each side (`Watermarks.positions`), ``ahead`` the packed steps of rows that
-    are held. ``peak`` is the event that moved W to where it is, if one did.
+    are held. ``peak`` is the event that moved W to where it is, if one did. ``latest_us`` is the largest time of an
+    accepted event.
     """
 
     sources: dict[str, TrackedSource]
@@ -61,6 +62,7 @@ class Tracker(msgspec.Struct, frozen=True):
     ahead: dict[str, bytes] = {}
     ended_us: int = BEGINNING_US
     peak: Peak | None = None
+    latest_us: int = BEGINNING_US
 
     @property
     def idle(self) -> bool:
@@ -126,6 +128,7 @@ def observe(
         ahead=tracker.ahead,
         ended_us=ended_us,
         peak=tracker.peak if after == before else None,
+        latest_us=tracker.latest_us,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 

@@ -41,7 +41,6 @@ TASKS_PER_CORE = 4
 """The tasks of a level, at most; more state partitions share them."""
 INLINE_BYTES = 256 << 10
 """Up to this size the state partitions are part of what each task gets to run; beyond it, it gets its own as rows."""
-_DESCRIPTION = "spark.job.description"
 _LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
 """Spark reads a path with one of these as a pattern, unless it is escaped."""
 
@@ -52,17 +51,6 @@ def configured(batch: DataFrame) -> DataFrame:
     conf.set("spark.sql.adaptive.enabled", "false")
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
     return batch
-
-
-def note_in_ui(session: SparkSession, text: str) -> None:
-    """Leave a text in the list of jobs of Spark's UI: the description of a job without tasks, which takes no core."""
-    context = session.sparkContext
-    was = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
-        context._jsc.emptyRDD().collect()
-    finally:
-        context.setLocalProperty(_DESCRIPTION, was)
 
 
 @dataclass

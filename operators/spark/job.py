@@ -70,7 +70,17 @@ class JobOnSpark(StreamJob, SparkJob):
         tick_s = self.tick / 1e6 if graph.clocked else None
         replayed = partial(past_rows, self, job.graph)
         query = QueryOnSpark(
-            session, job, spark_log, read, self.sinks, tick_s, scans, replayed, in_driver=self.in_driver
+            session,
+            job,
+            spark_log,
+            read,
+            self.sinks,
+            tick_s,
+            scans,
+            replayed,
+            in_driver=self.in_driver,
+            retain=self.retain,
+            metrics=self.metrics,
         )
         query.begin(stream, self.trigger)
         return query

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -20,25 +21,30 @@ from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.exposition import exposition_text, instrument
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.ledger import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured, note_in_ui
+from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
+from tidestate.operators.spark.visibility import SparkGauges, described, free_name, gauge_values, note_in_ui
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.log.summary import time_text
+from tidestate.recovery.log.summary import SummaryRow, brief, time_text
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.errors import TidestateError, UsageError
 
+RECENT_BATCHES = 100
+"""Of how many batches the checkpoint is in `QueryOnSpark.recentProgress`: as many as Spark keeps reports of."""
 NOTED_PAUSE_S = 0.4
 """The pause between two offers from which Spark's UI has a note of the wait."""
 
@@ -62,6 +68,8 @@ class QueryOnSpark(DurableQuery):
         replayed: Callable[[DataFrame | Mapping[str, DataFrame]], DataFrame],
         *,
         in_driver: bool,
+        retain: CheckpointRetention | None,
+        metrics: int | str | None,
     ) -> None:
         self._session = session
         self._noted_since_us: int | None = None
@@ -74,11 +82,14 @@ class QueryOnSpark(DurableQuery):
         self._stopping = self._draining = False
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
+        self._gauges = SparkGauges(session, job.plan.name)
+        self._batches: OrderedDict[int, SummaryRow] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
         engine = OnSpark(session, in_driver=in_driver)
-        self._driver = Driver(job, engine, sinks, wait=self._wait, still=lambda: not self._over)
+        still = lambda: not self._over  # noqa: E731
+        self._driver = Driver(job, engine, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics)
 
     def __repr__(self) -> str:
         root = self._job.checkpoint.objects.root
@@ -94,8 +105,10 @@ class QueryOnSpark(DurableQuery):
             with self._driver.lock:
                 self._driver.deliver()
                 self._job.check_open()
+            objects = self._job.checkpoint.objects
             writer = stream.writeStream.foreachBatch(self._on_batch)
-            writer = writer.option("checkpointLocation", self._job.checkpoint.objects.url(SPARK_FOLDER))
+            writer = writer.queryName(free_name(self._session, self._job.plan.name, objects.root))
+            writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
             self._query = writer.start()
@@ -134,20 +147,50 @@ class QueryOnSpark(DurableQuery):
         return self._driver.waits
 
     @property
-    def is_active(self) -> bool:
+    def id(self) -> str:
+        return str(self._spark_query.id)
+
+    @property
+    def name(self) -> str:
+        return str(self._spark_query.name)
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802
         return self._query is not None and bool(self._query.isActive)
 
-    def progress(self) -> list[dict[str, Any]]:
-        return [json.loads(report.json) for report in self._spark_query.recentProgress]
+    @property
+    def status(self) -> dict[str, Any]:
+        since, found = self.waiting_since_us, dict(self._spark_query.status)
+        return found if since is None else {**found, "message": f"Waiting for a sink since {time_text(since)} UTC"}
 
-    def process_all_available(self) -> None:
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+        return [self._with_checkpoint(json.loads(report.json)) for report in self._spark_query.recentProgress]
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+        report = self._spark_query.lastProgress
+        return None if report is None else self._with_checkpoint(json.loads(report.json))
+
+    def _with_checkpoint(self, report: dict[str, Any]) -> dict[str, Any]:
+        """A report of Spark's, with what the checkpoint of its batch has."""
+        made = self._batches.get(report["batchId"])
+        return report if made is None else {**report, "tidestate": made}
+
+    def exception(self) -> Exception | None:
+        if self._failure is not None or self._query is None:
+            return self._failure if isinstance(self._failure, Exception) else None
+        failure: Exception | None = self._query.exception()
+        return None if self._ended_by_us else failure
+
+    def processAllAvailable(self) -> None:  # noqa: N802
         self._guard(self._spark_query.processAllAvailable)
 
-    def await_termination(self, timeout_s: float | None = None) -> bool:
+    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
         spark_query = self._spark_query
-        if timeout_s is None:
+        if timeout is None:
             return self._guard(spark_query.awaitTermination) is not False
-        return self._guard(partial(spark_query.awaitTermination, max(timeout_s, 0.001))) is not False
+        return self._guard(partial(spark_query.awaitTermination, max(timeout, 0.001))) is not False
 
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
         try:
@@ -169,6 +212,10 @@ class QueryOnSpark(DurableQuery):
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
+    def _described(self) -> contextlib.AbstractContextManager[None]:
+        """Spark jobs of the next checkpoint have its name meanwhile."""
+        return described(self._session, f"{self._job.plan.name}: checkpoint {self._job.head.id + 1}")
+
     def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
         self._waits_no_more.set()
@@ -181,15 +228,14 @@ class QueryOnSpark(DurableQuery):
         self._spark_query.stop()
         if self._failure is not None:
             raise self._failure
-        failure = self._spark_query.exception()
-        if failure is not None and not self._ended_by_us:
+        if (failure := self.exception()) is not None:
             raise failure
 
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         with self._driver.lock:
             back, before = late_rows(self._job, rows, operator), self._job.head.id
             if back:
-                with contextlib.suppress(StoppingError):
+                with contextlib.suppress(StoppingError), self._described():
                     self._driver.reprocess_late(back, whole=rows is None)
             done = self._job.head.id > before  # not if the query was stopped while a sink held it
         return sum(table.num_rows for table in back.values()) if done else 0
@@ -198,14 +244,14 @@ class QueryOnSpark(DurableQuery):
         rows = SparkBatch(self._replayed(replay))
         with self._driver.lock:
             before = self._job.head.id
-            with contextlib.suppress(StoppingError):
+            with contextlib.suppress(StoppingError), self._described():
                 self._driver.rebuild(rows)
             head = self._job.head
         counters = head.counters if head.id > before else {}  # not if the query was stopped while a sink held it
         return sum(count for name, count in counters.items() if name.rpartition(".")[2] == PUT_BACK)
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Spark's hook. An error ends the query, and `await_termination` raises it."""
+        """Spark's hook. An error ends the query, and `awaitTermination` raises it."""
         with self._driver.lock:
             try:
                 if self._stopping or self._failure is not None:
@@ -235,7 +281,13 @@ class QueryOnSpark(DurableQuery):
             spark = store_lists(objects, followed(head, position), number)
             return Position(spark=spark, scan=self._scans.outcome(taken.needs_jvm, in_driver=taken.in_driver))
 
-        self._scan = self._driver.batch(taken, planned.timestamp_ms * 1000, after).scan
+        with self._described():
+            made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
+        self._scan = made.scan
+        self._gauges.set(gauge_values(made))
+        self._batches[batch_id] = brief(made, self._driver.finished)
+        if len(self._batches) > RECENT_BATCHES:
+            self._batches.popitem(last=False)
         self._read.add(position)
         # Idle time counts from here: during a batch Spark polls no source.
         self._driver.skip_idle_time(now_us())
@@ -243,10 +295,11 @@ class QueryOnSpark(DurableQuery):
     def _tick(self) -> bool:
         """Advance time without a batch. Returns False if the query has ended."""
         with self._driver.lock:
-            if self._stopping or self._failure is not None or not self.is_active:
+            if self._stopping or self._failure is not None or not self.isActive:
                 return False
             try:
-                self._driver.advance(now_us())
+                with self._described():
+                    self._driver.advance(now_us())
             except StoppingError:
                 return False
             except BaseException as error:
@@ -261,13 +314,15 @@ class QueryOnSpark(DurableQuery):
     def gaps(self, operator: str | None = None) -> list[Gap]:
         return self._progress_of(operator).gaps
 
-    def prometheus(self, operator: str | None = None) -> str:
-        name = operator or next(iter(self._job.graph.plans))
-        totals = self._job.head.totals
-        if not self._job.graph.single:
-            prefix = f"{name}."
-            totals = {key.removeprefix(prefix): count for key, count in totals.items() if key.startswith(prefix)}
-        return self._progress_of(operator).prometheus(name, totals, self.waits)
+    def prometheus(self) -> str:
+        return exposition_text(self._driver.families())
+
+    def opentelemetry(self, provider: Any = None) -> None:
+        instrument(self._driver.families, provider)
+
+    @property
+    def metrics_url(self) -> str | None:
+        return self._driver.metrics_url
 
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress

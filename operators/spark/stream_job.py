@@ -18,6 +18,7 @@ from tidestate.operators.spark.shared_root import check_shared
 from tidestate.operators.spark.storage import open_with
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -39,6 +40,8 @@ class StreamJob:
     streams: Mapping[str, DataFrame] = field(default_factory=dict)
     direct_scan: bool = True
     in_driver: bool = True
+    retain: CheckpointRetention | None = None
+    metrics: int | str | None = None
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"

@@ -19,6 +19,7 @@ GROUP = "tidestate.commands"
 VERBS = {
     "list": ("list_show", "List the newest checkpoints."),
     "show": ("list_show", "Show one checkpoint in full."),
+    "watch": ("watch", "Show a job as it runs."),
     "state": ("rows", "Print rows of the state at any checkpoint."),
     "panes": ("rows", "Print the panes that the job has emitted."),
     "late": ("rows", "Print rejected events, with reasons."),
@@ -65,6 +66,14 @@ class Verbs(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A verb by name, or None."""
         return super().get_command(ctx, cmd_name) or self._loaded(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As Click does. A shell completes the value of an option that has none yet, and Click would stop reading
+        there and find no root: it is left out.
+        """
+        name, verb, rest = super().resolve_command(ctx, args)
+        unfinished = ctx.resilient_parsing and rest and rest[-1].startswith("--")
+        return name, verb, rest[:-1] if unfinished else rest
 
     def _works(self, name: str) -> bool:
         try:

@@ -11,13 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState
+from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState, Spent
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
     SummaryRow,
@@ -32,8 +33,10 @@ from tidestate.recovery.log.summary import (
     setting_text,
     shared_files,
     short_age,
+    short_seconds,
     size_text,
     source_progress,
+    state_size,
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
@@ -47,7 +50,7 @@ def list_checkpoints(
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, size of the state."""
+    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, time it took."""
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         head = checkpoint.head()
@@ -56,8 +59,9 @@ def list_checkpoints(
     if as_json:
         print_json(*({name: value for name, value in row.items() if name != "age"} for row in rows))
         return
-    headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "age")
+    headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "took", "age")
     table = data_table(headings, set(headings) - {"kind", "watermark (UTC)"})
+    table.padding = (0, 1, 0, 0)  # so that it fits into 80 columns
     for row in rows:
         table.add_row(
             str(row["id"]),
@@ -68,6 +72,7 @@ def list_checkpoints(
             f"{row['panes']:,}",
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
+            "-" if row["seconds"] is None else short_seconds(sum(row["seconds"].values())),
             row["age"],
         )
     older = len(ids) - min(last, len(ids))
@@ -87,9 +92,11 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
     """Rows of the newest checkpoints and of pinned ones, without damaged ones that a reset has abandoned."""
     pins, names = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
     held = {pin.checkpoint for pin in pins if pin.name in names}
-    rows = []
+    rows: list[SummaryRow] = []
+    later: Spent | None = None
+    # Newest first: the one after a checkpoint knows how long its end took.
     for number, read in checkpoint.load_each(
-        sorted({*checkpoint.ids(ids[-last:][0]), *(pin.checkpoint for pin in pins)})
+        sorted({*checkpoint.ids(ids[-last:][0]), *(pin.checkpoint for pin in pins)}, reverse=True)
     ):
         try:
             manifest = read().manifest
@@ -103,14 +110,15 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
             continue  # the pin was too late
         rows.append(
             {
-                **brief(manifest),
+                **brief(manifest, later),
                 "abandoned": head.abandons(number),
                 "recovery": predicted_restore(manifest),
                 "age": short_age(manifest.created_us, now_us()),
                 "pins": [pin.name for pin in pins if pin.checkpoint == number],
             }
         )
-    return rows
+        later = manifest.spent
+    return rows[::-1]
 
 
 @verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
@@ -118,7 +126,12 @@ def show(
     root: Root,
     checkpoint_id: Annotated[
         int | None,
-        typer.Argument(metavar="[ID]", help="The checkpoint; by default the newest.", show_default=False),
+        typer.Argument(
+            metavar="[ID]",
+            help="The checkpoint; by default the newest.",
+            show_default=False,
+            autocompletion=checkpoint_ids,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -171,6 +184,14 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
         table.add_row("rows read by", f"{reader}, directly" if scan.direct else f"spark: {scan.reason}")
     if manifest.input:
         table.add_row("input", pluralize(manifest.input.batches, "batch", "batches"))
+    size = state_size(manifest)
+    table.add_row(
+        "state", f"{size_text(size.bytes)}, {pluralize(size.rows, 'row')} in {pluralize(size.files, 'file')}"
+    )
+    if (spent := manifest.spent) is not None:
+        table.add_row("took", _phases(spent.made))
+        if spent.earlier:
+            table.add_row(f"the end of {spent.earlier} took", _phases(spent.finished))
     table.add_row("delivered up to", f"checkpoint {up_to.panes}")
     if up_to.late_sink:
         table.add_row("late rows up to", f"checkpoint {up_to.late}")
@@ -183,6 +204,10 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
         for ref in refs:
             table.add_row(label, f"{ref.path} ({pluralize(ref.rows, 'row')})")
     return table
+
+
+def _phases(seconds: dict[str, float]) -> str:
+    return ", ".join(f"{phase} {span_text(one * 1e6)}" for phase, one in seconds.items()) or "-"
 
 
 def _sources(manifest: Manifest) -> Table:

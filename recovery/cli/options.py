@@ -9,19 +9,33 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from tidestate.recovery.cli.completion import checkpoint_ids, operator_names, table_names
 from tidestate.recovery.cli.printing import Format
 from tidestate.statestore.errors import UsageError
 
-AtOption = Annotated[int | None, typer.Option("--at", metavar="ID", help="The checkpoint; by default the newest.")]
-First = Annotated[int | None, typer.Option("--from", metavar="ID", help="The first checkpoint.")]
+AtOption = Annotated[
+    int | None,
+    typer.Option("--at", metavar="ID", help="The checkpoint; by default the newest.", autocompletion=checkpoint_ids),
+]
+First = Annotated[
+    int | None,
+    typer.Option("--from", metavar="ID", help="The first checkpoint.", autocompletion=checkpoint_ids),
+]
 FromTime = Annotated[
     str | None, typer.Option("--from", metavar="TIME", help="The first time, or offset where these are the bounds.")
 ]
 ToTime = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The last one, inclusive.")]
 Side = Annotated[str | None, typer.Option("--side", help="The side, of a join.")]
-Last = Annotated[int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.")]
-Operator = Annotated[str | None, typer.Option("--operator", help="The operator; by default the last of a chain.")]
-TableName = Annotated[str | None, typer.Option("--table", help="The state table; by default the first.")]
+Last = Annotated[
+    int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.", autocompletion=checkpoint_ids)
+]
+Operator = Annotated[
+    str | None,
+    typer.Option("--operator", help="The operator; by default the last of a chain.", autocompletion=operator_names),
+]
+TableName = Annotated[
+    str | None, typer.Option("--table", help="The state table; by default the first.", autocompletion=table_names)
+]
 KeyOption = Annotated[
     list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value.")
 ]
@@ -41,6 +55,9 @@ ReadPercent = Annotated[
         "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or a percentage."
     ),
 ]
+
+Every = Annotated[str, typer.Option("--every", metavar="SPAN", help="How often it is renewed.")]
+For = Annotated[str | None, typer.Option("--for", metavar="SPAN", help="End after this time; by default at Ctrl-C.")]
 
 
 _NUMBER = re.compile(r"[+-]?\.?[0-9]")

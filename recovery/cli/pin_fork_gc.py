@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Root, verbs
+from tidestate.recovery.cli.completion import checkpoint_ids, pin_names
 from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
@@ -17,8 +18,7 @@ from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import Collected, execute_collection, plan_collection
-from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.statestore.durations import span_us
+from tidestate.recovery.retention.rules import retain
 
 
 @verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
@@ -47,7 +47,10 @@ def fork_checkpoint(
 @verbs.command("pin", epilog='Example: tidestate pin /data/flights 42 --name release --note "before the upgrade"')
 def pin_checkpoint(
     root: Root,
-    checkpoint_id: Annotated[int, typer.Argument(metavar="ID", help="The checkpoint.", show_default=False)],
+    checkpoint_id: Annotated[
+        int,
+        typer.Argument(metavar="ID", help="The checkpoint.", show_default=False, autocompletion=checkpoint_ids),
+    ],
     name: Annotated[str, typer.Option("--name", help="The name of the pin; by default a random one.")] = "",
     note: Annotated[str, typer.Option("--note", help="Why it is kept.")] = "",
     as_json: AsJson = False,
@@ -63,7 +66,10 @@ def pin_checkpoint(
 @verbs.command("unpin", epilog="Example: tidestate unpin /data/flights release")
 def unpin_checkpoint(
     root: Root,
-    name: Annotated[str, typer.Argument(help="The name of the pin, from list.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(help="The name of the pin, from list.", show_default=False, autocompletion=pin_names),
+    ],
     force: Annotated[bool, typer.Option("--force", help="Do it although a forked job needs it.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -94,21 +100,12 @@ def collect_checkpoints(
     A checkpoint stays if --keep or --age covers it or it is pinned. Panes and ledgers stay unless --output-age is
     set.
     """
-    retention = _retention(keep, age, grace, output_age)
+    retention = retain(keep, age, panes=output_age, grace=grace)
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         planned = plan_collection(checkpoint, retention)
         found = execute_collection(checkpoint, planned) if confirm else planned.result
     _print(found, as_json, done=confirm)
-
-
-def _retention(keep: int | None, age: str | None, grace: str, output_age: str | None) -> CheckpointRetention:
-    return CheckpointRetention(
-        keep=keep,
-        age_us=span_us(age) if age is not None else None,
-        grace_us=span_us(grace),
-        output_age_us=span_us(output_age) if output_age is not None else None,
-    )
 
 
 def _print(found: Collected, as_json: bool, *, done: bool) -> None:

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
+from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.cli.verify import findings_table
@@ -36,7 +37,15 @@ class RepairTarget(StrEnum):
 @verbs.command("rewind", epilog="Example: tidestate rewind /data/flights --to 2026-01-31T12:00 --confirm")
 def rewind_root(
     root: Root,
-    to: Annotated[str, typer.Option("--to", metavar="ID/TIME", help="A checkpoint, or the newest at a time.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="ID/TIME",
+            help="A checkpoint, or the newest at a time.",
+            autocompletion=checkpoint_ids,
+        ),
+    ],
     confirm: Confirm = False,
     force: Force = False,
     as_json: AsJson = False,

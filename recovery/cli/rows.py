@@ -10,6 +10,7 @@ import pyarrow as pa
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
+from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.options import (
     AtOption,
     First,
@@ -106,8 +107,8 @@ def print_late(
 @verbs.command("diff", epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK")
 def print_difference(
     root: Root,
-    before: Annotated[int, typer.Argument(metavar="ID")],
-    after: Annotated[int, typer.Argument(metavar="ID")],
+    before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
+    after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
     operator: Operator = None,
     table: TableName = None,
     key: KeyOption = None,

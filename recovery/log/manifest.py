@@ -233,6 +233,19 @@ class Restore(msgspec.Struct, frozen=True):
     rate: int | None = None
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """Where the time of a step went. ``made``: seconds by phase until its manifest was published, those of tasks as
+    if they always ran at once as many as can.
+
+    What comes after is not known by then, so a manifest has it of the checkpoint ``earlier``, the one before it in
+    the same run (0: none): ``finished`` are the seconds of publishing that, and of delivering its output.
+    """
+
+    made: dict[str, float] = {}
+    earlier: Natural = 0
+    finished: dict[str, float] = {}
+
+
 class Delivered(msgspec.Struct, frozen=True, omit_defaults=True):
     """Up to which checkpoints sinks have acknowledged the panes, and the rows of late ledgers. ``late_sink``: the run
     has a sink for these, so they are kept until it has accepted them.
@@ -309,6 +322,8 @@ class Manifest(msgspec.Struct, frozen=True):
     """Ids that no longer count, as ascending, separate ranges. Only grows; a fork has none. Owner: the reset."""
     restored: Restore | None = None
     """What the last start read. Owner: the first step after it."""
+    spent: Spent | None = None
+    """Where the time went. Only a step has it."""
     version: str = ""
     """The version of the package that wrote it, for people."""
 

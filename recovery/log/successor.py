@@ -23,6 +23,7 @@ from tidestate.recovery.log.manifest import (
     Restore,
     Scan,
     SparkPosition,
+    Spent,
 )
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.files.refs import FileRef
@@ -52,6 +53,7 @@ class Changes(TypedDict, total=False):
     parent_id: int
     abandoned: tuple[Ids, ...]
     restored: Restore | None
+    spent: Spent | None
 
 
 def origin(job_id: str) -> Head:
@@ -62,8 +64,8 @@ def origin(job_id: str) -> Head:
 def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **changes: Unpack[Changes]) -> Manifest:
     """The checkpoint of this kind that follows ``head``.
 
-    Scan, panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head`` and the
-    kind.
+    Scan, times, panes, ledgers and counters start empty; totals, watermarks, parent and epoch follow from ``head``
+    and the kind.
     """
     was, step = head.manifest, kind in STEPS
     operators = changes.get("operators", was.operators)
@@ -78,6 +80,7 @@ def successor(head: Head, kind: CheckpointKind, writer: str, created_us: int, **
         "watermark_us": _furthest_behind(operators) if "operators" in changes else was.watermark_us,
         "watermark_before_us": was.watermark_us,
         "scan": None,
+        "spent": None,
         "panes": (),
         "late": (),
         "counters": {},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Spent, state_files
 
 SummaryRow = dict[str, Any]
 _MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
@@ -90,6 +90,13 @@ def short_age(created_us: int, now_us: int) -> str:
     return f"{count}{letter}"
 
 
+def short_seconds(seconds: float) -> str:
+    """Seconds for a column: ``51ms``, ``1.2s``, ``3m``."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 100 else f"{seconds / 60:.0f}m"
+
+
 def _age(created_us: int, now_us: int) -> tuple[int, str, str]:
     seconds = max(0, now_us - created_us) // 1_000_000
     size, unit, letter = next((one for one in _SPANS if seconds >= one[0]), _SPANS[-1])
@@ -106,9 +113,34 @@ def size_text(count: int) -> str:
     return ""
 
 
-def brief(manifest: Manifest) -> SummaryRow:
-    """One checkpoint as a row of `list`."""
+class StateSize(NamedTuple):
+    """The files of a state, their rows and bytes. A row that was replaced or deleted counts until it is folded."""
+
+    files: int
+    rows: int
+    bytes: int
+
+
+def state_size(manifest: Manifest) -> StateSize:
+    """The size of all its state."""
     files = state_files(manifest)
+    # What names partitions is no row of state.
+    rows = sum(ref.rows for operator in manifest.operators.values() for ref in operator.files)
+    return StateSize(len(files), rows, sum(ref.bytes for ref in files))
+
+
+def seconds_of(manifest: Manifest, later: Spent | None = None) -> dict[str, float] | None:
+    """Seconds by phase that a step took; those of publishing and delivering it only with what a ``later`` checkpoint
+    of the run knows of it.
+    """
+    if manifest.spent is None:
+        return None
+    return manifest.spent.made | (later.finished if later is not None and later.earlier == manifest.id else {})
+
+
+def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
+    """One checkpoint as a row of `list`; ``later`` as in `seconds_of`."""
+    size = state_size(manifest)
     return {
         "id": manifest.id,
         "kind": "drained" if manifest.drained else manifest.kind,
@@ -118,8 +150,10 @@ def brief(manifest: Manifest) -> SummaryRow:
         "events": events_of(manifest, manifest.counters),
         "panes": sum(ref.rows for ref in manifest.panes),
         "rejected": sum(ref.rows for ref in manifest.late),
-        "state_files": len(files),
-        "state_bytes": sum(ref.bytes for ref in files),
+        "state_files": size.files,
+        "state_rows": size.rows,
+        "state_bytes": size.bytes,
+        "seconds": seconds_of(manifest, later),
     }
 
 

@@ -12,6 +12,7 @@ import msgspec
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
+from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
 
@@ -42,6 +43,50 @@ class CheckpointRetention:
             raise UsageError(
                 "keep at least one checkpoint; no span may be negative", code="retention-value", keep=self.keep
             )
+
+
+def retain(
+    checkpoints: int | None = None, age: Span | None = None, *, panes: Span | None = None, grace: Span = "1 hour"
+) -> CheckpointRetention:
+    """What a root keeps, for ``retain=`` of a job: the newest ``checkpoints``, and those younger than ``age``; always
+    the newest one, pinned ones, those that forks need, and those that were the newest within ``grace``.
+
+    ``panes``: panes and rows of late ledgers older than this go too, as far as sinks have accepted them; without it
+    they stay for ever. Raises `UsageError` if nothing is set, or a value is not allowed.
+    """
+    return CheckpointRetention(
+        keep=checkpoints,
+        age_us=None if age is None else span_us(age),
+        grace_us=span_us(grace),
+        output_age_us=None if panes is None else span_us(panes),
+    )
+
+
+@dataclass(frozen=True)
+class Upkept:
+    """What the collections of a run have done: how many were finished and failed, what they deleted, when the last
+    one was finished (None: none was) and how long it took.
+    """
+
+    collections: int = 0
+    failures: int = 0
+    checkpoints: int = 0
+    files: int = 0
+    bytes: int = 0
+    last_us: int | None = None
+    last_s: float = 0.0
+
+    def after(self, checkpoints: int, files: int, size: int, *, at_us: int, seconds: float) -> Upkept:
+        """After another collection, which deleted so many checkpoints, files and bytes."""
+        return Upkept(
+            self.collections + 1,
+            self.failures,
+            self.checkpoints + checkpoints,
+            self.files + files,
+            self.bytes + size,
+            at_us,
+            seconds,
+        )
 
 
 @dataclass(frozen=True)

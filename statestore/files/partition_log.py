@@ -5,7 +5,8 @@ Nothing here publishes: files get fresh names that nobody refers to until a mani
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +23,8 @@ from tidestate.statestore.table.validation import specs_by_name, validate_change
 
 @dataclass(frozen=True)
 class PartitionLog:
-    """Where one attempt writes the files of one state partition. ``attempt`` is an id nobody else uses."""
+    """Where one attempt writes the files of one state partition. ``attempt`` is an id nobody else uses;
+    ``folding`` is entered while files are folded."""
 
     objects: Objects
     specs: Sequence[TableSpec]
@@ -31,6 +33,7 @@ class PartitionLog:
     partition: int
     partitions: int
     attempt: str
+    folding: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def append(self, base: PartitionState, changes: ChangeSet, sequence: int) -> PartitionState:
         """Write ``changes`` as checkpoint ``sequence`` over ``base``; an empty change set writes nothing.
@@ -44,7 +47,8 @@ class PartitionLog:
         files: list[FileRef] = []
         wrote, floor = False, base.floor
         for spec in self.specs:
-            kept, folded = self._folded(spec, base, expired, sequence)
+            with self.folding():
+                kept, folded = self._folded(spec, base, expired, sequence)
             floor = max(floor, folded)
             files += kept
             if layers := admitted.get(spec.name):

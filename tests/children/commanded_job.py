@@ -69,7 +69,7 @@ class Told:
 
     def settle(self) -> None:
         assert self._query is not None
-        self._query.process_all_available()
+        self._query.processAllAvailable()
         say("settled", checkpoint=self._query.checkpoint_id)
 
     def stop(self, *, drain: bool = False) -> None:

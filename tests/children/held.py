@@ -49,7 +49,7 @@ def main(folder: str, root: str, received: str, mode: str) -> None:
     stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(folder)
     files = Files(Path(received), mode)
     query = job().on_spark(stream, checkpoint=root, sink=files, late_sink=files, partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     session.stop()
     say("done", checkpoint=query.checkpoint_id)

@@ -37,7 +37,7 @@ def spark(folder: str, hook: JobHook) -> None:
     sides = [read(session, Path(folder) / side) for side in ("left", "right")]
     job = JOINED.on_spark(*sides, checkpoint=f"{folder}/checkpoint", partitions=2, in_driver=False)
     query = job.with_hook(hook).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     session.stop()
 

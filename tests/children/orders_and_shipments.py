@@ -58,7 +58,7 @@ def main(given: str, example: str, death: str = "0") -> None:
     running = job.with_hook(paused_before(int(death))).start()
     for moment in MOMENTS:
         feed(folder, moment)
-        running.process_all_available()
+        running.processAllAvailable()
         clock.us = at(moment)
         if moment not in BATCHES:
             running._tick()  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ def main(folder: str, root: str, death: str = "0") -> None:
     stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(Path(folder)))
     made = job().on_spark(stream, checkpoint=root, partitions=2, in_driver=False)
     query = made.with_hook(paused_before(int(death))).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     session.stop()
     say("done", checkpoint=query.checkpoint_id)

@@ -27,7 +27,7 @@ def run(spark: SparkSession, source: str, root: str) -> None:
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
     try:
         query = job().on_spark(rows, checkpoint=root, partitions=2, in_driver=False).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
         say("finished")
     except TidestateError as error:

@@ -125,7 +125,7 @@ def main() -> None:
     )
     query = job.with_hook(hook).start()
     say("started", query.checkpoint_id)
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=arguments.drain)
     say("done", query.checkpoint_id)
     spark.stop()

@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
         error = ""
         try:
             query = described.on_spark(rows, checkpoint=str(root), partitions=4, in_driver=False).start()
-            query.process_all_available()
+            query.processAllAvailable()
             query.stop()
         except TidestateError as refused:
             error = refused.code

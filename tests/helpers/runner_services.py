@@ -26,11 +26,13 @@ from tidestate.operators import (
     list_,
     max_event_time,
     query,
+    retain,
     session_join,
     tumbling,
     windowed,
 )
 from tidestate.operators.local.harness import Harness
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, TidestateError
 
 
@@ -193,6 +195,25 @@ def bootstrapped(runner: type[Runner], tmp: Path) -> None:
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
 
 
+def retained(runner: type[Runner], tmp: Path) -> None:
+    """A run that begins deletes what it does not keep, and nothing that its output needs."""
+    running = runner(job(tumbling("4 seconds")), SCHEMA, tmp)
+    for batch in BATCHES[:-1]:
+        running.feed(batch)
+    running.close()
+    had = Checkpoint.open(tmp).stored_ids()
+    few = retain(checkpoints=1, grace="0 seconds")
+    found = runner(job(tumbling("4 seconds")), SCHEMA, tmp, had=BATCHES[:-1], retain=few).run(BATCHES[-1:])
+    assert min(Checkpoint.open(tmp).stored_ids()) >= had[-1] > had[0]
+    assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
+
+
+def not_retained(_runner: type[Runner], tmp: Path) -> None:
+    """A test has no time in which its root grows."""
+    with pytest.raises(TypeError, match="retain"):
+        Harness(job(tumbling("4 seconds")), SCHEMA, folder=tmp, retain=retain(checkpoints=1))  # type: ignore[call-arg]
+
+
 def not_bootstrapped(runner: type[Runner], tmp: Path) -> None:
     described = job(tumbling("4 seconds")).messages(identity=("part", "at"))
     described.standalone(checkpoint=tmp, partitions=2).bootstrap(BATCHES[:2])
@@ -248,6 +269,8 @@ def no_position(_runner: type[Runner], _tmp: Path) -> None:
 VERBS = {
     "list": [],
     "show": [],
+    "watch": [],
+    "serve": ["--port", "0", "--for", "0 seconds"],
     "state": [],
     "windows": [],
     "messages": [],

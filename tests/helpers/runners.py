@@ -17,6 +17,7 @@ from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 
 PAGE = ROOT / "docs" / "RUNNERS.md"
@@ -50,9 +51,10 @@ class Runner:
         late_sink: Any = None,
         partitions: int | None = 2,
         had: Sequence[Given] = (),
+        retain: CheckpointRetention | None = None,
     ) -> None:
         """``had``: the batches that the root has taken already."""
-        self.had = had
+        self.had, self.retain = had, retain
         self.job, self.schema, self.root, self.policy = job, schema, root, policy
         self.sink, self.late_sink, self.partitions = sink, late_sink, partitions
         self.start()
@@ -101,6 +103,7 @@ class Alone(Runner):
             late_sink=self.late_sink,
             policy=self.policy,
             partitions=self.partitions,
+            retain=self.retain,
         )
 
     def feed(self, batch: Given) -> None:
@@ -148,6 +151,7 @@ class ByHand(Runner):
 
     def start(self) -> None:
         how: dict[str, Any] = {"checkpoint": self.root, "policy": self.policy, "partitions": self.partitions}
+        how["retain"] = self.retain
         self.running: Any
         if isinstance(self.job, Join | SessionJoin):
             sides = self.schema if isinstance(self.schema, Mapping) else {}

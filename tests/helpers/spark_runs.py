@@ -53,7 +53,7 @@ def same(one: Path, other: Path) -> None:
 
 def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
     query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
-    query.process_all_available()
+    query.processAllAvailable()
     newest = query.checkpoint_id
     assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
     query.stop(drain=True)
@@ -65,6 +65,6 @@ def run(
     """The job of `spark_inputs` over all files there are, stopped after them: its last manifest."""
     started = job().on_spark(stream(spark, folder), checkpoint=root, partitions=partitions, policy=policy)
     query = started.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=drain)
     return query.manifest

@@ -28,10 +28,12 @@ from tests.helpers.runner_services import (
     messages,
     no_position,
     not_bootstrapped,
+    not_retained,
     partitions,
     quiet,
     rebuilt,
     restarted,
+    retained,
     sinks,
     verbs,
 )
@@ -269,6 +271,9 @@ TABLE: dict[str, Row] = {
     ),
     "restart without": Row(
         restarted, "test_job.py::test_a_stopped_job_continues_and_may_change_its_store", {"harness": no_position}
+    ),
+    "old checkpoints": Row(
+        retained, "test_keeping.py::test_a_query_deletes_its_old_checkpoints_itself", {"harness": not_retained}
     ),
     "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
 }

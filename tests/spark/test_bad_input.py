@@ -75,7 +75,7 @@ def finished(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     for number, table in enumerate(sample(3, 50)):
         write(folder / "input", number, table)
     query = job().on_spark(stream(spark, folder / "input"), checkpoint=folder / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     return folder
 
@@ -218,7 +218,7 @@ def test_a_damaged_state_file_stops_the_query_and_loses_nothing(
     try:
         query = job().on_spark(stream(spark, finished / "input"), checkpoint=stopped / "cp").start()
         with pytest.raises(CorruptionError) as caught:
-            query.process_all_available()
+            query.processAllAvailable()
         assert caught.value.code == "file-damaged"
         assert caught.value.context["path"] in refs
         with pytest.raises(CorruptionError):
@@ -226,7 +226,7 @@ def test_a_damaged_state_file_stops_the_query_and_loses_nothing(
         for path, whole in good.items():
             (stopped / "cp" / path).write_bytes(whole)
         query = job().on_spark(stream(spark, finished / "input"), checkpoint=stopped / "cp").start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
         assert query.manifest.totals["events"] == 200
     finally:
@@ -251,7 +251,7 @@ def test_a_batch_of_one_empty_file_is_a_batch_without_events(spark: SparkSession
         os.utime(folder / f"{number}.json", (1_000_000_000 + number,) * 2)
     source = spark.readStream.schema("t timestamp, k string").option("maxFilesPerTrigger", 1).json(str(folder))
     query = per_key().on_spark(source, checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     assert query.manifest.totals["accepted"] == 2
     assert query.manifest.spark is not None

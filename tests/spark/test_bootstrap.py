@@ -42,7 +42,7 @@ def write_all(folder: Path, tables: list[pa.Table]) -> list[Path]:
 
 def finish(begun: SparkJob, *, drain: bool = True) -> None:
     query = begun.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=drain)
 
 
@@ -196,7 +196,7 @@ def test_a_source_that_is_no_files_goes_on_at_the_offset(spark: SparkSession, tm
     begun.bootstrap(past, offsets={"offset": 1000, "timestamp": 20_000})
     query = begun.schedule(processingTime="0 seconds").start()
     while query.manifest.spark is None or query.manifest.spark.batch_id < 3:
-        query.await_termination(0.2)
+        query.awaitTermination(0.2)
     query.stop(drain=True)
     found = evidence.manifests(tmp_path / "root")
     assert next(m["spark"]["end"] for m in found if m["kind"] == "batch") == ['{"offset":1050,"timestamp":21000}']

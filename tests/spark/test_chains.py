@@ -67,7 +67,7 @@ def test_three_operators_equal_the_standalone_runner(
             stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", store=store, partitions=11
         )
         query = query.start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=drain)
 
     run(drain=False)
@@ -93,7 +93,7 @@ def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: 
     def run(drain: bool) -> None:
         streams = {name: stream(spark, tmp_path / name) for name in ("prices", "orders")}
         query = two_streams().on_spark(streams, checkpoint=tmp_path / "spark", partitions=3).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=drain)
 
     run(drain=False)
@@ -118,16 +118,16 @@ def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Pa
     running = query.start()
     soon = (datetime.now(UTC) - START).total_seconds() + 10
     write(tmp_path / "input", 0, batch([(soon + number / 20, "ab"[number % 2], number) for number in range(40)]))
-    running.process_all_available()
+    running.processAllAvailable()
     shown, patience = 0, time.monotonic() + 120
     while shown < 40 and time.monotonic() < patience:
-        running.await_termination(0.2)
+        running.awaitTermination(0.2)
         panes = [row for rows in output(tmp_path / "root", "panes").values() for row in rows]
         shown = sum(row[2] for row in panes)  # type: ignore[misc]
     running.stop()
     assert shown == running.manifest.totals["first.accepted"] == 40
     assert running.manifest.kind == "tick"
-    assert 'job="second"' in running.prometheus("second")
+    assert 'operator="second"' in running.prometheus()
     with pytest.raises(UsageError, match="operator"):
         running.metrics("nobody")
 
@@ -140,12 +140,12 @@ def test_an_error_of_a_later_operator_reaches_the_driver_whole(spark: SparkSessi
     query = described.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2).start()
     data = next((tmp_path / "root").rglob("tidestate.json"))
     assert data.exists()
-    query.process_all_available()
+    query.processAllAvailable()
     for path in (tmp_path / "root" / "data" / "second").rglob("*"):
         if path.is_file():
             path.write_bytes(b"damaged")
     write(tmp_path / "input", 1, pa.concat_tables(sample(8, 30)))
     with pytest.raises(Exception, match=r"checksum|damaged"):
-        query.process_all_available()
+        query.processAllAvailable()
     with pytest.raises(Exception, match=r"checksum|damaged"):
         query.stop()

@@ -30,7 +30,7 @@ def running(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     for number, table in enumerate(sample(BATCHES, 120)):
         write(folder / "input", number, table)
     query = job().on_spark(stream(spark, folder / "input"), checkpoint=folder / "root", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     yield folder / "root", query
     query.stop()
 

@@ -156,7 +156,7 @@ def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_
         else None
     )
     query = (of or described.on_spark(*given, checkpoint=tmp_path / "root", partitions=2)).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     batches: list[Any] = [{stream: tables[stream][at] for stream in streams} for at in range(BATCHES)]
     if isinstance(described, Sided):
@@ -190,7 +190,7 @@ def test_messages_with_an_identity_take_part_once(spark: SparkSession, tmp_path:
         write(tmp_path / "in", number, tables[of])
     known = described.messages(("part", "off"))
     query = known.on_spark(read(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run(tables, drain=True)

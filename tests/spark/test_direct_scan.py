@@ -36,7 +36,7 @@ def run(
     description: Runnable, streams: list[Any], root: Path, *, direct: bool = True, drain: bool = True, **settings: Any
 ) -> None:
     started = description.on_spark(*streams, checkpoint=root, partitions=2, direct_scan=direct, **settings).start()
-    started.process_all_available()
+    started.processAllAvailable()
     started.stop(drain=drain)
 
 
@@ -83,7 +83,7 @@ def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_othe
         )
         query = dying.with_hook(fail).start()
         with pytest.raises(RuntimeError, match="the driver dies"):
-            query.process_all_available()
+            query.processAllAvailable()
         with pytest.raises(RuntimeError, match="the driver dies"):
             query.stop()
         run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one", direct=way, drain=number == 3)
@@ -209,7 +209,7 @@ def test_a_lost_or_damaged_file_ends_as_it_does_with_spark(spark: SparkSession, 
         )
         query = started.with_hook(damage).start()
         try:
-            query.process_all_available()
+            query.processAllAvailable()
             found.append("no error")
             query.stop()
         except Exception as error:

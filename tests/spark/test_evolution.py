@@ -41,7 +41,7 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
         write(tmp_path / "input", number, table)
     root = tmp_path / "spark"
     query = first().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     for number, table in enumerate(tables[3:], 3):
         write(tmp_path / "input", number, table)
@@ -49,7 +49,7 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     rows = rows.withColumn("v", rows["v"].cast("decimal(19, 0)"))
     for stops in (False, True):
         query = changed().on_spark(rows, checkpoint=root).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=stops)
     first().standalone(checkpoint=tmp_path / "alone").run(tables[:3])
     changed().standalone(checkpoint=tmp_path / "alone").run([widened(table) for table in tables], drain=True)

@@ -129,7 +129,7 @@ def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSessio
     query = description.on_spark(
         stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=3
     ).start()
-    query.process_all_available()
+    query.processAllAvailable()
     fed = query.reprocess_late()
     assert query.reprocess_late() == 0
     query.stop(drain=True)

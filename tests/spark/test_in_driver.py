@@ -32,7 +32,7 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(description: Runnable, streams: list[Any], root: Path, *, drain: bool = True, **settings: Any) -> None:
     started = description.on_spark(*streams, checkpoint=root, partitions=3, **settings).start()
-    started.process_all_available()
+    started.processAllAvailable()
     started.stop(drain=drain)
 
 
@@ -93,7 +93,7 @@ def test_batches_of_any_size_restarts_and_deaths(
             stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=3, in_driver=way
         )
         query = dying.with_hook(fail).start()
-        for end in (query.process_all_available, query.stop):
+        for end in (query.processAllAvailable, query.stop):
             with pytest.raises(RuntimeError, match="the driver dies"):
                 end()
         run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one", in_driver=not way, drain=first == 6)
@@ -131,7 +131,7 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
     started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=3)
     query = started.with_hook(change).start()
     with caplog.at_level(logging.INFO, "tidestate"):
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
     assert places(tmp_path / "one") == [True] + [False] * 7
     assert [one for one in caplog.messages if "the driver has no memory left" in one]

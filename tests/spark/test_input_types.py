@@ -51,7 +51,7 @@ def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -
     once = deduplicated(event_time="t", on=["who.deep.v", "t"], name="once")
     described = chain(once, per_name()) if chained else per_name()
     query = described.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     rows = [row for found in evidence.panes(tmp_path / "root") for row in found.elements()]
     assert sorted(row[2:6] for row in rows) == [("a", 6, "a", False), ("b", 2, "b", True)]
@@ -87,7 +87,7 @@ def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: Spa
         ).start()
 
     query = start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     made = len(evidence.work(tmp_path / "root"))
     assert made == 1
@@ -120,7 +120,7 @@ def test_a_buffer_that_a_micro_batch_cuts_is_waited_for(spark: SparkSession, tmp
     schema = "t timestamp, k string, v long, id long, origin long, mark timestamp, rows long, empty boolean"
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     query = described.on_spark(source, checkpoint=tmp_path / "root", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run(tables)

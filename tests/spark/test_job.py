@@ -65,9 +65,9 @@ def test_a_stopped_job_continues_and_may_change_its_store(spark: SparkSession, t
         for number in (first, first + 1):
             write(tmp_path / "input", number, tables[number])
         query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, store=store, partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
-        assert not query.is_active
+        assert not query.isActive
     finish(job(), spark, tmp_path, Parquet(), root)
     job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
     assert output(root, "panes") == output(tmp_path / "alone", "panes")
@@ -77,7 +77,7 @@ def test_due_windows_fire_in_the_checkpoint_that_made_them_due(spark: SparkSessi
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))
     write(tmp_path / "input", 1, batch([(15, "a", 2)]))
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     manifest = query.manifest
     assert manifest.kind == "batch"
@@ -109,11 +109,11 @@ def test_a_refused_delivery_comes_again_with_the_same_id(spark: SparkSession, tm
     root = tmp_path / "cp"
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
     with pytest.raises(RuntimeError, match="the sink is full"):
-        query.process_all_available()
+        query.processAllAvailable()
     with pytest.raises(RuntimeError, match="the sink is full"):
         query.stop()
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     assert seen[2] == refused[0]
     ids = [one.checkpoint for one, _ in seen]
@@ -130,7 +130,7 @@ def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path:
 
     for _ in range(2):
         query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
     assert list(seen.values()) == [len(found) for found in output(root, "panes").values()] != []
 
@@ -139,9 +139,9 @@ def test_a_root_whose_name_is_a_pattern_elsewhere(spark: SparkSession, tmp_path:
 def running(spark: SparkSession, tmp_path: Path) -> Iterator[object]:
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))
     query = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     yield query
-    if query.is_active:
+    if query.isActive:
         query.stop()
 
 
@@ -160,7 +160,7 @@ def test_a_query_that_is_overtaken_stops_with_nothing_published(running: object,
     checkpoint.publish(fence)
     write(tmp_path / "input", 1, batch([(30, "a", 1)]))
     with pytest.raises(FencedError) as caught:
-        running.process_all_available()
+        running.processAllAvailable()
     assert caught.value.code == "fenced"
     assert checkpoint.ids()[-1] == fence.id
 
@@ -170,7 +170,7 @@ def test_a_long_list_of_files_stands_in_a_file_of_its_own(spark: SparkSession, t
         write(tmp_path / "input", number, batch([(number, "a", 1)], number))
     whole = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
     query = job().on_spark(whole, checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     position = query.manifest.spark
     assert position is not None
@@ -178,7 +178,7 @@ def test_a_long_list_of_files_stands_in_a_file_of_its_own(spark: SparkSession, t
     assert position.files_ref is not None
     write(tmp_path / "input", 120, batch([(500, "a", 1)]))
     query = job().on_spark(whole, checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     assert query.manifest.totals["accepted"] == 121
 
@@ -188,6 +188,6 @@ def test_a_scheduled_query_ends_by_itself(spark: SparkSession, tmp_path: Path) -
         write(tmp_path / "input", number, table)
     described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp")
     query = described.schedule(availableNow=True).start()
-    assert query.await_termination(120)
-    assert not query.is_active
+    assert query.awaitTermination(120)
+    assert not query.isActive
     assert query.manifest.totals["events"] == 40

@@ -52,7 +52,7 @@ def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     def run(batches: int) -> None:
         sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
         query = description.on_spark(*sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=batches == 4)
 
     run(3)  # a restart brings both sides back
@@ -94,7 +94,7 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
         sides = [reader.parquet(str(tmp_path / side)) for side in ("left", "right")]
         root = tmp_path / f"by-{files}"
         query = EACH_SIDE.on_spark(*sides, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
         assert not output(root, "late")
         return sorted(map(str, (row for rows in output(root, "panes").values() for row in rows)))
@@ -122,7 +122,7 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
         orders = stream(spark, tmp_path / "in")
         sides = orders.where("v > 0"), orders.where("v <= 20")
         query = description.on_spark(*sides, checkpoint=tmp_path / "spark", partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         assert query.scan is not None
         assert query.scan.direct
         query.stop(drain=last)
@@ -146,7 +146,7 @@ def test_a_stream_in_a_union_with_itself(spark: SparkSession, tmp_path: Path) ->
     once = stream(spark, tmp_path / "in")
     for name, given, of in (("one", once, [table]), ("three", once.union(once).union(once), [table] * 3)):
         query = job().on_spark(given, checkpoint=tmp_path / name, partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
         job().standalone(checkpoint=tmp_path / f"{name} alone").run([pa.concat_tables(of)], drain=True)
         for kind in ("panes", "late"):
@@ -165,7 +165,7 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
         whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2),
     ):
         query = begun.start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
     pairs = sum(map(len, output(tmp_path / "join", "panes").values()))
     of = pa.StructArray.from_arrays([table[name].combine_chunks() for name in ("t", "k")], names=["t", "k"])
@@ -188,7 +188,7 @@ def test_rows_that_were_lost_are_put_back_with_the_pairs_that_were_missed(
                 write(tmp_path / side, number, tables[number])
         sides = [stream(spark, tmp_path / side) for side in given]
         running = near.on_spark(*sides, checkpoint=root, partitions=2, policy=REBUILD).start()
-        running.process_all_available()
+        running.processAllAvailable()
         pairs.append(sum(map(len, output(root, "panes").values())))
         if first == 0:
             running.stop()

@@ -14,6 +14,7 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
+from tidestate.operators import DurableQuery, retain
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -35,7 +36,7 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     for number, table in enumerate(TABLES[:4]):
         write(folder, number, table)
     query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     at = query.checkpoint_id - 1
     made = said("fork", root, tmp_path / "fork", "--at", at)
     assert made["checkpoint_id"] == at
@@ -57,11 +58,11 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     for number, table in enumerate(TABLES[4:], 4):
         write(tmp_path / "aside", number, table)
         next((tmp_path / "aside").iterdir()).rename(folder / f"{number:04d}.parquet")
-    query.process_all_available()
+    query.processAllAvailable()
     assert said("gc", root, *GC, "--confirm")["checkpoints"]
     query.stop(drain=True)
     forked = job().on_spark(stream(spark, folder), checkpoint=tmp_path / "fork", partitions=2).start()
-    forked.process_all_available()
+    forked.processAllAvailable()
     forked.stop(drain=True)
     job().standalone(checkpoint=tmp_path / "alone").run(TABLES, drain=True)
     for kind in ("panes", "late"):
@@ -70,6 +71,29 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     assert after(tmp_path / "fork", at) == after(root, at)
     for path in (root, tmp_path / "fork"):
         assert tidestate("verify", path, "--read-data", "--spark-checkpoint").returncode == 0
+
+
+def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_path: Path) -> None:
+    folder, root = tmp_path / "input", tmp_path / "root"
+
+    def run(**more: Any) -> DurableQuery:
+        query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2, **more).start()
+        query.processAllAvailable()
+        query.stop()
+        return query
+
+    for number, table in enumerate(TABLES[:4]):
+        write(folder, number, table)
+    run()
+    had = Checkpoint.open(root).stored_ids()
+    for number, table in enumerate(TABLES[4:], 4):
+        write(folder, number, table)
+    query = run(retain=retain(checkpoints=2, grace="0 seconds"))
+    assert min(Checkpoint.open(root).stored_ids()) >= had[-1]
+    assert "tidestate_collected_checkpoints_total" in query.prometheus()
+    job().standalone(checkpoint=tmp_path / "alone").run(TABLES)
+    assert output(root, "panes") == output(tmp_path / "alone", "panes")
+    assert tidestate("verify", root, "--read-data", "--spark-checkpoint").returncode == 0
 
 
 def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
@@ -81,7 +105,7 @@ def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
 
     def run() -> None:
         query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
 
     run()

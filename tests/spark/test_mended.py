@@ -57,7 +57,7 @@ def made(folding: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
     query = job().on_spark(stream(folding, tmp / "input"), checkpoint=tmp / "before", partitions=1)
     with pytest.raises(DiedError):
-        query.with_hook(dies).start().process_all_available()
+        query.with_hook(dies).start().processAllAvailable()
     log = tmp / "before/spark"
     assert sorted(path.name for path in (log / "sources/0").iterdir() if path.name[0] != ".") == sorted(
         ["0", "1", "2.compact", "3", "4", "5.compact", "6", "7"]
@@ -155,7 +155,7 @@ def test_before_the_first_batch(folding: SparkSession, made: Path, tmp_path: Pat
 
     query = job().on_spark(stream(folding, made / "input"), checkpoint=root, partitions=1)
     with pytest.raises(DiedError):
-        query.with_hook(dies).start().process_all_available()
+        query.with_hook(dies).start().processAllAvailable()
     empty(root / "spark/sources/0/0")
     zeros(root / "spark/offsets/0")
     check_goes_on(folding, made, root)
@@ -168,7 +168,7 @@ def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     def run() -> Manifest:
         young = spark.readStream.schema(SCHEMA).option("maxFileAge", "1h").parquet(str(folder))
         query = job().on_spark(young, checkpoint=root, partitions=1).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
         return query.manifest
 

@@ -74,7 +74,7 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     def run(drain: bool) -> None:
         sides = [stream(spark, tmp_path / side) for side in names]
         query = description.on_spark(*sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=drain)
 
     run(False)  # a restart brings both sides back

@@ -68,7 +68,7 @@ def test_the_orders_of_the_design(spark: SparkSession, tmp_path: Path, job: Wind
         write(tmp_path / "orders", number, pa.Table.from_pylist(rows, ORDERS))
         stream = spark.readStream.schema("offset long, value long, time timestamp").parquet(str(tmp_path / "orders"))
         running = job.on_spark(stream, checkpoint=tmp_path / "root", partitions=2).start()
-        running.process_all_available()
+        running.processAllAvailable()
         running.stop()
     panes = [row[:4] for rows in output(tmp_path / "root", "panes").values() for row in rows]
     assert panes == RESULTS[job.name]
@@ -99,7 +99,7 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
             rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
             write(folder, 10 * len(batches) + number, pa.Table.from_pylist(rows, ORDERS))
         running = job.on_spark(stream, checkpoint=root, partitions=2, policy=REBUILD).with_hook(dies).start()
-        running.process_all_available()
+        running.processAllAvailable()
         if batches == BATCHES[:2]:
             running.stop()
             assert lose(root)

@@ -44,7 +44,7 @@ def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: 
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(tmp_path / "input"))
         root = tmp_path / f"by-{files}"
         query = JOBS[name].on_spark(stream, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
         return rows(root)
 

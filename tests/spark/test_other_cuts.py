@@ -42,7 +42,7 @@ def run(
         KINDS[name].make().on_spark(rows(spark, made / "input", files), checkpoint=root, policy=policy, partitions=2)
     )
     query = job.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=drain)
 
 

@@ -43,7 +43,7 @@ def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog
     once = stream(spark, tmp_path / "input").withWatermark("t", "1 minute").dropDuplicatesWithinWatermark(["k", "t"])
     with caplog.at_level(logging.WARNING, "tidestate"):
         query = job().on_spark(once, checkpoint=tmp_path / "cp").start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     (warning,) = [record.getMessage() for record in caplog.records if "state of its own" in record.getMessage()]
     assert "(DeduplicateWithinWatermark)" in warning

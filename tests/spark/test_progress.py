@@ -98,7 +98,7 @@ def test_two_sources_one_falls_idle_and_comes_back(
     def give(query: DurableQuery, **events: list[Event]) -> None:
         for name, found in events.items():
             write(tmp_path / "in" / name, next(files), batch(found))
-        query.process_all_available()
+        query.processAllAvailable()
 
     described = (
         counting()
@@ -120,7 +120,7 @@ def test_two_sources_one_falls_idle_and_comes_back(
     query.stop()
 
     query = started.start()  # in the middle of the quiet time
-    query.process_all_available()
+    query.processAllAvailable()
     assert marks(query) == (5, {"orders": 31, "prices": 5})
     give(query, orders=[(32, "a", 1)])
     until(lambda: marks(query)[0] == 32)  # by a tick: nothing came
@@ -143,7 +143,7 @@ def test_two_sources_one_falls_idle_and_comes_back(
         "orders": 59,
         "prices": 34,
     }
-    assert found["tidestate_watermark_seconds"][0].labels == {"job": "windows"}
+    assert found["tidestate_watermark_seconds"][0].labels == {"query": "windows", "operator": "windows"}
     query.stop(drain=True)
     newest = query.checkpoint_id
     time.sleep(0.5)
@@ -188,7 +188,7 @@ def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_p
         write(tmp_path / "in", number, table)
     described = counting().watermark(Punctuation("t", "v", equals=-1)).late("0 seconds")
     query = described.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run(tables, drain=True)
@@ -251,7 +251,7 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
     given = spark.readStream.schema(schema).option("maxFilesPerTrigger", 2).parquet(str(tmp_path / "in"))
     started = described.on_spark(given, checkpoint=tmp_path / "root", partitions=2, tick="1 hour")
     query = started.start()
-    query.process_all_available()
+    query.processAllAvailable()
     families = {one.name: one.samples for one in text_string_to_metric_families(query.prometheus())}
     assert ("tidestate_buffers" if name == "buffers" else "tidestate_cti_violations") in families
     query.stop(drain=True)
@@ -298,8 +298,8 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
     started = by_clock.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", tick=TICK)
     query = started.with_hook(full).start()
     with pytest.raises(RuntimeError, match="the disk is full"):
-        query.await_termination(90)
-    assert not query.is_active
+        query.awaitTermination(90)
+    assert not query.isActive
     with pytest.raises(RuntimeError, match="the disk is full"):
         query.stop()
     assert kinds()[-1] == "batch"

@@ -23,7 +23,7 @@ def run(spark: SparkSession, folder: Path, store: StoreConfig, *, drain: bool = 
     """What the input has now; how many state partitions there were."""
     made = job().on_spark(stream(spark, folder / "input"), checkpoint=folder / "root", store=store)
     query = made.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=drain)
     return query.manifest.partitions
 
@@ -46,7 +46,7 @@ def test_from_two_to_five_to_three_partitions(spark: SparkSession, tmp_path: Pat
                 stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", store=store, partitions=2
             )
             query = made.start()
-            query.process_all_available()
+            query.processAllAvailable()
             query.stop()
             parts.append(query.manifest.partitions)
             killed(tmp_path, 5, "before")

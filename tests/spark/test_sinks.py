@@ -68,20 +68,20 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
     started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sink, partitions=1)
     query = started.start()
     until(query, lambda: len(sink.offered) > 2)
-    assert query.is_active
+    assert query.isActive
     assert query.waiting_since_us is not None
     held = query.checkpoint_id
     until(query, lambda: len(sink.offered) > 4)
     assert (len({*sink.offered}), query.checkpoint_id) == (1, held), "nothing is taken in meanwhile"
     query.stop()
-    assert (query.is_active, query.waiting_since_us, sink.took) == (False, None, {})
+    assert (query.isActive, query.waiting_since_us, sink.took) == (False, None, {})
     first, sink.offered = sink.offered[0], []
     opening = threading.Timer(0.2, lambda: setattr(sink, "full", False))
     opening.start()
     query = started.start()  # waits for the sink
     assert not sink.full
     assert {*sink.offered} == {first} == {*sink.took}
-    query.process_all_available()
+    query.processAllAvailable()
     sink.full = True
     draining = threading.Thread(target=lambda: query.stop(drain=True))
     draining.start()
@@ -110,7 +110,7 @@ def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: Spa
     assert (kinds.count("batch"), kinds[-1]) == (1, "tick"), "the second file waits with the sink"
     sink.full = False
     query = started.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     assert [one for one in sink.took if one.run == sink.offered[0].run] == [sink.offered[0]]
     sink.check(root)
@@ -144,8 +144,8 @@ def test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_
     assert waits.since_us is not None
     assert (waits.checkpoints, waits.total_us > 0) == (0, True)
     text = query.prometheus()
-    assert 'tidestate_sink_waiting{job="job"} 1\n' in text
-    assert 'tidestate_undelivered_checkpoints{job="job"} 0\n' in text
+    assert 'tidestate_sink_waiting{query="job"} 1.0\n' in text
+    assert 'tidestate_undelivered_checkpoints{query="job"} 0.0\n' in text
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     notes = [jobs.apply(n).description() for n in range(jobs.size())]
     assert any("job: waits for a sink since" in str(one) for one in notes)
@@ -153,7 +153,7 @@ def test_a_sink_that_is_not_ready_holds_the_intake_and_the_query_and_its_ui_say_
     assert query.checkpoint_id == 1, "the batch that waited is taken at the next start"
     panes.full = False
     query = started.start()
-    query.process_all_available()
+    query.processAllAvailable()
     panes.full = True
     with pytest.raises(UnavailableError, match=r"the sink refuses the panes of checkpoint.*sink-refuses"):
         query.stop(drain=True, timeout_s=0.2)
@@ -182,7 +182,7 @@ def test_a_sink_that_never_returns_does_not_hold_stop_for_ever(spark: SparkSessi
         query.stop(timeout_s=0.1)
     returns.set()
     query.stop()
-    assert not query.is_active
+    assert not query.isActive
 
 
 @pytest.mark.kill

@@ -50,7 +50,7 @@ def test_random_jobs_equal_the_twins(spark: SparkSession, job: Job, store: Store
             query = job.described.on_spark(
                 stream, checkpoint=folder / "root", store=config, partitions=job.partitions
             ).start()
-            query.process_all_available()
+            query.processAllAvailable()
             query.stop(drain=end == len(batches))
             begin = end
 

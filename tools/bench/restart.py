@@ -49,7 +49,7 @@ def restarts(spark: SparkSession, settings: Settings) -> Iterator[float]:
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(f"{folder}/input")
     job = WORKLOADS["held"].ours.on_spark(stream, checkpoint=folder / "root", store=STORE, partitions=2)
     query = job.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     for turn in range(settings.turns + 1):
         time_us = START_US + (batches + 2 + turn) * 1_000_000
@@ -60,7 +60,7 @@ def restarts(spark: SparkSession, settings: Settings) -> Iterator[float]:
         while query.checkpoint_id <= before + 1:  # a fence, then the batch
             time.sleep(0.005)
         yield time.perf_counter() - started
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
 
 

@@ -185,8 +185,8 @@ def ours(spark: SparkSession, task: Task) -> Answer:
         query = interval_join().on_spark(*given, **where).start()
     else:
         query = WORKLOADS[task.work].ours.on_spark(*given, **where).start()
-    _finish(task, query.process_all_available, query.progress, query)
-    progress, totals = query.progress(), query.manifest.totals
+    _finish(task, query.processAllAvailable, lambda: query.recentProgress, query)
+    progress, totals = query.recentProgress, query.manifest.totals
     query.stop()
     logger.removeHandler(phases)
     expected = task.batch * (task.cold + task.batches)
@@ -256,7 +256,7 @@ def _finish(
         if hasattr(query, "awaitTermination"):
             query.awaitTermination(0.2)
         else:
-            query.await_termination(0.2)
+            query.awaitTermination(0.2)
 
 
 def _answer(task: Task, progress: Sequence[dict[str, Any]], result: DataFrame) -> Answer:

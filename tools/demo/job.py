@@ -84,7 +84,7 @@ def main() -> None:
     )
     query = job.with_hook(hook).start()
     say("started", checkpoint=query.checkpoint_id)
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=arguments.drain)
     say("done", checkpoint=query.checkpoint_id)
     spark.stop()

@@ -59,7 +59,9 @@ class ChartSpan:
 
 @dataclass(frozen=True)
 class Value:
-    """The value of the checkpoints ``first`` to ``last`` in a series; ``text`` is the value for people."""
+    """The value of the checkpoints ``first`` to ``last`` in a series; ``text`` is the value for people. These were
+    made from ``begun_ms`` to ``ended_ms``, milliseconds since 1970.
+    """
 
     first: int
     last: int
@@ -67,15 +69,23 @@ class Value:
     series: str
     value: float
     text: str
+    begun_ms: float
+    ended_ms: float
 
 
-def bars(values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan) -> Spec | None:
-    """Stacked bars over checkpoints, in the order of ``series``; None if all values are zero."""
+def bars(
+    values: Sequence[Value], series: Sequence[str], axis: Spec, span: ChartSpan, *, over_time: bool = False
+) -> Spec | None:
+    """Stacked bars over checkpoints, or over the time in which they were made, in the order of ``series``; None if
+    all values are zero.
+    """
     if not any(value.value for value in values):
         return None
     encoding = {
-        "x": {"field": "from", **_checkpoints(span)},
-        "x2": {"field": "to"},
+        "x": {"field": "begun", **_TEMPORAL, "title": "created (UTC)"}
+        if over_time
+        else {"field": "from", **_checkpoints(span)},
+        "x2": {"field": "ended" if over_time else "to"},
         "y": {"field": "high", "type": "quantitative", **axis},
         "y2": {"field": "low"},
         **_coloured("series", series),
@@ -207,6 +217,8 @@ def _spans(values: Sequence[Value]) -> list[ChartRow]:
             "series": value.series,
             "value": value.value,
             "text": value.text,
+            "begun": value.begun_ms,
+            "ended": value.ended_ms,
         }
         rows.append(row | place | {"low": low, "high": low + value.value})
     return rows

@@ -52,7 +52,16 @@ def write_report(
     """
     path = Path(output)
     _check_output(path)
-    checkpoint = Checkpoint.open(root, on_progress)
+    page, past, found = report_page(Checkpoint.open(root, on_progress), last=last, read_percent=read_percent)
+    data = page.encode("utf-8", "replace")
+    _replace(path, data)
+    return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
+
+
+def report_page(
+    checkpoint: Checkpoint, *, last: int = LAST, read_percent: float = 0.0
+) -> tuple[str, CheckpointHistory, VerifyReport]:
+    """The page of `write_report`, and what it is made of."""
     past = checkpoint_history(checkpoint, last)
     found = verify(checkpoint, read_percent=read_percent, last=last)
     page = render(
@@ -70,9 +79,7 @@ def write_report(
             sections.about(checkpoint, past.head),
         ],
     )
-    data = page.encode("utf-8", "replace")
-    _replace(path, data)
-    return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
+    return page, past, found
 
 
 def _windows(checkpoint: Checkpoint, past: CheckpointHistory) -> list[ReportedWindows]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.manifest import END_OF_TIME_US, Head, Manifest, OperatorState, state_files
+from tidestate.recovery.log.manifest import END_OF_TIME_US, Head, Manifest, OperatorState, Spent, state_files
 from tidestate.recovery.log.summary import brief, goes_by_offset
 from tidestate.statestore.errors import DataError, NotFoundError
 
@@ -39,7 +39,8 @@ class Point:
     """One checkpoint in numbers. ``gap_us`` and ``state_written`` are None if the one before is unknown.
 
     ``classes`` counts events by class; ``marks`` are watermarks and ``lags`` their distance to processing time, by
-    operator and source; ``sizes`` are bytes of state by operator. An ``abandoned`` checkpoint no longer counts.
+    operator and source; ``sizes`` are bytes and ``rows`` rows of state files by operator; ``seconds`` are by phase.
+    An ``abandoned`` checkpoint no longer counts.
     """
 
     id: int
@@ -56,6 +57,8 @@ class Point:
     marks: dict[str, int]
     lags: dict[str, int]
     sizes: dict[str, int]
+    rows: dict[str, int]
+    seconds: dict[str, float]
     abandoned: bool = False
 
 
@@ -83,16 +86,18 @@ def checkpoint_history(checkpoint: Checkpoint, last: int) -> CheckpointHistory:
     chosen, found, lost = ids[-last:], [], []
     head: Manifest | None = None
     younger: Manifest | None = None
+    later: Spent | None = None
     for done, (number, read) in enumerate(checkpoint.load_each(ids[-last - 1 :][::-1])):
         manifest = _manifest(read)
         if younger is not None:
-            found.append(_point(younger, manifest, head))
+            found.append(_point(younger, manifest, head, later))
+            later = younger.spent
         younger = manifest if done < len(chosen) else None
         if done < len(chosen):
             head = head or manifest
             lost += [number] if manifest is None else []
     if younger is not None:
-        found.append(_point(younger, None, head))
+        found.append(_point(younger, None, head, later))
     newest = ids[-1] if ids else None
     return CheckpointHistory(tuple(reversed(found)), head, newest, tuple(reversed(lost)), len(ids) - len(chosen))
 
@@ -115,8 +120,8 @@ def _manifest(read: Callable[[], Head]) -> Manifest | None:
         return None
 
 
-def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None) -> Point:
-    facts = brief(manifest)
+def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None, later: Spent | None) -> Point:
+    facts = brief(manifest, later)
     before = before if before is not None and before.id == manifest.id - 1 else None
     marks, lags = _progress(manifest)
     return Point(
@@ -134,6 +139,8 @@ def _point(manifest: Manifest, before: Manifest | None, head: Manifest | None) -
         marks=marks,
         lags=lags,
         sizes={name: sum(ref.bytes for ref in one.files) for name, one in manifest.operators.items()},
+        rows={name: sum(ref.rows for ref in one.files) for name, one in manifest.operators.items()},
+        seconds=facts["seconds"] or {},
         abandoned=head is not None and head.abandons(manifest.id),
     )
 

@@ -70,17 +70,30 @@ def checkpoints(history: CheckpointHistory) -> Section:
     if abandoned := len(points) - len(history.counting):
         lead += f" A reset has abandoned {abandoned:,} of them: they are in the charts, but not in totals."
     charts = [series.checkpoint_gaps(points), series.written_chart(points), *series.rows_charts(points)]
+    charts.append(series.spent_chart(points))
     return Section("checkpoints", "Checkpoints", lead, charts if points else (), [_points(points)] if points else ())
 
 
 def _points(points: Sequence[Point]) -> Table:
-    headings = ("id", "kind", "created (UTC)", "interval", "events", "pane rows", "rejected", "written", "state")
+    headings = (
+        "id",
+        "kind",
+        "created (UTC)",
+        "interval",
+        "took",
+        "events",
+        "pane rows",
+        "rejected",
+        "written",
+        "state",
+    )
     rows = [
         (
             str(p.id),
             p.kind + (", abandoned" if p.abandoned else ""),
             time_text(p.created_us // 1_000_000 * 1_000_000) or "",
             "–" if p.gap_us is None else span_text(p.gap_us),
+            span_text(sum(p.seconds.values()) * 1e6) if p.seconds else "–",
             f"{p.events:,}",
             f"{p.panes:,}",
             f"{p.rejected:,}",
@@ -90,7 +103,7 @@ def _points(points: Sequence[Point]) -> Table:
         for p in reversed(points[-REPORTED_ROWS:])
     ]
     caption = "Numbers of each checkpoint" + (f" (the newest {REPORTED_ROWS})" if len(points) > REPORTED_ROWS else "")
-    return Table(caption, headings, rows, frozenset({0, 3, 4, 5, 6, 7, 8}))
+    return Table(caption, headings, rows, frozenset({0, 3, 4, 5, 6, 7, 8, 9}))
 
 
 def watermarks(history: CheckpointHistory) -> Section:
@@ -132,7 +145,7 @@ def late_section(history: CheckpointHistory) -> Section:
 def state(history: CheckpointHistory) -> Section:
     """State by operator and partition."""
     head = history.head
-    charts, rows = [series.sizes(history.points)], []
+    charts, rows = [series.sizes(history.points), series.rows_of_state(history.points)], []
     for number, (name, operator) in enumerate(head.operators.items() if head else ()):
         facts = partitions(operator)
         sizes = [row["bytes"] for row in facts]

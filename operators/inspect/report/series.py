@@ -52,7 +52,9 @@ def values(
             if known := [value for point in bucket if (value := read(point)) is not None]:
                 value = combine(known)
                 created = time_text(bucket[-1].created_us // 1_000_000 * 1_000_000) or ""
-                found.append(Value(bucket[0].id, bucket[-1].id, created, series, value / unit, text(value)))
+                begun = bucket[0].created_us - (bucket[0].gap_us or 0)
+                times = (begun / 1000, bucket[-1].created_us / 1000)
+                found.append(Value(bucket[0].id, bucket[-1].id, created, series, value / unit, text(value), *times))
     return found
 
 
@@ -123,8 +125,31 @@ def sizes(points: Sequence[Point]) -> Chart:
     """Bytes of state, by operator."""
     readings = _readings(points, "sizes")
     about = "State files of each checkpoint." + _cut(points, "sizes")
-    spec = bars(values(points, readings, NEWEST, _size), list(readings), BYTES, axis_of(points))
+    found = values(points, readings, NEWEST, _size)
+    spec = bars(found, list(readings), BYTES, axis_of(points), over_time=True)
     return Chart("State size", about, spec, "There is no state yet.")
+
+
+def rows_of_state(points: Sequence[Point]) -> Chart:
+    """Rows of state, by operator."""
+    readings = _readings(points, "rows")
+    about = "Rows in these files; one that was replaced or deleted counts until it is folded." + _cut(points, "rows")
+    found = values(points, readings, NEWEST, _count)
+    spec = bars(found, list(readings), COUNT, axis_of(points), over_time=True)
+    return Chart("Rows of state", about, spec, "There is no state yet.")
+
+
+def spent_chart(points: Sequence[Point]) -> Chart:
+    """Where the time of each checkpoint went."""
+    named = dict.fromkeys(name for point in points for name in point.seconds)
+    # Those that took longest, in the order of a round.
+    most = sorted(named, key=lambda name: -sum(point.seconds.get(name, 0.0) for point in points))[:SERIES]
+    readings = {name: _entry("seconds", name) for name in named if name in most}
+    found = values(points, readings, sum, lambda value: span_text(value * 1e6))
+    about = "Seconds by phase; those of tasks as if they always ran at once. Publishing and delivering the newest one"
+    about += " is in no manifest yet." + grain(points)
+    spec = bars(found, list(readings), {"title": None}, axis_of(points), over_time=True)
+    return Chart("Time spent (seconds)", about, spec, "No checkpoint says where its time went.")
 
 
 def _entry(field: str, name: str, default: int | None = None) -> Reading:

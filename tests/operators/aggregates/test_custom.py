@@ -278,7 +278,7 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
     source = spark.readStream.schema("t timestamp, k string, v long, id long").option("maxFilesPerTrigger", 1)
     stream = source.parquet(str(tmp_path / "input"))
     query = description.on_spark(stream, checkpoint=tmp_path / "spark", partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop(drain=True)
     alone = description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
     assert sorted(map(repr, shown(tmp_path / "spark"))) == sorted(map(repr, rows(alone)))

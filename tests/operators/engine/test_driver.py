@@ -35,7 +35,7 @@ from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.spec.store import Parquet
 
 IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "lineage"}
-CLOCK = {"created_us", "processing_us", "quiet_us"}
+CLOCK = {"created_us", "processing_us", "quiet_us", "spent"}
 OF_THE_RUNNER = {"input", "spark", "restored", "scan"}
 OF_BYTES = {"bytes", "checksum", "tail"}
 """Files hold the ids of their segments, so their bytes differ."""
@@ -93,7 +93,7 @@ def by_spark(described: Runnable, root: Path, batches: Sequence[pa.Table], sink:
         write(folder, number, one)
     stream = session.readStream.schema("t timestamp, k string, v long, id long").option("maxFilesPerTrigger", 1)
     query = described.on_spark(stream.parquet(str(folder)), checkpoint=root, sink=sink, partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.reprocess_late()
     query.stop(drain=True)
 

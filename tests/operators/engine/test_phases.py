@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.command import json_lines, tidestate
 from tidestate import count, tumbling, windowed
 from tidestate.operators.engine.phases import PHASES, Stopwatch, round_times
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 
 class Clock:
@@ -79,6 +81,16 @@ def test_each_checkpoint_logs_its_phases(tmp_path: Path, caplog: pytest.LogCaptu
     assert len(found) == 2
     times: list[dict[str, float]] = [args[1] for args in found]  # type: ignore[index, misc]
     for one in times:
-        assert set(one) == {"classify", "group", "write", "publish", "deliver", "other"}
+        assert set(one) == {"classify", "group", "step", "fold", "write", "publish", "deliver", "other"}
         assert set(one) <= set(PHASES)
     assert 0 < sum(sum(one.values()) for one in times) <= took
+    fence, first, second = (one.manifest for one in map(Checkpoint.open(tmp_path / "root").read, (1, 2, 3)))
+    assert fence.spent is None
+    assert (first.spent.earlier, first.spent.finished, second.spent.earlier) == (0, {}, 2)
+    for log, known in ((times[0], first.spent.made | second.spent.finished), (times[1], second.spent.made)):
+        assert {phase: log[phase] for phase in known} == known
+    listed = json_lines(tidestate("list", tmp_path / "root", "--json"))
+    assert [row["seconds"] for row in listed] == [None, times[0], second.spent.made]
+    assert listed[0]["state_rows"] == 0 < listed[-1]["state_rows"]
+    shown = tidestate("show", tmp_path / "root").stdout
+    assert "the end of 2 took" in shown

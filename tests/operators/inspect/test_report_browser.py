@@ -18,7 +18,9 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.command import copy as copy
 from tests.helpers.example_root import root as root
-from tidestate.operators.inspect.report.document import write_report
+from tests.helpers.worked_example import STREAM, example
+from tidestate.operators.inspect.report.document import report_page, write_report
+from tidestate.operators.inspect.report.server import ReportServer
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.checksums import checksum
@@ -107,7 +109,7 @@ def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme
             return [own.width, own.height, outer.width, marks];
         })"""
     )
-    assert len(sizes) == 10
+    assert len(sizes) == 12
     for own, height, room, marks in sizes:
         assert 0.8 * room <= own <= room + 1
         assert height > 60
@@ -158,7 +160,7 @@ def test_numbers_in_the_page_are_those_of_the_manifests(browser: Any, report: Pa
         ]
         for m in reversed(evidence.manifests(root))
     ]
-    assert [[row[at] for at in (0, 1, 4, 5, 6)] for row in found] == expected
+    assert [[row[at] for at in (0, 1, 5, 6, 7)] for row in found] == expected
     drawn = shown.ask(
         """[...document.querySelectorAll('[data-chart="checkpoints-3"] .mark-rect path')]
             .map(path => path.getAttribute('aria-label')).filter(Boolean).length"""
@@ -249,3 +251,22 @@ def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> Non
     assert shown.ask("window.hacked") is None
     assert shown.wrong == []
     shown.page.close()
+
+
+def test_a_served_report_is_renewed_by_the_browser(browser: Any, tmp_path: Path) -> None:
+    alone = example("retracting").standalone(checkpoint=tmp_path)
+    alone.run(STREAM[:2])
+    with ReportServer(tmp_path, ("127.0.0.1", 0), lambda one: report_page(one)[0], every_s=0.1) as server:
+        wrong: list[str] = []
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(server.url)
+        page.wait_for_selector("[data-drawn]", state="attached", timeout=60_000)
+        page.wait_for_function("document.body.textContent.includes('Intact: 3 checkpoints')", timeout=60_000)
+        alone.run(STREAM[:4])
+        # Nobody reloads it: the browser does.
+        page.wait_for_selector("text=Intact: 5 checkpoints", timeout=60_000)
+        page.wait_for_selector("[data-drawn]", state="attached", timeout=60_000)
+        page.close()
+    assert wrong == []

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
-import pytest
-
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.operators.progress.metrics import metrics, prometheus_text
+from tidestate.operators.progress.metrics import metrics, progress_families
 from tidestate.operators.progress.origins import OriginCounters
 from tidestate.operators.progress.tracker import Tracker, begin, observe
 from tidestate.operators.progress.watermarks import SourceReport, sources
 
 SECOND = 1_000_000
-SAMPLE = re.compile(
-    r'[a-z_]+(\{[a-z_]+="(?:[^"\\\n]|\\["\\n])*"(?:,[a-z_]+="(?:[^"\\\n]|\\["\\n])*")*\})? -?\d+(\.\d+)?'
-)
 
 
 def tracker() -> Tracker:
@@ -44,45 +37,31 @@ def test_metrics_of_a_tracker() -> None:
     assert found.sources['b "2"\n\\'].behind_us == 10 * SECOND - 1
 
 
-def text() -> str:
-    return prometheus_text(
-        metrics(tracker()),
-        {"job": "flights"},
-        {"A": Advance(dropped=2, adjusted=5)},
-        {"A": OriginCounters(counted=7, seen_before=1)},
-        [Gap(7, 3, 5, 2, 0, given_up=False)],
-        {"accepted": 12},
-    )
+def test_families_of_an_operator() -> None:
+    found = {
+        one.name: one
+        for one in progress_families(
+            metrics(tracker()),
+            {"A": Advance(dropped=2, adjusted=5)},
+            {"A": OriginCounters(counted=7, seen_before=1)},
+            [Gap(7, 3, 5, 2, 0, given_up=False)],
+            {"accepted": 12},
+        )
+    }
+    assert len({one.help for one in found.values()}) == len(found)
+    assert ({"source": "A"}, 3.0) in found["source_lag_seconds"].samples
+    assert ({"source": 'b "2"\n\\'}, 90.000001) in found["source_watermark_seconds"].samples
+    assert ({"source": "A", "policy": "adjust"}, 5) in found["cti_violations"].samples
+    assert ({"source": "A", "fate": "counted"}, 7) in found["buffers"].samples
+    assert found["gap_missing"].samples == [({"source": "7"}, 3)]
+    assert found["gap_buffers"].samples == [({"source": "7"}, 2)]
+    assert found["counted"].samples == [({"class": "accepted"}, 12)]
+    assert {name for name, one in found.items() if one.kind == "counter"} >= {"counted", "source_rows", "buffers"}
+    assert found["idle_sources"].labelled({"query": "q"}).samples == [({"query": "q"}, 1)]
 
 
-def test_the_text_has_a_type_for_each_family_and_a_sample_a_line() -> None:
-    lines = text().splitlines()
-    samples = [line for line in lines if not line.startswith("#")]
-    assert all(SAMPLE.fullmatch(line) for line in samples)
-    families = {line.split()[2]: line.split()[3] for line in lines if line.startswith("# TYPE")}
-    assert {re.split(r"[{ ]", line)[0] for line in samples} == set(families)
-    assert all((kind == "counter") == name.endswith("_total") for name, kind in families.items())
-    assert len(samples) == len(set(samples))
-    assert 'tidestate_source_lag_seconds{job="flights",source="A"} 3.000000' in samples
-    assert 'tidestate_source_watermark_seconds{job="flights",source="b \\"2\\"\\n\\\\"} 90.000001' in samples
-    assert 'tidestate_cti_violations_total{job="flights",policy="adjust",source="A"} 5' in samples
-    assert 'tidestate_buffers_total{fate="counted",job="flights",source="A"} 7' in samples
-    assert 'tidestate_gap_missing{job="flights",source="7"} 3' in samples
-    assert 'tidestate_gap_buffers{job="flights",source="7"} 2' in samples
-    assert 'tidestate_counted_total{class="accepted",job="flights"} 12' in samples
-
-
-def test_without_labels_and_watermark() -> None:
+def test_without_a_watermark_there_is_no_sample_of_it() -> None:
     found: Metrics = metrics(begin(sources("A")))
-    said = prometheus_text(found)
-    assert "tidestate_idle_sources 0\n" in said
-    assert "tidestate_watermark_seconds" not in said
-
-
-def test_prometheus_own_parser_reads_it() -> None:
-    parser = pytest.importorskip("prometheus_client.parser")
-    families = {family.name: family for family in parser.text_string_to_metric_families(text())}
-    (sample,) = families["tidestate_cti_violations"].samples[:1]
-    assert (sample.labels, sample.value) == ({"job": "flights", "policy": "drop", "source": "A"}, 2.0)
-    names = {sample.labels["source"] for sample in families["tidestate_source_rows"].samples}
-    assert names == set(metrics(tracker()).sources)
+    said = {one.name: one.samples for one in progress_families(found, {}, {}, [], {})}
+    assert said["idle_sources"] == [({}, 0)]
+    assert said["watermark_seconds"] == []

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.collected import TABLES
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Parquet
+from tidestate.operators import Parquet, chain, count, sum_, tumbling, windowed
 from tidestate.recovery import cli
 from tidestate.recovery.cli.app import verbs
 from tidestate.recovery.cli.group import VERBS, load_verb
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin
 
 HEAVY = {
     *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2"),
@@ -29,7 +32,7 @@ PLUG_IN = {
     *("tidestate.operators", "tidestate.operators.cli"),
     *(
         f"tidestate.operators.cli.{name}"
-        for name in ("adopt", "bootstrap", "history", "messages", "report", "windows")
+        for name in ("adopt", "bootstrap", "history", "messages", "report", "serve", "windows")
     ),
 }
 """What is loaded for the line that the list has about the verb of another package."""
@@ -102,6 +105,36 @@ def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
     assert bash(ask.format(words="tidestate restore --par", place=2), shell).split() == ["--parallel"]
 
 
+@pytest.mark.slow
+def test_bash_completes_what_a_root_has(shell: dict[str, str], tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    second = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds")).aggregate(n=count())
+    chain(first.late("0 seconds"), second).standalone(checkpoint=root).run(TABLES[:3])
+    pin(Checkpoint.open(root), 2, "before")
+
+    lines = {
+        f"show {root} ": {"1", "2", "3", "4"},
+        f"state {root} --at ": {"1", "2", "3", "4"},
+        f"diff {root} 1 ": {"1", "2", "3", "4"},
+        f"rewind {root} --to ": {"1", "2", "3", "4"},
+        f"unpin {root} ": {"before"},
+        f"unpin {root} x": set(),
+        f"late {root} --operator ": {"first", "second"},
+        f"windows {root} --operator f": {"first"},
+        f"state {root} --operator first --table g": {"groups"},
+        f"show {tmp_path / 'none'} ": set(),
+    }
+    script = ["source <(tidestate --show-completion)"]
+    for line in lines:
+        words = ["tidestate", *line.split(" ")]
+        listed = " ".join(f"'{one}'" for one in words)
+        script.append(f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _tidestate_completion tidestate")
+        script.append('echo "${COMPREPLY[@]}"')
+    found = bash("; ".join(script), shell).splitlines()
+    assert {line: set(one.split()) for line, one in zip(lines, found, strict=True)} == lines
+
+
 def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:
     assert "bash completion installed" in bash("tidestate --install-completion; true", shell)
     installed = (
@@ -116,6 +149,7 @@ def test_each_verb_stands_with_its_module() -> None:
         assert load_verb(name).callback.__module__ == f"tidestate.recovery.cli.{module}"
     modules = {one.name for one in pkgutil.iter_modules(cli.__path__)} - {
         "app",
+        "completion",
         "group",
         "main",
         "options",

@@ -16,7 +16,7 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 
-OWN: dict[str, Any] = {"panes": (), "late": (), "counters": {}}
+OWN: dict[str, Any] = {"panes": (), "late": (), "counters": {}, "spent": None}
 """What a checkpoint without a step does not have."""
 
 

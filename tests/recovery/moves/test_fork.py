@@ -30,7 +30,7 @@ def files(root: Path) -> dict[str, bytes]:
 
 def finish(spark: SparkSession, folder: Path, root: Path) -> Manifest:
     query = JOB.on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     return query.manifest
 

@@ -176,7 +176,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
         stream(spark, tmp_path / "input"), checkpoint=root, policy=Policy(second="refuse"), partitions=2
     )
     query = refusing.start()
-    query.process_all_available()
+    query.processAllAvailable()
     checkpoint = Checkpoint.open(root)
     before = len(evidence.manifests(root))
     with pytest.raises(UsageError, match=r"\[running\]"):
@@ -186,11 +186,11 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
     assert len(evidence.manifests(root)) == before
     second = description.on_spark(stream(spark, tmp_path / "input"), checkpoint=root).start()
     assert [one.epoch for one in all_leases(checkpoint).values()] == [2]
-    assert not query.is_active  # Spark itself stops the older of two in one session
+    assert not query.isActive  # Spark itself stops the older of two in one session
     second.stop()
     assert not names(checkpoint)
     third = refusing.schedule(availableNow=True).start()
-    assert third.await_termination(60)
+    assert third.awaitTermination(60)
     assert not names(checkpoint)
 
 

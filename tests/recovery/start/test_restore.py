@@ -242,7 +242,7 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
             store = RocksDB(cache_dir=str(tmp_path / f"cache-{number}"))
             events = stream(spark, tmp_path / "input")
             running = description.on_spark(events, checkpoint=root, store=store, partitions=2).start()
-            running.process_all_available()
+            running.processAllAvailable()
             running.stop()
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()

@@ -1,0 +1,51 @@
+"""The verb serve."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from tidestate.recovery.cli.app import Import, Root
+from tidestate.recovery.cli.options import Every, For
+from tidestate.recovery.cli.printing import print_out
+from tidestate.statestore.durations import span_us
+
+if TYPE_CHECKING:
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+serve_command = typer.Typer(add_completion=False)
+
+
+@serve_command.command(
+    "serve",
+    short_help="Serve the report about a root, renewed, and its metrics.",
+    epilog="Example: tidestate serve /data/flights --port 8765",
+)
+def serve(
+    root: Root,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
+    host: Annotated[str, typer.Option(help="The address to listen at; this host alone by default.")] = "127.0.0.1",
+    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 500,
+    every: Every = "10 seconds",
+    for_: For = None,
+    modules: Import = None,
+) -> None:
+    """Serve the report about a root to browsers, which renew it, and metrics for Prometheus at /metrics.
+
+    The job need not run, here or at all. There is no password: all who reach the address can read the report. Needs
+    the extras `report` and, for metrics, `metrics`.
+    """
+    from tidestate.operators.inspect.report.document import report_page
+    from tidestate.operators.inspect.report.server import ReportServer
+
+    def page(checkpoint: Checkpoint) -> str:
+        return report_page(checkpoint, last=last)[0]
+
+    with ReportServer(root, (host, port), page, every_s=span_us(every) / 1e6) as server:
+        print_out(Text(f"{root}: {server.url} and {server.url}metrics, until Ctrl-C"))
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait(None if for_ is None else span_us(for_) / 1e6)

@@ -1,0 +1,116 @@
+"""The metrics of a running job, as families of samples: operators, checkpoints, sinks, retention. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidestate.operators.progress.figures import SinkWaits
+from tidestate.operators.progress.metrics import Family, Sample
+from tidestate.operators.progress.rounds import Progress
+from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.retention.rules import Upkept
+
+
+@dataclass(frozen=True)
+class JobFigures:
+    """A running job in numbers. ``published`` checkpoints of this run took these ``seconds`` by phase; ``upkept``:
+    what it has collected, None if it keeps everything.
+    """
+
+    name: str
+    head: Manifest
+    progress: Mapping[str, Progress]
+    waits: SinkWaits
+    upkept: Upkept | None
+    published: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+def job_families(figures: JobFigures) -> list[Family]:
+    """Each metric once, also one without samples yet. Every sample has the label ``query``, the job's name, and those
+    of operators ``operator``.
+    """
+    found = [
+        *_of_operators(figures.head, figures.progress),
+        *_of_newest(figures.head),
+        *_of_run(figures),
+        *_of_sinks(figures.waits),
+        *_of_upkeep(figures.upkept),
+    ]
+    return [one.labelled({"query": figures.name}) for one in _joined(found)]
+
+
+def stored_families(name: str, head: Manifest, progress: Mapping[str, Progress]) -> list[Family]:
+    """Those that a checkpoint has, of a job that may not be running."""
+    found = [*_of_operators(head, progress), *_of_newest(head)]
+    return [one.labelled({"query": name}) for one in _joined(found)]
+
+
+def _joined(families: Iterable[Family]) -> list[Family]:
+    """The families, of each name one with all samples."""
+    found: dict[str, Family] = {}
+    for one in families:
+        had = found.get(one.name)
+        found[one.name] = one if had is None else had._replace(samples=[*had.samples, *one.samples])
+    return list(found.values())
+
+
+def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Family]:
+    several = len(known) > 1
+    for name, progress in known.items():
+        counted = {counter: count for counter, count in head.totals.items() if not several}
+        if several:  # in a chain a counter's name begins with that of its operator
+            own = f"{name}."
+            counted = {key.removeprefix(own): count for key, count in head.totals.items() if key.startswith(own)}
+        labels = {"operator": name}
+        yield from (one.labelled(labels) for one in progress.families(counted))
+        files = head.operators[name].files
+        for what, about, number in (
+            ("state_files", "Files of the state.", len(files)),
+            (
+                "state_rows",
+                "Rows in files of the state; a replaced one counts until folded.",
+                sum(f.rows for f in files),
+            ),
+            ("state_bytes", "Bytes of the state's files.", sum(f.bytes for f in files)),
+        ):
+            yield Family(what, "gauge", about, [(labels, number)])
+
+
+def _of_newest(head: Manifest) -> Iterator[Family]:
+    yield Family("checkpoint_id", "gauge", "Id of the newest checkpoint.", [({}, head.id)])
+    made: list[Sample] = [({}, head.created_us / 1e6)]
+    yield Family("checkpoint_created_seconds", "gauge", "When the newest checkpoint was made.", made)
+
+
+def _of_run(figures: JobFigures) -> Iterator[Family]:
+    yield Family("checkpoints", "counter", "Checkpoints of this run.", [({}, figures.published)])
+    spent: list[Sample] = [({"phase": phase}, seconds) for phase, seconds in figures.seconds.items()]
+    yield Family("phase_seconds", "counter", "Time that checkpoints of this run took, by phase.", spent)
+
+
+def _of_sinks(waits: SinkWaits) -> Iterator[Family]:
+    waiting: list[Sample] = [({}, waits.since_us is not None)]
+    yield Family("sink_waiting", "gauge", "Whether the intake waits for a sink.", waiting)
+    waited: list[Sample] = [({}, waits.total_us / 1e6)]
+    yield Family("sink_waited_seconds", "counter", "Time that the intake waited for sinks.", waited)
+    yield Family("undelivered_checkpoints", "gauge", "Checkpoints that wait for a sink.", [({}, waits.checkpoints)])
+    by_sink: list[Sample] = [({"sink": name, "rows": kind}, found) for name, kind, found in waits.behind]
+    yield Family("sink_behind_checkpoints", "gauge", "Checkpoints that wait for this sink.", by_sink)
+
+
+def _of_upkeep(done: Upkept | None) -> Iterator[Family]:
+    if done is None:
+        return
+    for name, about, number in (
+        ("collections", "Collections of old checkpoints.", done.collections),
+        ("collection_failures", "Collections that failed.", done.failures),
+        ("collected_checkpoints", "Checkpoints that were deleted.", done.checkpoints),
+        ("collected_files", "Files that were deleted.", done.files),
+        ("collected_bytes", "Bytes of files that were deleted.", done.bytes),
+    ):
+        yield Family(name, "counter", about, [({}, number)])
+    finished: list[Sample] = [] if done.last_us is None else [({}, done.last_us / 1e6)]
+    yield Family("collection_finished_seconds", "gauge", "When the last collection was finished.", finished)
+    yield Family("collection_took_seconds", "gauge", "How long the last collection took.", [({}, done.last_s)])

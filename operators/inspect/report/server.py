@@ -1,0 +1,111 @@
+"""The report over HTTP: made again when a browser asks and it has become old; metrics of the newest checkpoint."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from tidestate.operators.engine.exposition import exposition_text
+from tidestate.operators.engine.job import progress_of
+from tidestate.operators.engine.job_metrics import stored_families
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import TidestateError, UnavailableError
+
+HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ReportServer:
+    """Serves the report about a root at ``/``, which ``make`` makes, and metrics at ``/metrics``, while it is
+    entered. A page is at most ``every_s`` old when it is sent, and a browser asks again after that time.
+
+    Raises `NotFoundError` for no root, `UsageError` without the extra ``report`` and `UnavailableError`
+    (``serve-port``) where nothing can listen.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        at: tuple[str, int],
+        make: Callable[[Checkpoint], str],
+        *,
+        every_s: float = 10.0,
+    ) -> None:
+        self._checkpoint, self._make, self._every_s = Checkpoint.open(root), make, every_s
+        self._lock, self._page, self._made = threading.Lock(), b"", 0.0
+        self.page()  # what is missing is reported here, not to a browser
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                """Answer with the report, the metrics, or an error as text."""
+                owner._answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing: a request is no event of the job."""
+
+        try:
+            self._server = ThreadingHTTPServer(at, Handler)
+        except OSError as error:
+            raise UnavailableError(
+                f"the report cannot be served there ({error.strerror or error}): choose another port",
+                code="serve-port",
+                host=at[0],
+                port=at[1],
+            ) from None
+        self.url = f"http://{at[0]}:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="tidestate-report", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def page(self) -> bytes:
+        """The report, which is made again if it is older than `every_s`."""
+        with self._lock:
+            if not self._page or time.monotonic() - self._made >= self._every_s:
+                self._page, self._made = self._make(self._checkpoint).encode("utf-8", "replace"), time.monotonic()
+            return self._page
+
+    def metrics(self) -> bytes:
+        """What the newest checkpoint has, in the text format of Prometheus; nothing before the first."""
+        with self._lock:
+            head = self._checkpoint.newest()
+        if head is None:
+            return b""
+        operators = head.manifest.operators
+        progress = {name: found for name, one in operators.items() if (found := progress_of(one)) is not None}
+        return exposition_text(stored_families(next(reversed(operators)), head.manifest, progress)).encode()
+
+    def _answer(self, request: BaseHTTPRequestHandler) -> None:
+        path = request.path.partition("?")[0]
+        try:
+            if path == "/":
+                _send(request, 200, HTML, self.page(), refresh=max(1, round(self._every_s)))
+            elif path == "/metrics":
+                _send(request, 200, EXPOSITION, self.metrics())
+            else:
+                _send(request, 404, TEXT, b"here are / and /metrics\n")
+        except TidestateError as error:
+            _send(request, 500, TEXT, f"{error}\n".encode("utf-8", "replace"))
+
+
+def _send(
+    request: BaseHTTPRequestHandler, status: int, kind: str, body: bytes, *, refresh: int | None = None
+) -> None:
+    request.send_response(status)
+    headers = {"Content-Type": kind, "Content-Length": str(len(body)), "Cache-Control": "no-store"}
+    headers |= {"X-Content-Type-Options": "nosniff"} | ({} if refresh is None else {"Refresh": str(refresh)})
+    for name, value in headers.items():
+        request.send_header(name, value)
+    request.end_headers()
+    request.wfile.write(body)

@@ -1,0 +1,166 @@
+"""Metrics of a job: as text, at an endpoint, in OpenTelemetry; the board and the rules name those that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.collected import STORE, TABLES
+from tests.helpers.forks import JOB
+from tidestate.operators import chain, retain, sum_, tumbling, windowed
+from tidestate.operators.engine.exposition import address_of
+from tidestate.recovery.log.summary import state_size
+from tidestate.statestore.errors import UnavailableError, UsageError
+
+FEW = retain(checkpoints=2, grace="0 seconds")
+MONITORING = ROOT / "docs" / "monitoring"
+
+
+def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """By name of the sample and labels."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        for one in family.samples:
+            found.setdefault(one.name, {})[tuple(sorted(one.labels.items()))] = one.value
+    return found
+
+
+def of(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+def test_what_a_job_counts_is_what_its_checkpoint_has(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW, sink=lambda *_: None)
+    alone.run(TABLES[:6])
+    head, found = alone.head, samples(alone.prometheus())
+    mine = {"query": "windows", "operator": "windows"}
+    counted = {dict(labels)["class"]: value for labels, value in found["tidestate_counted_total"].items()}
+    assert counted == head.totals
+    size = state_size(head)
+    assert found["tidestate_state_bytes"] == {of(mine): size.bytes}
+    assert found["tidestate_state_rows"] == {of(mine): size.rows}
+    assert found["tidestate_checkpoint_id"] == {of({"query": "windows"}): head.id}
+    assert found["tidestate_checkpoints_total"] == {of({"query": "windows"}): 6}
+    phases = {dict(labels)["phase"] for labels in found["tidestate_phase_seconds_total"]}
+    assert phases == {"classify", "group", "step", "fold", "write", "publish", "deliver", "other"}
+    assert found["tidestate_watermark_seconds"] == {of(mine): (head.watermark_us or 0) / 1e6}
+    assert found["tidestate_collections_total"][of({"query": "windows"})] >= 1
+    assert found["tidestate_undelivered_checkpoints"] == {of({"query": "windows"}): 0}
+
+
+def test_operators_of_a_chain_have_their_own(tmp_path: Path) -> None:
+    second = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
+    plain = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds"))
+    first = plain.aggregate(n=JOB.aggregates["n"]).late("0 seconds")
+    alone = chain(first, second).standalone(checkpoint=tmp_path)
+    alone.run(TABLES[:4])
+    counted = samples(alone.prometheus())["tidestate_counted_total"]
+    for name in ("first", "second"):
+        events = counted[of({"query": "second", "operator": name, "class": "events"})]
+        assert events == alone.head.totals[f"{name}.events"] > 0
+
+
+def test_an_endpoint_serves_them_while_the_job_runs(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path, metrics=0)
+    seen = []
+    for _panes in alone.stream(TABLES[:3]):
+        url = alone.metrics_url
+        assert url is not None
+        assert url.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(url) as answer:
+            seen.append(samples(answer.read().decode())["tidestate_checkpoints_total"][of({"query": "windows"})])
+    assert seen == [1, 2, 3]
+    assert alone.metrics_url is None
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url or "")
+
+
+def test_a_port_that_is_taken_or_none_stops_the_start(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UnavailableError, match="metrics-port"):
+            JOB.standalone(checkpoint=tmp_path, metrics=taken.getsockname()[1]).run(TABLES[:1])
+    JOB.standalone(checkpoint=tmp_path, metrics="127.0.0.1:0").run(TABLES[:1])
+    for wrong in ("nine", True, 65536, "localhost:"):
+        with pytest.raises(UsageError, match="metrics"):
+            JOB.standalone(checkpoint=tmp_path / "wrong", metrics=wrong).run(TABLES[:1])
+    assert [address_of(one) for one in (9464, "0.0.0.0:9464", "[::1]:1")] == [
+        ("127.0.0.1", 9464),
+        ("0.0.0.0", 9464),
+        ("::1", 1),
+    ]
+
+
+def test_opentelemetry_observes_the_same(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW)
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    for number, _panes in enumerate(alone.stream(TABLES[:4])):
+        if not number:
+            alone.opentelemetry(provider)  # before there is a watermark
+    data: Any = reader.get_metrics_data()
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    observed = {one.name: {of(point.attributes): point.value for point in one.data.data_points} for one in metrics}
+    text = samples(alone.prometheus())
+    for name, values in text.items():
+        plain = name.removeprefix("tidestate_").removesuffix("_total")
+        assert observed[f"tidestate.{plain}"] == pytest.approx(values), name
+    provider.shutdown()
+
+
+def expressions() -> list[str]:
+    board = json.loads((MONITORING / "board.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    found += [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    rules = (MONITORING / "alerts.yml").read_text()
+    return [*found, *re.findall(r"expr: (?:>-\n)?((?:.|\n)*?)\n        (?:for|labels)", rules)]
+
+
+def test_the_board_and_the_rules_name_metrics_and_labels_that_exist(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW, sink=lambda *_: None)
+    alone.run(TABLES[:6])
+    there = samples(alone.prometheus())
+    labels = {name for values in there.values() for pairs in values for name, _ in pairs}
+    given = expressions()
+    assert len(given) >= 19
+    for expression in given:
+        named = set(re.findall(r"\btidestate_\w+", expression))
+        assert named
+        assert named <= set(there), expression
+        chosen = re.findall(r"(\w+)=~?\"", expression) + re.findall(r"by \(([^)]*)\)", expression)
+        assert {one.strip() for text in chosen for one in text.split(",")} <= labels, expression
+
+
+def test_the_board_is_laid_out() -> None:
+    board = json.loads((MONITORING / "board.json").read_text())
+    assert len({panel["id"] for panel in board["panels"]}) == len({panel["title"] for panel in board["panels"]}) == 12
+    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in board["panels"]}
+    assert len(places) == 12
+    variables = {one["name"] for one in board["templating"]["list"]}
+    assert set(re.findall(r"\$\{?(\w+)", json.dumps(board["panels"]))) <= variables
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool of Prometheus is not installed")
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    board = json.loads((MONITORING / "board.json").read_text())
+    queries = [target["expr"].replace("$query", ".*") for panel in board["panels"] for target in panel["targets"]]
+    rules = [{"record": f"board:{number}", "expr": one} for number, one in enumerate(queries)]
+    (tmp_path / "board.yml").write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}))
+    for path in (MONITORING / "alerts.yml", tmp_path / "board.yml"):
+        done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr

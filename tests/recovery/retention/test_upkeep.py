@@ -1,0 +1,222 @@
+"""Retention as part of a job: collected beside it, what must stay stays, and nothing that fails there stops it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.collected import STORE, TABLES, run, shown, state, whole
+from tests.helpers.forks import JOB
+from tidestate.operators import DeliveryId, WindowOperator, count, retain, tumbling, windowed
+from tidestate.operators.local.standalone import StandaloneRunner
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin
+from tidestate.recovery.retention import upkeep
+from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention, Upkept
+from tidestate.recovery.retention.upkeep import Upkeep
+from tidestate.statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.storage.objects import Objects
+
+FEW = retain(checkpoints=3, grace="0 seconds")
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(upkeep, "LEAST_PAUSE_S", 0.001)
+    yield
+    assert not collectors()
+
+
+def collectors() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "tidestate-retention"]
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.002)
+
+
+def done(job: Any) -> Upkept:
+    found: Upkept | None = job._driver.upkept
+    assert found is not None
+    return found
+
+
+def collected_at_each(root: Path, **more: Any) -> StandaloneRunner:
+    """A run that waits for a collection after each checkpoint."""
+    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=FEW, **more)
+    for _panes in job.stream(TABLES):
+        few = {4, *range(job.head.id - 2, job.head.id + 1)}
+        until(lambda few=few: few >= set(Checkpoint.open(root).stored_ids()))  # type: ignore[misc]
+    return job
+
+
+def test_it_keeps_what_gc_keeps_and_the_job_does_not_notice(tmp_path: Path) -> None:
+    run(tmp_path / "kept", 14)
+    root = tmp_path / "root"
+    run(root, 4)
+    pin(Checkpoint.open(root), 4, "mine")
+    held = state(Checkpoint.open(root), Checkpoint.open(root).read(4).manifest)
+    job: Any = collected_at_each(root)
+    checkpoint = Checkpoint.open(root)
+    assert checkpoint.stored_ids() == [4, *range(job.head.id - 2, job.head.id + 1)]
+    assert state(checkpoint, checkpoint.read(4).manifest) == held
+    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "kept"))]
+    whole(root)
+    assert done(job).checkpoints > 5
+    assert done(job).failures == 0
+    assert done(job).last_us is not None
+
+
+def test_panes_that_no_sink_has_taken_stay_and_reach_it_later(tmp_path: Path) -> None:
+    every = retain(checkpoints=1, panes="0 seconds", grace="0 seconds")
+    root, taken = tmp_path / "root", list[tuple[DeliveryId, int]]()
+    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=every)
+    for _panes in job.stream(TABLES[:9]):
+        so_far = done(job).collections
+        until(lambda so_far=so_far: done(job).collections > so_far)  # type: ignore[misc]
+    assert job.head.totals["panes_on_time"] > 0
+    late = JOB.standalone(
+        checkpoint=root, store=STORE, retain=every, sink=lambda panes, one: taken.append((one, panes.num_rows))
+    )
+    late.run(TABLES)
+    assert sum(rows for _, rows in taken) == sum(
+        count for name, count in late.head.totals.items() if name in ("panes_on_time", "panes_late", "retractions")
+    )
+    whole(root)
+
+
+def test_a_collection_that_fails_is_logged_and_counted_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    deleted, broken = Objects.delete, True
+
+    def delete(self: Objects, path: str) -> None:
+        if broken and path.startswith("manifests/"):
+            raise UnavailableError("no", code="storage")
+        deleted(self, path)
+
+    monkeypatch.setattr(Objects, "delete", delete)
+    job: Any = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, retain=FEW)
+    with caplog.at_level(logging.INFO, "tidestate"):
+        for number, _panes in enumerate(job.stream(TABLES)):
+            if number == 6:
+                until(lambda: done(job).failures > 0)
+                broken = False
+        assert job.head.input.batches == len(TABLES)
+        job._begin(TABLES[0].schema)  # a run that begins collects
+        until(lambda: done(job).checkpoints > 0)
+        job._end()
+    said = [record for record in caplog.records if "old checkpoints could not be deleted" in record.message]
+    assert [record.levelname for record in said] == ["WARNING"] * done(job).failures
+    assert any(record.message.startswith("retention: deleted") for record in caplog.records)
+    whole(tmp_path / "root")
+
+
+def test_a_run_that_was_fenced_collects_no_more(tmp_path: Path) -> None:
+    """What is kept is the newer run's choice, from its first checkpoint on."""
+    root = tmp_path / "root"
+    run(root, 8)
+    old = Checkpoint.open(root)
+    epoch = old.newest().manifest.epoch  # type: ignore[union-attr]
+    run(root, 10)
+    before = old.stored_ids()
+    late = Upkeep(old, epoch, FEW)
+    late.begin()
+    until(lambda: not collectors())
+    assert late.done == Upkept()
+    assert old.stored_ids() == before
+
+
+def test_it_runs_once_at_a_time_and_ends_with_its_job(tmp_path: Path) -> None:
+    run(tmp_path / "root", 3)
+    checkpoint = Checkpoint.open(tmp_path / "root")
+    mine = Upkeep(checkpoint, checkpoint.newest().manifest.epoch, FEW)  # type: ignore[union-attr]
+    for _ in range(2):
+        mine.begin()
+        assert len(collectors()) == 1
+    mine.end()
+    assert not collectors()
+    mine.begin()
+    mine.published()
+    until(lambda mine=mine: mine.done.collections > 1)  # type: ignore[misc, union-attr]
+    del mine
+    until(lambda: not collectors())
+
+
+def test_an_operator_by_hand_collects_too(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("origin", pa.int64()), ("offset", pa.int64())])
+    job = windowed(event_time="t").window(tumbling("1 second")).aggregate(n=count())
+    with WindowOperator(job, schema, checkpoint=tmp_path, retain=FEW) as operator:
+        for number in range(12):
+            rows = pa.table([[number * 2_000_000], [0], [number]], names=schema.names)
+            operator.add_messages(rows.cast(schema))
+            for ready in operator.get_result():
+                operator.acknowledge(ready.id)
+        until(lambda: done(operator).checkpoints > 0)
+    whole(tmp_path)
+
+
+CHILD = """
+import os, signal, sys, time
+from tests.helpers.collected import STORE, TABLES
+from tests.helpers.forks import JOB
+from tidestate.operators import retain
+from tidestate.recovery.retention import upkeep
+from tidestate.statestore.storage.objects import Objects
+upkeep.LEAST_PAUSE_S, left, deleted = 0.001, int(sys.argv[3]), Objects.delete
+def delete(self, path):
+    global left
+    if path.startswith(sys.argv[2]):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+    deleted(self, path)
+Objects.delete = delete
+job = JOB.standalone(checkpoint=sys.argv[1], store=STORE, retain=retain(checkpoints=3, grace="0 seconds"))
+for panes in job.stream(TABLES):
+    done = job._driver.upkept.collections
+    while job._driver.upkept.collections == done:
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "moment", [("manifests/", 1), ("manifests/", 4), ("data/", 3)], ids=["first", "later", "files"]
+)
+def test_killed_in_the_middle_of_a_collection(tmp_path: Path, moment: tuple[str, int]) -> None:
+    root = tmp_path / "root"
+    found = subprocess.run([sys.executable, "-c", CHILD, str(root), moment[0], str(moment[1])], cwd=ROOT)
+    assert found.returncode == -signal.SIGKILL
+    whole(root)
+    collected_at_each(root)
+    run(tmp_path / "other", 14)
+    there, other = Checkpoint.open(root), Checkpoint.open(tmp_path / "other")
+    assert [rows for _, rows in shown(there)] == [rows for _, rows in shown(other)]
+    whole(root)
+
+
+def test_what_is_kept_is_said_in_spans() -> None:
+    assert retain(100, "7 days", panes="30 days") == CheckpointRetention(
+        100, 7 * 24 * HOUR_US, output_age_us=30 * 24 * HOUR_US
+    )
+    for wrong, code in (({}, "retention-none"), ({"checkpoints": 0}, "retention-value"), ({"age": "soon"}, "span")):
+        with pytest.raises(UsageError) as refused:
+            retain(**wrong)  # type: ignore[arg-type]
+        assert refused.value.code == code
