@@ -21,7 +21,7 @@ from tools.java import local_session
 FIRST = windowed(event_time="t", key="k", name="seconds").window(tumbling("10 seconds")).aggregate(n=count())
 SECOND = windowed(event_time="window_start", key="k", name="minutes").window(tumbling("1 minute"))
 SECOND = SECOND.aggregate(windows=count(), events=sum_("n"))
-BATCHES = 4
+BATCHES = 3
 
 
 def batches() -> list[pa.Table]:
