@@ -31,7 +31,7 @@ from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
-from tidestate.operators.spark.visibility import SparkGauges, described, free_name, gauge_values, note_in_ui
+from tidestate.operators.spark.visibility import SparkGauges, described, free_query_name, gauge_values, note_in_ui
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
@@ -107,7 +107,7 @@ class QueryOnSpark(DurableQuery):
                 self._job.check_open()
             objects = self._job.checkpoint.objects
             writer = stream.writeStream.foreachBatch(self._on_batch)
-            writer = writer.queryName(free_name(self._session, self._job.plan.name, objects.root))
+            writer = writer.queryName(free_query_name(self._session, self._job.plan.name, objects.root))
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)

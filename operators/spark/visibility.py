@@ -41,7 +41,7 @@ def note_in_ui(session: SparkSession, text: str) -> None:
         session.sparkContext._jsc.emptyRDD().collect()
 
 
-def free_name(session: SparkSession, name: str, root: str) -> str:
+def free_query_name(session: SparkSession, name: str, root: str) -> str:
     """The name of a query; with its root if another one that runs has that name, which Spark would refuse."""
     taken = {query.name for query in session.streams.active}
     return f"{name} ({root})" if name in taken else name

@@ -41,7 +41,7 @@ def main(jars: str, folder: str, table: str, pause: str = "") -> None:
     stream = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(Path(folder) / "input"))
     with mock.patch.object(delta, "package", side_effect=AssertionError("only the connector writes")):
         query = job().on_spark(stream, checkpoint=Path(folder) / "root", sink=taken, partitions=2).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop(drain=True)
     session.stop()
     say("done")

@@ -84,7 +84,7 @@ class ToldKafka(Told):
         adoption = plan_adoption(self.spark, folder, root, total, schema_of(SCHEMA))
         execute_adoption(adoption, partitions=2, deliver=False)
         query = total.on_spark(self.stream(), checkpoint=root, in_driver=False).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
         say("adopted", batch=adoption.query.batch_id, planned=adoption.query.planned, end=adoption.query.end)
 

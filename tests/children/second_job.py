@@ -45,7 +45,7 @@ def main(given: str, death: str = "0") -> None:
     query = SECOND.on_spark(stream, checkpoint=second, partitions=2).with_hook(paused_before(int(death))).start()
     for number in range(max(had, 1), BATCHES + 1):
         FIRST.standalone(checkpoint=first).run(batches()[:number], drain=number == BATCHES)
-        query.process_all_available()
+        query.processAllAvailable()
     query.stop(drain=True)
     session.stop()
     say("done", checkpoint=query.checkpoint_id)

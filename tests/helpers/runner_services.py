@@ -288,9 +288,10 @@ VERBS = {
     "repair": ["--to", "newest-good", "--confirm"],
     "gc": ["--keep", "1", "--grace", "0 seconds", "--confirm"],
     "unpin": ["kept"],
-    "bootstrap": [],
 }
-"""Arguments after the root, in an order in which each can run. A bootstrap makes a root, and has a row of its own."""
+"""Arguments after the root, in an order in which each can run."""
+MAKE_ROOTS = {"bootstrap", "adopt"}
+"""Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's."""
 
 
 def lines_of(text: str) -> list[Any]:
@@ -322,8 +323,6 @@ def verbs(runner: type[Runner], tmp: Path) -> None:
         running.feed(batch)
     running.close()
     for verb, given in VERBS.items():
-        if verb == "bootstrap":
-            continue
         command(verb, root, *(one.format(tmp) for one in given))
         if verb == "windows":
             shown = lines_of(tidestate(verb, root, "--json").stdout)

@@ -63,7 +63,7 @@ def plan(spark: SparkSession, folder: Path, name: str, root: Path) -> Adoption:
 def finish(spark: SparkSession, folder: Path, name: str, root: Path) -> None:
     job = native_jobs.JOBS[name]().on_spark(stream(spark, folder / "input"), checkpoint=root, partitions=2)
     query = job.start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
 
 
@@ -160,7 +160,7 @@ def test_first_panes_after_update_mode_are_those_that_the_query_has_put_out(
         checkpoint=root,
         sink=lambda panes, delivery: taken.extend(row["pane"] for row in panes.select("pane").collect()),
     ).start()
-    query.process_all_available()
+    query.processAllAvailable()
     query.stop()
     assert manifest.panes
     # The sink has the first panes from the query: it gets those that follow.
@@ -188,7 +188,7 @@ def test_closed_windows_stay_closed_whatever_lateness_the_job_allows(
     # Another rule than Spark's, from now on.
     for job in (lenient, lenient.late("1 hour", rule="event", keep="id")):
         query = job.on_spark(stream(spark, killed / "input"), checkpoint=root).start()
-        query.process_all_available()
+        query.processAllAvailable()
         query.stop()
     assert together(killed, "tumbling", root) == ordered(undisturbed(killed, "tumbling"))
     assert [row[0] for rows in output(root, "late").values() for row in rows] == [at(9)]

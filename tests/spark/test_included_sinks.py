@@ -55,14 +55,14 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
         stream(spark, tmp_path / "input"), checkpoint=root, sink=sinks, late_sink=late, partitions=2
     )
     query = started.start()
-    query.process_all_available()
+    query.processAllAvailable()
     text = query.prometheus()
     query.stop(drain=True)
     for target, form in targets:
         holds_all_once(target, form, root)
     files = [pq.read_table(path).num_rows for path in (tmp_path / "late").glob("*.parquet")]
     assert sum(files) == sum(map(len, output(root, "late").values())) > 0
-    assert f'tidestate_sink_behind_checkpoints{{job="job",rows="panes",sink="{sinks[0]}"}} 0\n' in text
+    assert f'tidestate_sink_behind_checkpoints{{query="job",rows="panes",sink="{sinks[0]}"}} 0.0\n' in text
 
 
 def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_pa
     lagging.behind = 100  # type: ignore[attr-defined]
     source = stream(spark, tmp_path / "input")
     query = job().on_spark(source, checkpoint=tmp_path / "root", sink=lagging, partitions=2, tick="100 ms").start()
-    query.process_all_available()
+    query.processAllAvailable()
     assert query.waits.checkpoints > 2
     assert query.waiting_since_us is None
     assert not (tmp_path / "parquet").exists()

@@ -30,7 +30,11 @@ def jobs_of(spark: SparkSession) -> list[tuple[str, str]]:
     """Description and group of Spark's jobs."""
     jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     found = [jobs.apply(number) for number in range(jobs.size())]
-    return [(one.description().getOrElse(None) or "", one.jobGroup().getOrElse(None) or "") for one in found]
+    return [(_text(one.description()), _text(one.jobGroup())) for one in found]
+
+
+def _text(option: Any) -> str:
+    return str(option.get()) if option.isDefined() else ""
 
 
 def gauges(spark: SparkSession, name: str) -> dict[str, int]:

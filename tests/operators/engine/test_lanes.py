@@ -13,15 +13,15 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
+from tests.helpers.example_manifest import example
 from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, run_operator
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine import delivery
+from tidestate.operators.engine.exposition import exposition_text
+from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
-from tidestate.operators.progress.metrics import metrics, prometheus_text
-from tidestate.operators.progress.tracker import begin
-from tidestate.operators.progress.watermarks import sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -186,9 +186,10 @@ def test_what_is_no_sink_is_refused() -> None:
 
 def test_metrics_name_each_sink() -> None:
     waits = SinkWaits(None, 0, 7, (("DeltaSink('/lake')", "panes", 7), ("write", "late", 0)))
-    text = prometheus_text(metrics(begin(sources("A"))), waits=waits)
-    assert 'tidestate_sink_behind_checkpoints{rows="panes",sink="DeltaSink(\'/lake\')"} 7\n' in text
-    assert 'tidestate_sink_behind_checkpoints{rows="late",sink="write"} 0\n' in text
+    text = exposition_text(job_families(JobFigures("job", example(), {}, waits, None)))
+    name = 'tidestate_sink_behind_checkpoints{query="job",rows='
+    assert f'{name}"panes",sink="DeltaSink(\'/lake\')"}} 7.0\n' in text
+    assert f'{name}"late",sink="write"}} 0.0\n' in text
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ def test_a_range_a_key_a_checkpoint_and_a_result_are_chosen(root: Path) -> None:
     assert sum(row["n"] for row in before) == 2 * 50
     for wrong, code in (("z=1", "window-key"), ("k", "read-value")):
         done = tidestate("windows", root, "--key", wrong)
-        assert done.returncode == 2
+        assert done.returncode == 5
         assert code in done.stderr
 
 
@@ -96,7 +96,7 @@ def test_results_of_own_functions_are_left_out_and_offsets_are_short(kept: Path)
     assert f"{origin} {low}" in lines[1]
     assert low == high or f"{origin} {low}-{high}" in lines[1]
     done = tidestate("windows", kept, "--value", "middle")
-    assert done.returncode == 2
+    assert done.returncode == 5
     assert "query-description" in done.stderr
 
 
