@@ -17,8 +17,10 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.arithmetic import BoundPlain
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 
+_FEW_DIGITS = {"sum": 8, "mean": 11}
+"""Of decimals that Spark's optimizer (`DecimalAggregates`) adds up as longs, or for a mean as doubles."""
 EXACT_BELOW = 2**53
 """Whole numbers below this are exact as a double, in which Spark keeps the sum of a mean."""
 
@@ -64,14 +66,17 @@ def match_buffers(
 
 
 def _ways(
-    wanted: Mapping[str, tuple[_Buffer, ...]], found: Sequence[pa.Field], given: Mapping[str, int], place: int
+    wanted: Mapping[str, Sequence[tuple[_Buffer, ...]]],
+    found: Sequence[pa.Field],
+    given: Mapping[str, int],
+    place: int,
 ) -> Iterator[dict[str, int]]:
     """Every way in which the aggregates take all columns from ``place`` on."""
     if place == len(found):
         if not wanted:
             yield {}
         return
-    for name, buffers in wanted.items():
+    for name, buffers in ((name, form) for name, forms in wanted.items() for form in forms):
         columns = found[place : place + len(buffers)]
         fits = len(columns) == len(buffers) and all(
             one.name == column.name and one.fits(column.type) for one, column in zip(buffers, columns, strict=True)
@@ -82,8 +87,8 @@ def _ways(
                 yield {name: place, **way}
 
 
-def _buffers(bound: BoundAggregate) -> tuple[_Buffer, ...]:
-    """The columns that Spark has for an aggregate."""
+def _buffers(bound: BoundAggregate) -> list[tuple[_Buffer, ...]]:
+    """The columns that Spark has for an aggregate, in one form or another."""
     if not isinstance(bound, BoundPlain):
         raise UsageError(
             "this aggregate cannot be taken over: spark keeps another state for it",
@@ -94,16 +99,20 @@ def _buffers(bound: BoundAggregate) -> tuple[_Buffer, ...]:
     function, kind = bound.aggregate.function, bound.input_type
     count = _Buffer("count", lambda found: found == pa.int64())
     if function == "count":
-        return (count,)
+        return [(count,)]
     if function in ("min", "max"):
-        return (_Buffer(function, lambda found: found == kind),)
-    scale = _scale(kind)
-    if scale is not None:
-        total = _Buffer("sum", lambda found: _scale(found) == scale)
-        return (total, count) if function == "mean" else (total, _Buffer("isEmpty", pa.types.is_boolean))
+        return [(_Buffer(function, lambda found: found == kind),)]
     of_sum = pa.float64() if function == "mean" or pa.types.is_floating(kind) else pa.int64()
     total = _Buffer("sum", lambda found: found == of_sum)
-    return (total, count) if function == "mean" else (total,)
+    plain = (total, count) if function == "mean" else (total,)
+    scale = _scale(kind)
+    if scale is None:
+        return [plain]
+    decimals = _Buffer("sum", lambda found: _scale(found) == scale)
+    # Decimals of few digits are added up as whole numbers, without their point.
+    few = of_type(kind, pa.Decimal128Type).precision <= _FEW_DIGITS[function]
+    exact = (decimals, count) if function == "mean" else (decimals, _Buffer("isEmpty", pa.types.is_boolean))
+    return [exact, plain] if few else [exact]
 
 
 def _scale(kind: pa.DataType) -> int | None:
@@ -119,13 +128,21 @@ def state_columns(bound: BoundAggregate, columns: Sequence[Values]) -> list[Valu
         total, empty = columns
         if pc.any(pc.and_(total.is_null(), pc.invert(empty))).as_py():
             raise _inexact(bound, "it has overflowed")
-        columns = [total]
-    states = bound.state
-    if pa.types.is_floating(columns[0].type) and pa.types.is_integer(states[0].arrow):
+        columns = [pc.if_else(empty, pa.scalar(None, total.type), total)]  # of nulls alone it is 0 in Spark's state
+    states, scale = bound.state, _scale(bound.input_type)
+    if pa.types.is_floating(columns[0].type) and (pa.types.is_integer(states[0].arrow) or scale is not None):
         sums = pc.fill_null(columns[0], 0.0).to_numpy()
         if not bool(np.all((np.abs(sums) < EXACT_BELOW) & (np.floor(sums) == sums))):
             raise _inexact(bound, f"as a double it is beyond {EXACT_BELOW}")
+    if scale is not None and bound.aggregate.function in _FEW_DIGITS and not pa.types.is_decimal(columns[0].type):
+        columns = [_with_point(columns[0], scale), *columns[1:]]
     return [column.cast(state.arrow) for column, state in zip(columns, states, strict=True)]
+
+
+def _with_point(whole: Values, scale: int) -> Values:
+    """Whole numbers as decimals with so many digits after the point."""
+    digits = pa.chunked_array([whole]) if isinstance(whole, pa.Array) else whole
+    return digits.cast(pa.int64()).cast(pa.decimal128(38, 0)).combine_chunks().view(pa.decimal128(38, scale))
 
 
 def _inexact(bound: BoundAggregate, why: str) -> UsageError:

@@ -29,7 +29,8 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
     keys = spark_keys(plan, dict(enumerate(state.key)), state.rows, "key")
     until = state.rows[column_of("value", 0)]
     last = pc.max(until).as_py()
-    if last is not None and (newest_us is None or last > newest_us + delay_us):
+    # Spark's watermark, and with it the newest time, is cut to milliseconds.
+    if last is not None and (newest_us is None or last >= newest_us + delay_us + 1000):
         raise UsageError(
             "the query remembers rows for longer than the delay of the job's watermark: give the job the same delay",
             code="adopt-watermark",

@@ -39,7 +39,7 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class Sinks(Generic[_P]):
     """The sinks of a job, one or several of each kind of rows. Raises `UsageError` for one that is not callable,
-    whose ``ready`` is not, or whose ``behind`` is no number.
+    whose ``ready`` is not, whose ``behind`` is no number, or that would store late rows as changes.
     """
 
     panes: Sink[_P] | Sequence[Sink[_P]] | None = None
@@ -49,11 +49,18 @@ class Sinks(Generic[_P]):
         for sink in (one for several in self.each.values() for one in several):
             if not callable(sink) or not callable(getattr(sink, "ready", callable)):
                 raise UsageError("a sink is a function, and its ready() one too", code="sink", found=repr(sink))
-            if not isinstance(may_be_behind(sink), int) or may_be_behind(sink) < 0:
+            if type(may_be_behind(sink)) is not int or may_be_behind(sink) < 0:
                 raise UsageError(
                     "behind is the number of checkpoints that a sink may be behind",
                     code="sink",
                     found=may_be_behind(sink),
+                )
+        for sink in self.each.get("late", ()):
+            if getattr(sink, "changes", "append") != "append":
+                raise UsageError(
+                    'late rows change nothing that is out: give this sink changes="append"',
+                    code="sink-form",
+                    sink=sink_name(sink),
                 )
 
     @property

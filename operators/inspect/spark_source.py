@@ -76,6 +76,8 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of rows of that checkpoint."""
+        if self.options.get("kind", "panes") == "panes":
+            self._given(TABLE_KINDS["panes"][1])  # Spark asks for the columns of a stream in the same way
         return ScanReader(self._scan(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802

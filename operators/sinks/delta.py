@@ -22,6 +22,8 @@ _EXTENSION = "DeltaSparkSessionExtension"
 _GONE = "_gone"
 _PASSING_CAUSES = ("java.net.", "java.io.IOException", "SdkClientException", "io.delta.exceptions.Concurrent")
 """Of what Spark's connector raises; another writer that was faster is asked again whether the id is there."""
+_OF_COLUMNS = ("Schema error", "Invalid data type", "Duplicate field name")
+"""In what ``deltalake`` raises, as a bare `Exception`, for columns that no table of Delta can have."""
 
 
 class DeltaSink(IncludedSink):
@@ -112,6 +114,8 @@ class DeltaSink(IncludedSink):
             return any(cause in str(error) for cause in _PASSING_CAUSES)
         if "DeltaError" in kinds:
             return "CommitFailedError" in kinds or "table already exists" in str(error)
+        if type(error) is Exception and any(one in str(error) for one in _OF_COLUMNS):
+            return False
         return True if isinstance(error, OSError) else None
 
 

@@ -18,7 +18,8 @@ DELIVERED = "tidestate.delivered."
 """What the property of a table begins with that has the highest checkpoint of a run."""
 DELIVERY = "tidestate.delivery"
 """The property of a snapshot that has the id of its delivery."""
-_LASTING = ("BadRequestError", "ForbiddenError", "NotInstalledError", "UnauthorizedError", "ValidationError")
+_LASTING = {"BadRequestError", "ForbiddenError", "NotInstalledError", "UnauthorizedError", "ValidationError"}
+_LASTING |= {"UnsupportedPyArrowTypeException"}
 
 
 class IcebergSink(IncludedSink):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,7 +14,7 @@ from tidestate.operators.describe.sinks import Refused
 from tidestate.operators.sinks.forms import Form, Formed, formed, identity
 from tidestate.operators.sinks.rows import Rows
 from tidestate.recovery.log.outputs import DeliveryId
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
 
 log = logging.getLogger("tidestate")
 
@@ -22,6 +23,8 @@ TRIES = 3
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 1.0
 TRYING_S = 5.0
 """After so long no further attempt begins."""
+_OF_VALUES = (ValueError, ArithmeticError, NotImplementedError, struct.error)
+"""What the packages of targets raise for columns and values that they cannot store."""
 
 
 class IncludedSink(ABC):
@@ -58,9 +61,11 @@ class IncludedSink(ABC):
         )
         try:
             retrying(self.store, rows, delivery)
+        except TidestateError:
+            raise
         except Exception as error:
             passes = self.passes(error)
-            if passes is None:
+            if passes is None and not isinstance(error, _OF_VALUES):
                 raise
             if not passes:
                 raise UsageError(

@@ -14,12 +14,15 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import UsageError
 
 DELIVERIES = "tidestate_deliveries"
 """The table that remembers, next to the table of the rows."""
 LOCK_S = 10.0
 """How long another transaction with the same run is waited for."""
 _ROWS, _GONE = "tidestate_rows", "tidestate_gone"
+_WHOLE = pa.decimal128(20, 0)
+"""Has room for unsigned numbers of 64 bits."""
 _PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
 """States of SQL that pass: connection, deadlock, resources, locks, shutdown, system; a table that was just made."""
 
@@ -55,9 +58,9 @@ class PostgresSink(IncludedSink):
             tables = tables_of(rows)
             by = self.by(tables.schema)
             if not self._exists(cursor, self._name):
-                self._make(cursor, self.schema(tables.schema), by)
+                self._make(cursor, _signed(self.schema(tables.schema).empty_table()).schema, by)
             for table in tables.each:
-                found = self.formed(table)
+                found = self.formed(_signed(table))
                 if found.gone is not None:
                     self._delete(cursor, found.gone)
                 self._insert(cursor, found.rows, by)
@@ -116,6 +119,23 @@ class PostgresSink(IncludedSink):
             return None
         state = getattr(error, "sqlstate", None)
         return type(error).__name__ == "OperationalError" if state is None else state.startswith(_PASSING)
+
+
+def _signed(rows: pa.Table) -> pa.Table:
+    """The rows with decimals for unsigned numbers of 64 bits, which the driver stores as if they had a sign. Raises
+    `UsageError` for such numbers inside of lists and structs.
+    """
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_uint64(field.type):
+            rows = rows.set_column(place, field.name, rows[field.name].cast(_WHOLE))
+        elif "uint64" in str(field.type):
+            raise UsageError(
+                "PostgreSQL has no unsigned numbers of 64 bits inside of lists and structs: cast them",
+                code="sink-target",
+                column=field.name,
+                type=str(field.type),
+            )
+    return rows
 
 
 def _one(cursor: Any, statement: str, values: tuple[object, ...]) -> Any:

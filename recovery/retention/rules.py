@@ -39,9 +39,11 @@ class CheckpointRetention:
         spans = [span for span in (self.age_us, self.grace_us, self.output_age_us) if span is not None]
         if self.keep is None and self.age_us is None and self.output_age_us is None:
             raise UsageError("choose what to keep: a number of checkpoints or an age", code="retention-none")
-        if (self.keep is not None and self.keep < 1) or any(span < 0 for span in spans):
+        if (self.keep is not None and (type(self.keep) is not int or self.keep < 1)) or any(s < 0 for s in spans):
             raise UsageError(
-                "keep at least one checkpoint; no span may be negative", code="retention-value", keep=self.keep
+                "keep a whole number of checkpoints, at least one; no span may be negative",
+                code="retention-value",
+                keep=self.keep,
             )
 
 

@@ -157,7 +157,7 @@ def naive() -> list[list[Any]]:
             mine = sorted(
                 (order for order in taken.values() if window_of(order) == window), key=lambda one: one[1::-1]
             )
-            offsets = [order[0] for order in mine if order[0] in there] or None
+            offsets = [order[0] for order in mine if order[0] in there]
             was, now = emitted.get(window), (*window, max(order[3] for order in mine), offsets)
             if window[0] + 60 <= mark and (was is None or (window in touched and was != now)):
                 panes += [] if was is None else [(*was, "retract")]

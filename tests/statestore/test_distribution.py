@@ -33,9 +33,11 @@ def test_no_source_spells_out_what_to_install() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_recommend_our_own_package_and_extras_that_exist(document: Path) -> None:
-    recommended = re.findall(r"pip install [^`\n]+", document.read_text())
-    known = {f"pip install {distribution.NAME}", *map(distribution.install, PROJECT["optional-dependencies"])}
-    assert {*recommended} <= known
+    for recommended in re.findall(r"pip install ([^`\n]+?) *(?:#.*)?(?:`|\n)", document.read_text()):
+        found = re.fullmatch(rf"'?{distribution.NAME}(?:\[([\w,]+)\])?'?", recommended)
+        assert found is not None, recommended
+        extras = found[1].split(",") if found[1] else []
+        assert {*extras} <= {*PROJECT["optional-dependencies"]}
 
 
 def test_the_version_is_that_of_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 
@@ -89,3 +91,22 @@ def test_sums_that_spark_has_not_kept_exactly_are_refused() -> None:
     assert none.to_pylist() == [None]
     with pytest.raises(UsageError, match="overflowed"):
         state_columns(of_decimals, [pa.array([None], DECIMAL), pa.array([False])])
+
+
+def test_a_sum_of_nulls_alone_is_null() -> None:
+    (of_decimals,) = bound(p=sum_("p"))
+    (state,) = state_columns(of_decimals, [pa.array([0, 5], DECIMAL), pa.array([True, False])])
+    assert state.to_pylist() == [None, Decimal(5)]
+
+
+def test_decimals_of_few_digits_are_whole_numbers_in_spark() -> None:
+    few = pa.schema({"p": pa.decimal128(8, 2)})
+    total, average = bind("s", sum_("p"), few), bind("m", mean("p"), few)
+    spark = fields(("sum", LONG), ("sum", DOUBLE), ("count", LONG))
+    assert match_buffers([average, total], spark, {}) == {"s": 0, "m": 1}
+    (state,) = state_columns(total, [pa.chunked_array([[1234, None], [-5]], LONG)])
+    assert state.to_pylist() == [Decimal("12.34"), None, Decimal("-0.05")]
+    sums, counts = state_columns(average, [pa.array([1234.0, None], DOUBLE), pa.array([2, 0])])
+    assert (sums.to_pylist()[0], counts.to_pylist()) == (Decimal("12.34"), [2, 0])
+    with pytest.raises(UsageError, match="adopt-inexact"):
+        state_columns(average, [pa.array([2.0**54], DOUBLE), pa.array([2])])

@@ -101,6 +101,61 @@ def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path
     assert postgres.rows("SELECT checkpoint FROM tidestate_deliveries WHERE target = 'typed'") == [(2,)]
 
 
+def iceberg(tmp: Path, table: str = "n.t") -> IcebergSink:
+    return IcebergSink(table, properties={"type": "sql", "uri": f"sqlite:///{tmp}/catalog", "warehouse": str(tmp)})
+
+
+def delta(tmp: Path) -> DeltaSink:
+    return DeltaSink(tmp / "delta")
+
+
+BEYOND: dict[str, tuple[Callable[[Path], IncludedSink], pa.Array]] = {
+    "a duration in Iceberg": (iceberg, pa.array([1, 2], pa.duration("us"))),
+    "too large a number in Iceberg": (iceberg, pa.array([1, 2**64 - 1], pa.uint64())),
+    "a time of day in Delta": (delta, pa.array([1, 2], pa.time64("us"))),
+    "a duration in Delta": (delta, pa.array([1, 2], pa.duration("us"))),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_types_that_a_target_has_not_end_the_job(what: str, tmp_path: Path) -> None:
+    made, values = BEYOND[what]
+    with pytest.raises(UsageError, match="sink-target"):
+        made(tmp_path)(ROWS.append_column("v", values), ONE)
+
+
+def test_other_columns_than_those_of_a_table_of_iceberg_end_the_job(tmp_path: Path) -> None:
+    sink = iceberg(tmp_path)
+    sink(ROWS, ONE)
+    for other in (ROWS.append_column("more", pa.array([1, 2])), ROWS.set_column(2, "n", pa.array(["x", "y"]))):
+        with pytest.raises(UsageError, match=r"\[sink-target\].*IcebergSink"):
+            sink(other, DeliveryId(ONE.run, 3))
+
+
+def test_unsigned_numbers_keep_their_value_in_postgres(postgres: Postgres) -> None:
+    largest = 2**64 - 1
+    rows = pa.table(
+        {"k": pa.array([largest, 1], pa.uint64()), "kind": ["emit"] * 2, "n": pa.array([0, largest], pa.uint64())}
+    )
+    PostgresSink(postgres.uri, "unsigned", key="k")(rows, ONE)
+    assert sorted(postgres.rows("SELECT k::text, n::text FROM unsigned")) == [
+        ("1", str(largest)),
+        (str(largest), "0"),
+    ]
+    PostgresSink(postgres.uri, "unsigned", key="k")(
+        rows.set_column(1, "kind", pa.array(["retract", "emit"])), DeliveryId(ONE.run, 3)
+    )
+    assert postgres.rows("SELECT k::text FROM unsigned") == [("1",)]
+    inside = rows.append_column("v", pa.array([[1], [2]], pa.list_(pa.uint64())))
+    with pytest.raises(UsageError, match="sink-target"):
+        PostgresSink(postgres.uri, "inside", key="k")(inside, ONE)
+
+
+def test_late_rows_are_appended_alone(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="sink-form"):
+        job().standalone(checkpoint=tmp_path, late_sink=DeltaSink(tmp_path / "delta", changes="upsert", key="k"))
+
+
 def test_a_table_of_ones_own_is_used_as_it_is(postgres: Postgres, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="sink-target"):
         postgres_rows(postgres, "CREATE TABLE loose (k text, n int)", PostgresSink(postgres.uri, "loose", key="k"))
