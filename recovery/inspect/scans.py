@@ -8,6 +8,7 @@ look like files to Arrow. So DuckDB, Polars and Spark read all of them in the sa
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -24,6 +25,13 @@ from tidestate.statestore.storage.objects import Objects
 
 SHARE_BYTES = 32 << 20
 """The files that one task reads, if it reads several."""
+
+
+_SYSTEMS: deque[object] = deque(maxlen=16)
+_FILES: deque[object] = deque(maxlen=64)
+"""What Arrow has opened of late. Its threads let go of a file a moment after the rows are there, for which they need
+Python's lock; in a process that ends in that moment they would abort it, so the last reference is here.
+"""
 
 
 class ScanPart(Protocol):
@@ -91,6 +99,7 @@ class RowScan:
     def dataset(self) -> ds.Dataset:
         """All rows, for readers of Arrow datasets."""
         files = fs.PyFileSystem(_PartFiles(Objects(self.root, bases=self.bases), self.schema, self.parts))
+        _SYSTEMS.append(files)
         form = ds.IpcFileFormat() if self.computed else ds.ParquetFileFormat()
         wheres = [part.where(self.schema) for part in self.parts]
         fragments = [
@@ -196,7 +205,8 @@ class _PartFiles(fs.FileSystemHandler):
         held = self._computed.pop(path, None)
         found = self.open_part(path) if held is None else held
         if isinstance(found, CheckedInput):
-            return pa.PythonFile(found, mode="r")
+            _FILES.append(given := pa.PythonFile(found, mode="r"))
+            return given
         if held is None:
             self._computed[path] = found
         return pa.BufferReader(found)

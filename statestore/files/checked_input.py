@@ -6,7 +6,11 @@ whole file first, mapped or as this host's copy: the manifest has one checksum o
 
 from __future__ import annotations
 
+import atexit
 import io
+import time
+import weakref
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +19,29 @@ from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.files.tails import read_ending
 from tidestate.statestore.storage.objects import Objects
+
+LONGEST_WAIT_S = 0.5
+_given: dict[int, weakref.ref[memoryview]] = {}
+"""What readers have in hand. A view has no hash."""
+
+
+def _forget(number: int, _gone: object) -> None:
+    _given.pop(number, None)
+
+
+def _await_readers() -> None:
+    """Wait until readers have let go of what they were given, unless somebody keeps it.
+
+    Threads of Arrow do that a moment after the rows are there, and need Python's lock for it: in a process that ends
+    in that moment they would abort it.
+    """
+    until = time.monotonic() + LONGEST_WAIT_S
+    while _given and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(0.001)
+
+
+atexit.register(_await_readers)
 
 
 class CheckedInput(io.RawIOBase):
@@ -44,12 +71,19 @@ class CheckedInput(io.RawIOBase):
         self._at = max(0, start + offset)
         return self._at
 
+    def read(self, size: int = -1, /) -> Any:
+        """The next bytes, as far as the file goes, in its own memory."""
+        end = self._ref.bytes if size < 0 else min(self._at + size, self._ref.bytes)
+        data = self._between(self._at, end)
+        self._at += len(data)
+        _given[id(data)] = weakref.ref(data, partial(_forget, id(data)))
+        return data
+
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer`` as far as the file goes."""
         view = memoryview(buffer).cast("B")
-        data = self._between(self._at, min(self._at + len(view), self._ref.bytes))
+        data = self.read(len(view))
         view[: len(data)] = data.cast("B")
-        self._at += len(data)
         return len(data)
 
     def _between(self, start: int, end: int) -> memoryview:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from tests.helpers.checkout import ROOT
 from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
 from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -319,3 +322,15 @@ def test_what_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
         with pytest.raises((NotFoundError, UsageError)) as error:
             call(tmp_path)
         assert error.value.code == code
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_right_after_a_scan_ends_well(tmp_path: Path) -> None:
+    """Threads of Arrow let go of files after the rows are there; without a wait at the end most such runs abort."""
+    rows = pa.table({"t": pa.array([0, 9_000_000]).cast(pa.timestamp("us", "UTC")), "k": ["a", "b"]})
+    job = windowed(event_time="t", key="k").window(tumbling("1 second")).aggregate(n=count())
+    job.standalone(checkpoint=tmp_path).run([rows], drain=True)
+    program = f"from tidestate import scan_panes, scan_state; root = {str(tmp_path)!r}; "
+    program += "assert scan_panes(root).to_table().num_rows == 2; scan_state(root).to_table()"
+    done = [subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False) for _ in range(6)]
+    assert [one.returncode for one in done] == [0] * 6
