@@ -6,6 +6,7 @@ shares of ``settings.default.max_examples``.
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -138,3 +139,12 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _level_of_the_log() -> Iterator[None]:
+    """Programs that tests call in this process, as the benchmarks, set it."""
+    log = logging.getLogger("tidestate")
+    level = log.level
+    yield
+    log.setLevel(level)
