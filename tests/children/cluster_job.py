@@ -1,6 +1,6 @@
 """A job on a cluster of the tests: ``python -m tests.children.cluster_job SETTINGS``, a JSON file.
 
-Besides what any is told: ``["whole"]`` waits for both executors, ``["busy", HOST]`` keeps the core of one until
+Further commands: ``["whole"]`` waits for both executors, ``["busy", HOST]`` keeps the core of one until
 ``["free"]``. A pause lasts until a file ``go`` is in the folder of orders.
 """
 

@@ -1,6 +1,6 @@
 """A job on Spark that reads Kafka: ``python -m tests.children.kafka_job SERVERS JARS``.
 
-Besides what any is told: ``["produce", FILE]``, a table to the topic; ``["read", OFFSETS]``, what a query of one's
+Further commands: ``["produce", FILE]``, a table to the topic; ``["read", OFFSETS]``, what a query of one's
 own sees that begins there; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them; ``["native",
 FOLDER]``, a query of Spark's own that dies in its third batch; ``["adopt", FOLDER, ROOT]``, and the rest by a job.
 """

@@ -1,6 +1,6 @@
 """A job on Spark with Hadoop's S3A: ``python -m tests.children.s3_job INPUT [JARS]``.
 
-Without ``JARS`` Spark fetches them. Besides what any is told: ``["bootstrap", ROOT, FILES]``, ``["panes", ROOT]`` and
+Without ``JARS`` Spark fetches them. Further commands: ``["bootstrap", ROOT, FILES]``, ``["panes", ROOT]`` and
 ``["set", NAME, VALUE]``.
 """
 

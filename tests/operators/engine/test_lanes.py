@@ -32,7 +32,7 @@ BATCHES = sample(9, 60)
 
 
 class Sink:
-    """Keeps what it takes; refuses while it is down, or where it is told to fail."""
+    """Keeps what it takes; refuses while it is down, or where it is set to fail."""
 
     def __init__(self, behind: int = 0, *, down: bool = False) -> None:
         self.behind, self.down = behind, down
