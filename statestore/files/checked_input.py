@@ -7,7 +7,6 @@ whole file first, mapped or as this host's copy: the manifest has one checksum o
 from __future__ import annotations
 
 import atexit
-import io
 import time
 import weakref
 from functools import partial
@@ -19,6 +18,7 @@ from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import read_verified
 from tidestate.statestore.files.tails import read_ending
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.seekable import SeekableFile
 
 LONGEST_WAIT_S = 0.5
 _given: dict[int, weakref.ref[memoryview]] = {}
@@ -44,32 +44,13 @@ def _await_readers() -> None:
 atexit.register(_await_readers)
 
 
-class CheckedInput(io.RawIOBase):
+class CheckedInput(SeekableFile):
     """The file that ``ref`` names. Reading raises `CorruptionError` unless it is what the manifest means."""
 
     def __init__(self, objects: Objects, ref: FileRef) -> None:
-        super().__init__()
+        super().__init__(ref.bytes)
         self._objects, self._ref = objects, ref
-        self._at = 0
         self._whole: pa.Buffer | None = None
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Read on from there."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._ref.bytes}[whence]
-        self._at = max(0, start + offset)
-        return self._at
 
     def read(self, size: int = -1, /) -> Any:
         """The next bytes, as far as the file goes, in its own memory."""

@@ -6,7 +6,6 @@ least recently goes first. A process that has mapped a removed copy keeps its by
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import time
@@ -23,6 +22,7 @@ from fsspec.caching import ReadAheadCache
 from tidestate.statestore.storage.faults import storage_errors
 from tidestate.statestore.storage.local import file_version, remove_unfinished
 from tidestate.statestore.storage.private import check_private, make_private
+from tidestate.statestore.storage.seekable import SeekableFile
 
 READ_AHEAD = 256 * 1024
 """Bytes fetched beyond what was asked for: many small reads in a row are one request."""
@@ -140,32 +140,12 @@ def _listed(folder: Path) -> dict[Path, os.stat_result]:
     return files
 
 
-class RangeReader(io.RawIOBase):
+class RangeReader(SeekableFile):
     """An object read here and there, each range by a request of its own."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
-        super().__init__()
+        super().__init__(size)
         self._cache = ReadAheadCache(READ_AHEAD, fetch, size)
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Read on from there."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(0, start + offset)
-        return self._at
 
     def readinto(self, buffer: Any) -> int:
         """Fill ``buffer`` as far as the object goes. Raises `NotFoundError` or `UnavailableError`."""
