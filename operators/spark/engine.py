@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -72,8 +73,8 @@ class OnSpark:
 
     def __init__(self, session: SparkSession, *, in_driver: bool = False) -> None:
         self._session = session
-        self._in_driver = InDriver() if in_driver else None
         self.parallel = session.sparkContext.defaultParallelism
+        self._in_driver = InDriver(min(self.parallel, os.cpu_count() or 1)) if in_driver else None
         self.tasks = TASKS_PER_CORE * self.parallel
 
     def take(self, round_: GraphRound, batch: SparkBatch) -> list[OperatorResult]:

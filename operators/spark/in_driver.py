@@ -1,18 +1,19 @@
 """Small rounds in the driver itself: a Spark job would take longer than their work.
 
-What tasks would do is done by the same functions, one state partition after another, over the same pieces of input:
-either may process any batch. If anything goes wrong the tasks do it, with their errors: nothing has been published.
+What tasks would do is done by the same functions, over the same pieces of input: either may process any batch. If
+anything goes wrong the tasks do it, with their errors: nothing has been published.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.in_process import InProcess, in_threads
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.progress.rounds import Progress
@@ -27,14 +28,15 @@ log = logging.getLogger("tidestate")
 @dataclass(frozen=True)
 class Limits:
     """A round up to this size is small: its input in files and in memory, and the state partitions that it may open.
-    A driver that has little memory to spare holds a small batch, and small state within the store's budget.
+    From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster.
     """
 
-    files: int = 16
-    file_bytes: int = 1 << 20
-    read_bytes: int = 32 << 20
+    files: int = 64
+    file_bytes: int = 64 << 20
+    read_bytes: int = 256 << 20
     partitions: int = 64
-    state_bytes: int = 16 << 20
+    state_bytes: int = 256 << 20
+    thread_bytes: int = 1 << 20
 
 
 LIMITS = Limits()
@@ -45,17 +47,28 @@ class _TooLargeError(Exception):
 
 
 class InDriver:
-    """Runs small rounds over Parquet stores. Other stores have caches, in the processes of the tasks."""
+    """Runs small rounds over Parquet stores, in up to so many ``threads``. Other stores have caches, in the processes
+    of the tasks.
+    """
 
-    def __init__(self) -> None:
-        self._engine = InProcess()
+    def __init__(self, threads: int) -> None:
+        self._engine, self._threads = InProcess(), threads
+        self._too_large = sys.maxsize
+        """The least size of files that turned out to be too large: such batches are not tried again."""
 
     def take(self, round_: GraphRound, direct: DirectBatch) -> list[OperatorResult] | None:
         """As in `Engine`; None if tasks must take the batch. Raises `NeedsJvmError` if Spark must read it."""
-        if not _small_input(direct) or not _small_state(round_, None):
+        size = sum(one.end - one.start for task in direct.tasks for one in task)
+        files = sum(map(len, direct.tasks))
+        small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
+        if not small or not _small_state(round_, None):
             return None
-        here = replace(round_, tasks=1)
-        return _tried(lambda: self._engine.run(here, _pieces(here, direct)))
+        here = round_.divided(self._threads if size >= LIMITS.thread_bytes else 1)
+        try:
+            return _tried(lambda: self._engine.run(here, _pieces(here, direct)))
+        except _TooLargeError:
+            self._too_large = size
+            return None
 
     def tick(self, round_: GraphRound, after: Mapping[str, Progress]) -> list[OperatorResult] | None:
         """The round without input that ends with this progress; None if tasks must run it."""
@@ -67,18 +80,11 @@ class InDriver:
 def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | None:
     try:
         return run()
-    except NeedsJvmError:
+    except (NeedsJvmError, _TooLargeError):
         raise
-    except _TooLargeError:
-        return None
     except Exception as error:
         log.warning("a small batch failed in the driver, so tasks process it: %s", error)
         return None
-
-
-def _small_input(direct: DirectBatch) -> bool:
-    ranges = [one for task in direct.tasks for one in task]
-    return len(ranges) <= LIMITS.files and sum(one.end - one.start for one in ranges) <= LIMITS.file_bytes
 
 
 def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bool:
@@ -100,17 +106,18 @@ def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bo
     return few and sum(file.bytes for state in opened for file in state.files) <= LIMITS.state_bytes
 
 
-def _pieces(round_: GraphRound, direct: DirectBatch) -> Iterator[Outgoing]:
+def _pieces(round_: GraphRound, direct: DirectBatch) -> list[Outgoing]:
     """The pieces that tasks would make of their ranges."""
-    seen = 0
+    seen: list[int] = []
 
-    def read(number: int) -> Iterator[pa.RecordBatch]:
-        nonlocal seen
-        for batch in read_ranges(direct.scan, direct.tasks[number], direct.row_group_bytes):
-            seen += batch.nbytes
-            if seen > LIMITS.read_bytes:
+    def read(task: int) -> Iterator[pa.RecordBatch]:
+        for batch in read_ranges(direct.scan, direct.tasks[task], direct.row_group_bytes):
+            seen.append(batch.nbytes)
+            if sum(seen) > LIMITS.read_bytes:
                 raise _TooLargeError
             yield batch
 
-    for number in range(len(direct.tasks)):
-        yield from classified(round_, number, read(number), "read")
+    def made(task: int) -> list[Outgoing]:
+        return list(classified(round_, task, read(task), "read"))
+
+    return [one for pieces in in_threads(made, len(direct.tasks), len(round_.spans)) for one in pieces]

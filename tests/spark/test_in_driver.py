@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import Memory, join
+from tidestate.operators import Memory, apply_rows, join, tumbling, windowed
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
@@ -41,10 +44,13 @@ def places(root: Path) -> list[bool]:
     return [one.scan.in_driver for one in Checkpoint.open(root).history() if one.scan is not None]
 
 
+@pytest.mark.parametrize("threads", [True, False])
 @pytest.mark.parametrize("name", ["windows", "join", "chain"])
 def test_the_driver_and_tasks_make_the_same_checkpoints(
-    spark: SparkSession, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, name: str, threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if threads:
+        monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits(thread_bytes=0))
     ticks: list[bool] = []
     tick = in_driver.InDriver.tick
 
@@ -75,7 +81,7 @@ def test_the_driver_and_tasks_make_the_same_checkpoints(
 def test_batches_of_any_size_restarts_and_deaths(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits(file_bytes=FILE_BYTES))
+    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits(file_bytes=FILE_BYTES, thread_bytes=FILE_BYTES // 2))
     chance = random.Random(19)
     found: list[bool] = []
     tables = sample(8, 400)
@@ -104,7 +110,8 @@ def test_batches_of_any_size_restarts_and_deaths(
     assert 1 < sum(found) < 7, found
 
 
-TOO_LARGE = {"files": 0, "file_bytes": 1, "read_bytes": 1, "partitions": 2, "state_bytes": 1}
+TOO_LARGE = {"files": 0, "file_bytes": 1, "partitions": 2, "state_bytes": 1, "": 0, "read_bytes": 1}
+"""Limits, each of one batch after another; in the place of the empty one the driver fails."""
 
 
 def test_what_is_not_small_or_fails_goes_to_tasks(
@@ -120,13 +127,11 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
         if moment != "after-manifest":
             return
         number = checkpoint_id - 2  # of the next batch, after one in the driver
-        limit = dict([list(TOO_LARGE.items())[number]]) if 0 <= number < len(TOO_LARGE) else {}
-        monkeypatch.setattr(in_driver, "LIMITS", replace(in_driver.Limits(), **limit))
-        if number == len(TOO_LARGE):
+        name, value = list(TOO_LARGE.items())[number] if 0 <= number < len(TOO_LARGE) else ("", 0)
+        monkeypatch.undo()
+        monkeypatch.setattr(in_driver, "LIMITS", replace(in_driver.Limits(), **({name: value} if name else {})))
+        if not name and 0 <= number < len(TOO_LARGE):
             monkeypatch.setattr(InProcess, "run", fail)
-        elif number > len(TOO_LARGE):
-            monkeypatch.undo()
-            monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits())
 
     started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=3)
     query = started.with_hook(change).start()
@@ -139,3 +144,26 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
     run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", store=Memory())
     assert places(tmp_path / "other") == [False] * 8  # tasks have the caches of this store
     same(tmp_path / "one", tmp_path / "other")
+
+
+def test_threads_call_a_function_of_the_users_one_at_a_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits(thread_bytes=0))
+    inside, most, threads = [0], [0], set[str]()
+
+    def slow(rows: pa.Table) -> pa.Array:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        threads.add(threading.current_thread().name)
+        time.sleep(0.01)
+        inside[0] -= 1
+        return pa.array([1] * (max(rows["group"].to_pylist()) + 1))
+
+    write(tmp_path / "input", 0, sample(1, 400)[0])
+    described = windowed(event_time="t", key="k").window(tumbling("1 second"))
+    own = described.aggregate(one=apply_rows(slow, columns=["v"], result_type=pa.int64()))
+    run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
+    assert places(tmp_path / "root") == [True]
+    assert most == [1]
+    assert len(threads) > 1

@@ -209,7 +209,7 @@ CASES = (
         OnSpark(
             "day by the minute",
             Bids(100_000, 60, 4, 1, closing_us=MILLION),
-            Bids(100_000, 10_000, 5, 100, closing_us=MILLION),
+            Bids(100_000, 5_000, 4, 50, closing_us=MILLION),
             cold=2,
             small_work="hour by the minute",  # Spark plans a projection for each of the 1,440 windows, every batch
         ),
@@ -232,7 +232,7 @@ CASES = (
     Case("sessions, gap 30 min", "due + late keys", "<= 1", _lookups("long sessions"), "look-ups"),
     Case("sessions, gap 30 min, 60 s late", "due + late keys", "<= 1", _lookups("late sessions"), "look-ups"),
     Case("tumbling, 100 keys, by hand", "transformWithStateInPandas", ">= 10", _by_hand(100, 20_000, 200_000)),
-    Case("tumbling, 100,000 keys, by hand", "transformWithStateInPandas", None, _by_hand(100_000, 1_000, 20_000)),
+    Case("tumbling, 100,000 keys, by hand", "transformWithStateInPandas", None, _by_hand(100_000, 1_000, 10_000)),
     Case(
         "interval join",
         "spark, rocksdb + changelog",
