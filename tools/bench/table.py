@@ -40,7 +40,8 @@ def run(cases: Sequence[Case], *, small: bool, detail: bool) -> Iterator[Row]:
 
 
 def _row(case: Case, sides: Sides, *, small: bool, at: str, detail: bool) -> Row:
-    with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
+    # Spark's state stores may still write when a side has answered.
+    with tempfile.TemporaryDirectory(prefix="tidestate-bench-", ignore_cleanup_errors=True) as folder:
         try:
             found = case.measure(Setting(small, Path(folder), sides))
         except Exception as error:
