@@ -117,7 +117,8 @@ class Job:
         With ``may_change`` the configuration may have changed, as far as the state can follow; see `evolve`.
         ``partitions`` is for a new root, ``otherwise`` its default; ``runner`` is the only one that may have given it
         input. Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) if
-        the ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed then.
+        the ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed
+        then.
         """
         checkpoint = checkpoint.as_new_run()
         newest = open_for_start(checkpoint, policy, partial(check_followed, graph, may_change=may_change))
