@@ -116,9 +116,9 @@ class Job:
 
         With ``may_change`` the configuration may have changed, as far as the state can follow; see `evolve`.
         ``partitions`` is for a new root, ``otherwise`` its default; ``runner`` is the only one that may have given it
-        input. Raises `IncompatibleError` for another job or a
-        changed configuration, `UsageError` (``running``) if the ``policy`` refuses to take over from a running
-        driver, and what ``check`` raises; nothing has changed then.
+        input. Raises `IncompatibleError` for another job or a changed configuration, `UsageError` (``running``) if
+        the ``policy`` refuses to take over from a running driver, and what ``check`` raises; nothing has changed
+        then.
         """
         checkpoint = checkpoint.as_new_run()
         newest = open_for_start(checkpoint, policy, partial(check_followed, graph, may_change=may_change))
@@ -134,12 +134,7 @@ class Job:
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
         if newest is None or taken is None:
-            partitions = otherwise if partitions is None else partitions
-            check_partitions(partitions)
-            operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
-            manifest = successor(
-                origin(checkpoint.marker.job_id), "fence", checkpoint.writer, now_us(), operators=operators
-            )
+            manifest = _first(graph, checkpoint, otherwise if partitions is None else partitions)
         else:
             graph = taken.graph
             _warn_of_other(partitions, newest.manifest, checkpoint)
@@ -382,6 +377,13 @@ def progress_of(operator: OperatorState) -> Progress | None:
             code="manifest-damaged",
             part="progress",
         ) from None
+
+
+def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
+    """The first manifest of a root."""
+    check_partitions(partitions)
+    operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
+    return successor(origin(checkpoint.marker.job_id), "fence", checkpoint.writer, now_us(), operators=operators)
 
 
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:

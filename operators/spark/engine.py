@@ -22,6 +22,7 @@ from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.rdd_job import answers
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
+from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
     TaskRound,
@@ -29,8 +30,6 @@ from tidestate.operators.spark.tasks import (
     exchange_rows,
     level_side,
     map_side,
-    packed_rows,
-    packed_states,
     tick_side,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -40,8 +39,6 @@ BATCH_ROWS = 100_000
 """The rows of an Arrow batch from Spark to Python."""
 TASKS_PER_CORE = 4
 """The tasks of a level, at most; more state partitions share them."""
-INLINE_BYTES = 256 << 10
-"""Up to this size the state partitions are part of what each task gets to run; beyond it, it gets its own as rows."""
 _LITERAL = {ord(character): f"\\{character}" for character in "{}[]*?\\"}
 """Spark reads a path with one of these as a pattern, unless it is escaped."""
 
@@ -76,6 +73,7 @@ class OnSpark:
         self.parallel = session.sparkContext.defaultParallelism
         self._in_driver = InDriver(min(self.parallel, os.cpu_count() or 1)) if in_driver else None
         self.tasks = TASKS_PER_CORE * self.parallel
+        self._states = SentStates(session.sparkContext.broadcast)
 
     def take(self, round_: GraphRound, batch: SparkBatch) -> list[OperatorResult]:
         """As in `Engine`; in the session of the batch, with its settings.
@@ -88,20 +86,16 @@ class OnSpark:
                 return self._scan(round_, batch, batch.direct)
             except NeedsJvmError as why:
                 batch.needs_jvm = str(why)  # for the manifest
-        sent, states = sent_to_tasks(round_)
+        sent = self._states.sent(round_)
         rows = _in_order(times_as_numbers(batch.rows), round_.graph)
-        exchanged = rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE)
-        if states is not None:
-            exchanged = exchanged.union(frame_of(exchanged.sparkSession, states))
-        return _levels(exchanged, sent, 1)
+        return _levels(rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE), sent, 1)
 
     def _scan(self, round_: GraphRound, batch: SparkBatch, direct: DirectBatch) -> list[OperatorResult]:
         """Run a batch whose files are read here or by the tasks. Raises `NeedsJvmError`."""
         if self._in_driver is not None and (results := self._in_driver.take(round_, direct)) is not None:
             batch.in_driver = True
             return results
-        sent, states = sent_to_tasks(round_)
-        return decode_answers(answers(self._session.sparkContext, sent, states, direct))
+        return decode_answers(answers(self._session.sparkContext, self._states.sent(round_), direct))
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
@@ -111,17 +105,12 @@ class OnSpark:
             results = self._in_driver.tick(round_, after)
             if results is not None:
                 return results
-        sent, states = sent_to_tasks(round_)
+        sent = self._states.sent(round_)
         if after is None:
-            rows = pa.Table.from_batches(exchange_rows(pieces))
-            exchanged = frame_of(self._session, rows if states is None else pa.concat_tables([rows, states]))
-            return _levels(exchanged, sent, 1)
-        ends, tasks = dict(after), len(round_.spans)
-        if states is None:
-            numbers = self._session.range(0, tasks, 1, tasks)
-        else:
-            numbers = to_tasks(frame_of(self._session, states), tasks)
-        return _levels(numbers.mapInArrow(partial(tick_side, sent, ends), EXCHANGE), sent, 2)
+            return _levels(frame_of(self._session, pa.Table.from_batches(exchange_rows(pieces))), sent, 1)
+        tasks = len(round_.spans)
+        numbers = self._session.range(0, tasks, 1, tasks)
+        return _levels(numbers.mapInArrow(partial(tick_side, sent, dict(after)), EXCHANGE), sent, 2)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
         """As in `Engine`, in the columns of the files."""
@@ -130,14 +119,6 @@ class OnSpark:
             read_verified(objects, ref)
         paths = [objects.url(ref.path).translate(_LITERAL) for ref in delivery.files]
         return self._session.read.parquet(*paths)
-
-
-def sent_to_tasks(round_: GraphRound) -> tuple[TaskRound, pa.Table | None]:
-    """The round as its tasks get it, and the rows with their state partitions, where these are many."""
-    packed, bare = packed_states(round_), round_.with_states({})
-    if sum(map(len, packed)) <= INLINE_BYTES:
-        return TaskRound(bare, packed), None
-    return TaskRound(bare), packed_rows(packed)
 
 
 def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult]:

@@ -23,12 +23,10 @@ Row = tuple[int, pa.RecordBatch]
 """A row of the exchange, or several of one task, and the task."""
 
 
-def answers(context: SparkContext, sent: TaskRound, states: pa.Table | None, direct: DirectBatch) -> list[bytes]:
-    """The answers of all tasks. ``states``: rows with their state partitions, where these are many."""
+def answers(context: SparkContext, sent: TaskRound, direct: DirectBatch) -> list[bytes]:
+    """The answers of all tasks."""
     tasks, spans = len(direct.tasks), len(sent.round_.spans)
     rows = context.parallelize(range(tasks), tasks).mapPartitions(partial(_scan, sent, direct, SHUFFLED_BYTES))
-    if states is not None:
-        rows = rows.union(context.parallelize(list(_by_task(states.to_batches(max_chunksize=1))), 1))
     for level in range(1, sent.round_.graph.levels + 1):
         rows = rows.partitionBy(spans, int).mapPartitions(partial(_level, sent, level, SHUFFLED_BYTES))
     return [header for _, batch in rows.collect() for header in batch["header"].to_pylist()]

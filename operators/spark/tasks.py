@@ -3,8 +3,8 @@ of operators.
 
 Between them rows are exchanged, one per piece of input, operator and task: a header with the largest event time and
 counters, and the partials as an Arrow blob. So every task knows the watermark after the batch, and due windows fire
-in the same job. Answers are rows, too, and so are the state partitions of a task where there are many. Rows arrive in
-any order, and a task may run twice or as a zombie: nothing here publishes.
+in the same job. Answers are rows, too. Rows arrive in any order, and a task may run twice or as a zombie: nothing
+here publishes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import gc
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
@@ -33,8 +34,8 @@ from tidestate.statestore.errors import TidestateError, invariant
 CHUNK_ROWS = 1 << 20
 """The number of input rows that are classified at once; it bounds a task's memory."""
 
-ANSWER, STATES = -1, -2
-"""The operator numbers of rows with an answer, and with the state partitions of a task."""
+ANSWER = -1
+"""The operator number of rows with an answer."""
 COMPRESSED_FROM = 1 << 16
 """Larger partials cross the shuffle compressed: Spark copies each byte several times."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -53,6 +54,17 @@ _EXCHANGE_SCHEMA = pa.schema(
 
 
 _STATES = msgspec.msgpack.Decoder(TaskStates)
+Packed = tuple[bytes, ...]
+"""The entries of state partitions, for each task its own."""
+
+
+class HasValue(Protocol):
+    """A broadcast of Spark's, in a task."""
+
+    @property
+    def value(self) -> Packed:
+        """The value."""
+        ...
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -83,28 +95,21 @@ class _Sent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class TaskRound:
-    """A round as its tasks get it: without the state partitions, except for those in ``states``, packed, by task.
-    Empty: they are rows of the exchange.
+    """A round as its tasks get it. Its state partitions are apart, packed, by task: in broadcasts ``before``, and in
+    ``states`` those that have changed since. Of a state partition the last entry counts.
     """
 
     round_: GraphRound
-    states: tuple[bytes, ...] = ()
+    before: tuple[HasValue, ...] = ()
+    states: Packed = ()
 
-    def of_task(self, task: int, sent: Sequence[bytes]) -> GraphRound:
-        """The round with the state partitions of one task, which are in ``sent`` if they are not here."""
-        packed = [self.states[task]] if self.states else list(sent)
-        invariant(len(packed) == 1, "a task gets its state partitions once", task=task, found=len(packed))
-        return self.round_.with_states(_STATES.decode(packed[0]))
-
-
-def packed_states(round_: GraphRound) -> tuple[bytes, ...]:
-    """The state partitions of each task, for `TaskRound`."""
-    return tuple(msgspec.msgpack.encode(round_.states(task)) for task in range(len(round_.spans)))
-
-
-def packed_rows(states: Sequence[bytes]) -> pa.Table:
-    """Rows of the exchange with the state partitions of each task."""
-    return pa.Table.from_batches([_row(task, STATES, 0, packed) for task, packed in enumerate(states)])
+    def of_task(self, task: int) -> GraphRound:
+        """The round with the state partitions of one task."""
+        found: TaskStates = {name: {} for name in self.round_.rounds}
+        for packed in (*(one.value for one in self.before), self.states):
+            for name, own in _STATES.decode(packed[task]).items() if packed else ():
+                found[name] |= own
+        return self.round_.with_states(found)
 
 
 def map_side(
@@ -160,28 +165,22 @@ def level_side(sent: TaskRound, level: int, batches: Iterator[pa.RecordBatch]) -
     invariant(tasks <= {task}, "rows reach their task", found=tasks)
     operators = rows["operator"].to_pylist()
     numbers = {number for number, _ in sent.round_.graph.at(level)}
-    done = {*numbers, STATES} if level == sent.round_.graph.levels else numbers
-    later = [place for place, number in enumerate(operators) if number not in done]
+    later = [place for place, number in enumerate(operators) if number not in numbers]
     yield from rows.take(pa.array(later, pa.int64())).to_batches()
     if _failed(_of(rows, operators, ANSWER)):
         return
-    round_ = sent.of_task(task, _of(rows, operators, STATES)["header"].to_pylist())
-    yield from _level(round_, level, task, _pieces(rows, operators, numbers), None)
+    yield from _level(sent.of_task(task), level, task, _pieces(rows, operators, numbers), None)
 
 
 def tick_side(
     sent: TaskRound, after: dict[str, Progress], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The first level of a round without input. The only input row is for this task: its number, or its state
-    partitions, which later levels need too.
-    """
+    """The first level of a round without input. The only input row is the number of this task."""
     _freeze_once()
-    rows = pa.Table.from_batches(list(batches))
-    states = rows["header"].to_pylist() if "header" in rows.column_names else []
-    if states and sent.round_.graph.levels > 1:
-        yield from rows.to_batches()
+    for _ in batches:
+        pass
     task = _task_number()
-    yield from _level(sent.of_task(task, states), 1, task, {}, after)
+    yield from _level(sent.of_task(task), 1, task, {}, after)
 
 
 def _level(

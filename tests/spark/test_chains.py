@@ -28,7 +28,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
-from tidestate.operators.spark import engine
+from tidestate.operators.spark import sent_states
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
@@ -72,7 +72,7 @@ def test_three_operators_equal_the_standalone_runner(
 
     run(drain=False)
     write(tmp_path / "input", len(tables), more)
-    monkeypatch.setattr(engine, "INLINE_BYTES", 0)  # tasks get their state partitions as rows
+    monkeypatch.setattr(sent_states, "INLINE_BYTES", 0)  # tasks get their state partitions by broadcasts
     run(drain=True)
     tables.append(more)
     aggregates().standalone(checkpoint=tmp_path / "alone", partitions=2).run(tables, drain=True)

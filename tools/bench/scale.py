@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import msgspec
@@ -27,8 +27,9 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.spark.engine import TASKS_PER_CORE, sent_to_tasks
-from tidestate.operators.spark.tasks import level_side, map_side
+from tidestate.operators.spark.engine import TASKS_PER_CORE
+from tidestate.operators.spark.sent_states import SentStates
+from tidestate.operators.spark.tasks import Packed, TaskRound, level_side, map_side
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.successor import successor
@@ -56,14 +57,24 @@ class _Sent:
     tasks: int = 1
     seconds: float = 0.0
     bytes: int = 0
+    states: SentStates = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.states = SentStates(self._broadcast)
 
     def take(self, round_: GraphRound, batch: Batches) -> list[OperatorResult]:
         """As in `Engine`."""
-        self.bytes = _sent_bytes(round_.divided(CORES * TASKS_PER_CORE))
+        self.bytes = 0
+        sent = self.states.sent(round_.divided(CORES * TASKS_PER_CORE))
+        self.bytes += _function_bytes(sent)
         started = time.perf_counter()
         results = self.engine.take(round_, batch)
         self.seconds = time.perf_counter() - started
         return results
+
+    def _broadcast(self, packed: Packed) -> _Held:
+        self.bytes += sum(map(len, packed))
+        return _Held(packed)
 
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
@@ -76,12 +87,21 @@ class _Sent:
         return self.engine.read(checkpoint, delivery)
 
 
-def _sent_bytes(round_: GraphRound) -> int:
-    """The functions of both stages of a batch, and rows with state partitions."""
-    sent, states = sent_to_tasks(round_)
-    stages = (map_side, sent.round_), (level_side, sent, 1)
-    functions = sum(len(CloudPickleSerializer().dumps(stage)) for stage in stages)
-    return functions + (0 if states is None else states.nbytes)
+@dataclass(frozen=True)
+class _Held:
+    """A broadcast without Spark."""
+
+    value: Packed
+
+    def destroy(self) -> None:
+        """As in `Broadcast`."""
+
+
+def _function_bytes(sent: TaskRound) -> int:
+    """The functions of both stages of a batch, with what they know of state partitions; broadcasts are apart."""
+    here = replace(sent, before=())
+    stages = (map_side, here.round_), (level_side, here, 1)
+    return sum(len(CloudPickleSerializer().dumps(stage)) for stage in stages)
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,7 @@ def _row(partitions: int, changed: int, here: list[_Cost], there: list[_Cost]) -
         "changed": changed,
         "s": round(median(one.seconds for one in here), 3),
         "driver_s": round(median(one.driver_s for one in here), 3),
-        "sent_kb": round(median(one.sent for one in here) / 1000, 1),
+        "sent_kb": round(sum(one.sent for one in here) / len(here) / 1000, 1),
         "manifest_kb": round(sum(one.manifest for one in here) / len(here) / 1000, 1),
         **{kind.lower(): round(mean.get(kind, 0), 1) for kind in KINDS},
         "dollars": float(f"{price(mean):.2g}"),

@@ -1,0 +1,86 @@
+"""What tasks get to know of state partitions: as much as has changed, not as many as there are.
+
+All go to the workers once, as a broadcast, and with each round those that have changed since. When these are many
+they become a broadcast too, and when such broadcasts are as large as half of the first, a new one has all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+
+from tidestate.operators.engine.round import GraphRound, TaskStates
+from tidestate.operators.spark.tasks import Packed, TaskRound
+from tidestate.statestore.files.refs import PartitionState
+
+INLINE_BYTES = 256 << 10
+"""Up to this size entries are part of what each task gets to run."""
+LATER_SHARE = 2
+"""Later broadcasts may have half the size of the first."""
+
+
+class Broadcast(Protocol):
+    """A value that Spark brings to each worker once."""
+
+    @property
+    def value(self) -> Packed:
+        """The value."""
+        ...
+
+    def destroy(self) -> None:
+        """Remove it everywhere: a task that still runs, and needs it, fails."""
+        ...
+
+
+class SentStates:
+    """Sends the state partitions of one job, round after round."""
+
+    def __init__(self, broadcast: Callable[[Packed], Broadcast]) -> None:
+        self._broadcast = broadcast
+        self._held: list[Broadcast] = []
+        self._sizes: list[int] = []
+        self._known: dict[str, dict[int, PartitionState]] = {}
+        self._spans: tuple[tuple[int, int], ...] = ()
+
+    def sent(self, round_: GraphRound) -> TaskRound:
+        """The round as its tasks get it."""
+        if self._spans != round_.spans:
+            self._forget()
+            self._spans = round_.spans
+        packed = self._packed(round_, self._known)
+        if _size(packed) > INLINE_BYTES:
+            if not self._held or LATER_SHARE * (sum(self._sizes[1:]) + _size(packed)) > self._sizes[0]:
+                self._forget()
+                packed = self._packed(round_, {})
+            self._held.append(self._broadcast(packed))
+            self._sizes.append(_size(packed))
+            self._known = {name: dict(one.base) for name, one in round_.rounds.items()}
+            packed = ()
+        return TaskRound(round_.with_states({}), tuple(self._held), packed)
+
+    def _packed(self, round_: GraphRound, known: Mapping[str, Mapping[int, PartitionState]]) -> Packed:
+        """For each task the entries of its state partitions that are not ``known``. An entry that stays is the same
+        object from round to round.
+        """
+        return tuple(
+            msgspec.msgpack.encode(_unknown(round_.states(task), known)) for task in range(len(round_.spans))
+        )
+
+    def _forget(self) -> None:
+        # No round is under way: whatever still runs is a zombie, whose answer nobody reads.
+        for one in self._held:
+            one.destroy()
+        self._held, self._sizes, self._known = [], [], {}
+
+
+def _unknown(states: TaskStates, known: Mapping[str, Mapping[int, PartitionState]]) -> TaskStates:
+    return {
+        name: {number: one for number, one in own.items() if known.get(name, {}).get(number) is not one}
+        for name, own in states.items()
+    }
+
+
+def _size(packed: Packed) -> int:
+    return sum(map(len, packed))
