@@ -6,7 +6,6 @@ contain no pickled objects; the manifest has the name and version that you give,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,7 +27,6 @@ Lift = Callable[[pa.Table], pa.Table]
 MergeFunction = Callable[[pa.Table, pa.Table], pa.Table]
 ResultFunction = Callable[[pa.Table], Values]
 Fields = tuple[tuple[str, pa.DataType], ...]
-_CALLS = threading.RLock()
 
 
 def accumulate(
@@ -142,11 +140,9 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
             )
         return self.functions
 
-    def call(self, name: str, *given: Any) -> Any:
-        """Call one of the functions. Only one of a process runs at a time: they need not be made for threads."""
-        function = self.given().steps[name]
-        with _CALLS:
-            return function(*given)
+    def step(self, name: str) -> Callable[..., Any]:
+        """One of the functions."""
+        return self.given().steps[name]
 
 
 class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
@@ -160,7 +156,7 @@ class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
             return _pairwise(self, rows, starts)
 
         if self.functions is not None and self.functions.steps:
-            combine.__qualname__ = _named(self.functions.steps["merge"])
+            combine.__qualname__ = _named(self.step("merge"))
             register_combiner(self.name, self.version)(combine)
 
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
@@ -192,7 +188,7 @@ class BoundAccumulation(BoundAggregate):
         if not events.num_rows:
             return [pa.array([], kind) for _, kind in self.own.keeps]
         return list(
-            _checked(self.own, "lift", self.own.call("lift", events.select(self.own.reads)), events.num_rows).columns
+            _checked(self.own, "lift", self.own.step("lift")(events.select(self.own.reads)), events.num_rows).columns
         )
 
     def finish(self, partials: pa.Table) -> Values:
@@ -202,7 +198,7 @@ class BoundAccumulation(BoundAggregate):
         there = _something(states)
         if not there.all():
             return _spread(self, partials, there)
-        found = self.own.call("result", states.rename_columns([name for name, _ in self.own.keeps]))
+        found = self.own.step("result")(states.rename_columns([name for name, _ in self.own.keeps]))
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
 
 
@@ -218,7 +214,7 @@ def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
     while len(owners) > len(starts):
         even = (np.arange(len(owners)) - np.searchsorted(owners, owners)) % 2 == 0
         older = np.flatnonzero(even[:-1] & (owners[1:] == owners[:-1]))
-        merged = own.call("merge", rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
+        merged = own.step("merge")(rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
         places = np.arange(len(owners))
         places[older] = len(owners) + np.arange(len(older))
         both = pa.concat_tables([rows, _checked(own, "merge", merged, len(older)).cast(rows.schema)])
@@ -323,12 +319,12 @@ class BoundRows(BoundAggregate):
         columns = [flat(partials[column.name])[0] for column in self.state]
         rows = pa.table(columns, names=list(self.own.reads))
         if not self.own.per_group:
-            found = self.own.call("apply", rows.add_column(0, "group", pa.array(owners)))
+            found = self.own.step("apply")(rows.add_column(0, "group", pa.array(owners)))
             return _answer(self.own.name, found, partials.num_rows, self.result_type)
         lengths = values_per_row(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
         return pa.array(
-            [self.own.call("apply", rows.slice(first, count)) for first, count in pairs], self.result_type
+            [self.own.step("apply")(rows.slice(first, count)) for first, count in pairs], self.result_type
         )
 
 

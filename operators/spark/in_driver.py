@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.engine.in_process import InProcess, in_threads
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
@@ -28,7 +29,8 @@ log = logging.getLogger("tidestate")
 @dataclass(frozen=True)
 class Limits:
     """A round up to this size is small: its input in files and in memory, and the state partitions that it may open.
-    From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster.
+    From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster. Functions
+    of the user's have one: they need not be made for several.
     """
 
     files: int = 64
@@ -63,7 +65,8 @@ class InDriver:
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
         if not small or not _small_state(round_, None):
             return None
-        here = round_.divided(self._threads if size >= LIMITS.thread_bytes else 1)
+        threads = size >= LIMITS.thread_bytes and not _own_functions(round_)
+        here = round_.divided(self._threads if threads else 1)
         try:
             return _tried(lambda: self._engine.run(here, _pieces(here, direct)))
         except _TooLargeError:
@@ -85,6 +88,11 @@ def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | No
     except Exception as error:
         log.warning("a small batch failed in the driver, so tasks process it: %s", error)
         return None
+
+
+def _own_functions(round_: GraphRound) -> bool:
+    bound = (one for here in round_.rounds.values() for one in here.plan.aggregates)
+    return any(isinstance(one.aggregate, OwnAggregate) for one in bound)
 
 
 def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -146,24 +145,20 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
     same(tmp_path / "one", tmp_path / "other")
 
 
-def test_threads_call_a_function_of_the_users_one_at_a_time(
+def test_threads_call_no_function_of_the_users(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits(thread_bytes=0))
-    inside, most, threads = [0], [0], set[str]()
+    threads: set[str] = set()
 
-    def slow(rows: pa.Table) -> pa.Array:
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
+    def ones(rows: pa.Table) -> pa.Array:
         threads.add(threading.current_thread().name)
-        time.sleep(0.01)
-        inside[0] -= 1
         return pa.array([1] * (max(rows["group"].to_pylist()) + 1))
 
     write(tmp_path / "input", 0, sample(1, 400)[0])
     described = windowed(event_time="t", key="k").window(tumbling("1 second"))
-    own = described.aggregate(one=apply_rows(slow, columns=["v"], result_type=pa.int64()))
+    own = described.aggregate(one=apply_rows(ones, columns=["v"], result_type=pa.int64()))
     run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
     assert places(tmp_path / "root") == [True]
-    assert most == [1]
-    assert len(threads) > 1
+    assert threads
+    assert not any(name.startswith("tidestate-tasks") for name in threads)
