@@ -52,7 +52,33 @@ def several(batches: Batch | Iterable[Batch]) -> Iterable[Batch]:
     return cast(Iterable[Batch], [batches] if single else batches)
 
 
-class Standalone(ABC):
+class Measured(ABC):
+    """What has metrics: a run of a job, or an operator by hand. Another thread may ask."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> SinkWaits:
+        """How it has waited for its sinks, and what is not delivered."""
+
+    @abstractmethod
+    def prometheus(self) -> str:
+        """The metrics in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without the extra
+        ``metrics``.
+        """
+
+    @abstractmethod
+    def opentelemetry(self, provider: Any = None) -> None:
+        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
+        collects. Raises `UsageError` without the extra ``opentelemetry``.
+        """
+
+    @property
+    @abstractmethod
+    def metrics_url(self) -> str | None:
+        """Where they are served; None if they are not, or not now."""
+
+
+class Standalone(Measured):
     """A description on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
@@ -97,28 +123,6 @@ class Standalone(ABC):
         panes. Raises `UnavailableError` (``sink-refuses``) if a sink has not accepted everything after ``timeout_s``
         (None: wait for ever): the checkpoint is drained, and the next start, or call, delivers what is left.
         """
-
-    @property
-    @abstractmethod
-    def waits(self) -> SinkWaits:
-        """How this run has waited for its sinks, and what is not delivered; readable from another thread."""
-
-    @abstractmethod
-    def prometheus(self) -> str:
-        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
-        the extra ``metrics``.
-        """
-
-    @abstractmethod
-    def opentelemetry(self, provider: Any = None) -> None:
-        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
-        collects. Raises `UsageError` without the extra ``opentelemetry``.
-        """
-
-    @property
-    @abstractmethod
-    def metrics_url(self) -> str | None:
-        """Where this run serves its metrics; None if it does not, or not now."""
 
     @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
@@ -186,7 +190,7 @@ class SparkJob(ABC):
         """
 
 
-class DurableQuery(ABC):
+class DurableQuery(Measured):
     """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever fails."""
 
     @property
@@ -210,11 +214,6 @@ class DurableQuery(ABC):
     @abstractmethod
     def waiting_since_us(self) -> int | None:
         """Since when a sink has refused, during which no input is processed; None if none does."""
-
-    @property
-    @abstractmethod
-    def waits(self) -> SinkWaits:
-        """How this run has waited for its sinks, and what is not delivered."""
 
     @property
     @abstractmethod
@@ -307,20 +306,3 @@ class DurableQuery(ABC):
     @abstractmethod
     def gaps(self, operator: str | None = None) -> list[Gap]:
         """The buffers that origins wait for, and since when; empty if rows arrive without buffers."""
-
-    @abstractmethod
-    def prometheus(self) -> str:
-        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
-        the extra ``metrics``.
-        """
-
-    @abstractmethod
-    def opentelemetry(self, provider: Any = None) -> None:
-        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
-        collects. Raises `UsageError` without the extra ``opentelemetry``.
-        """
-
-    @property
-    @abstractmethod
-    def metrics_url(self) -> str | None:
-        """Where this run serves its metrics; None if it does not, or not now."""

@@ -20,12 +20,11 @@ from pyspark.sql.streaming import StreamingQuery
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
-from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.exposition import exposition_text, instrument
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.ledger import PUT_BACK
-from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
+from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
@@ -53,7 +52,7 @@ class StoppingError(TidestateError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
 
 
-class QueryOnSpark(DurableQuery):
+class QueryOnSpark(MeasuredByDriver, DurableQuery):
     """The `DurableQuery` of a job on Spark."""
 
     def __init__(
@@ -143,8 +142,8 @@ class QueryOnSpark(DurableQuery):
         return self._driver.offers.waiting_since_us
 
     @property
-    def waits(self) -> SinkWaits:
-        return self._driver.waits
+    def _measured(self) -> Driver[SparkBatch, DataFrame]:
+        return self._driver
 
     @property
     def id(self) -> str:
@@ -313,16 +312,6 @@ class QueryOnSpark(DurableQuery):
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
         return self._progress_of(operator).gaps
-
-    def prometheus(self) -> str:
-        return exposition_text(self._driver.families())
-
-    def opentelemetry(self, provider: Any = None) -> None:
-        instrument(self._driver.families, provider)
-
-    @property
-    def metrics_url(self) -> str | None:
-        return self._driver.metrics_url
 
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress
