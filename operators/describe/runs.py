@@ -14,6 +14,7 @@ from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQueryListener
 
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 """The schema of the one stream, or of each of several by name."""
@@ -158,6 +159,13 @@ class SparkJob(ABC):
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
 
     @abstractmethod
+    def listen(self, listener: StreamingQueryListener) -> Self:
+        """Call this listener of Spark with the events of this query alone. Each progress has, in addition to what
+        Spark puts there, what the checkpoint of its batch has: as one of ``observedMetrics``, ``tidestate``, and in
+        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/METRICS.md).
+        """
+
+    @abstractmethod
     def with_hook(self, hook: JobHook) -> Self:
         """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
 
@@ -239,7 +247,7 @@ class DurableQuery(Measured):
     @abstractmethod
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         """Spark's newest progress report, None before the first. Under ``tidestate`` it has what the checkpoint of
-        its batch has, as in a line of ``tidestate list --json``.
+        its batch has, as in a line of ``tidestate list --json``; and ``observedMetrics`` have the numbers of it.
         """
 
     @property
