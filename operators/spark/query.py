@@ -6,7 +6,6 @@ Batches, ticks, reprocessing and the drain all take the lock of the job's driver
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from tidestate.operators.plan.ledger import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.compat import report_of
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
 from tidestate.operators.spark.listeners import Report, listening
 from tidestate.operators.spark.scan.batch import BatchScans
@@ -176,12 +176,12 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
-        return [self._with_checkpoint(json.loads(report.json)) for report in self._spark_query.recentProgress]
+        return [self._with_checkpoint(report_of(one)) for one in self._spark_query.recentProgress]
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         report = self._spark_query.lastProgress
-        return None if report is None else self._with_checkpoint(json.loads(report.json))
+        return None if report is None else self._with_checkpoint(report_of(report))
 
     def _with_checkpoint(self, report: Report) -> Report:
         """A report of Spark's, with what the checkpoint of its batch has. May be called from any thread."""

@@ -112,6 +112,9 @@ class Heard(StreamingQueryListener):
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         self._hears("progress", event.progress)
 
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Whether there is one is a matter of time."""
+
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         self._hears("terminated", event)
 
