@@ -14,6 +14,7 @@ from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQueryListener
 
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 """The schema of the one stream, or of each of several by name."""
@@ -52,7 +53,33 @@ def several(batches: Batch | Iterable[Batch]) -> Iterable[Batch]:
     return cast(Iterable[Batch], [batches] if single else batches)
 
 
-class Standalone(ABC):
+class Measured(ABC):
+    """What has metrics: a run of a job, or an operator by hand. Another thread may ask."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> SinkWaits:
+        """How it has waited for its sinks, and what is not delivered."""
+
+    @abstractmethod
+    def prometheus(self) -> str:
+        """The metrics in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without the extra
+        ``metrics``.
+        """
+
+    @abstractmethod
+    def opentelemetry(self, provider: Any = None) -> None:
+        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
+        collects. Raises `UsageError` without the extra ``opentelemetry``.
+        """
+
+    @property
+    @abstractmethod
+    def metrics_url(self) -> str | None:
+        """Where they are served; None if they are not, or not now."""
+
+
+class Standalone(Measured):
     """A description on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
@@ -98,28 +125,6 @@ class Standalone(ABC):
         (None: wait for ever): the checkpoint is drained, and the next start, or call, delivers what is left.
         """
 
-    @property
-    @abstractmethod
-    def waits(self) -> SinkWaits:
-        """How this run has waited for its sinks, and what is not delivered; readable from another thread."""
-
-    @abstractmethod
-    def prometheus(self) -> str:
-        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
-        the extra ``metrics``.
-        """
-
-    @abstractmethod
-    def opentelemetry(self, provider: Any = None) -> None:
-        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
-        collects. Raises `UsageError` without the extra ``opentelemetry``.
-        """
-
-    @property
-    @abstractmethod
-    def metrics_url(self) -> str | None:
-        """Where this run serves its metrics; None if it does not, or not now."""
-
     @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` in a
@@ -154,6 +159,13 @@ class SparkJob(ABC):
         """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
 
     @abstractmethod
+    def listen(self, listener: StreamingQueryListener) -> Self:
+        """Call this listener of Spark with the events of this query alone. Each progress has, in addition to what
+        Spark puts there, what the checkpoint of its batch has: as one of ``observedMetrics``, ``tidestate``, and in
+        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/METRICS.md).
+        """
+
+    @abstractmethod
     def with_hook(self, hook: JobHook) -> Self:
         """Call ``hook(moment, checkpoint_id)`` before and after each manifest: for fault injection."""
 
@@ -186,7 +198,7 @@ class SparkJob(ABC):
         """
 
 
-class DurableQuery(ABC):
+class DurableQuery(Measured):
     """A running query. Its state, watermark and offsets are those of `checkpoint_id`, whatever fails."""
 
     @property
@@ -213,11 +225,6 @@ class DurableQuery(ABC):
 
     @property
     @abstractmethod
-    def waits(self) -> SinkWaits:
-        """How this run has waited for its sinks, and what is not delivered."""
-
-    @property
-    @abstractmethod
     def id(self) -> str:
         """The id of Spark's query, the same after a restart from its checkpoint."""
 
@@ -240,7 +247,7 @@ class DurableQuery(ABC):
     @abstractmethod
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         """Spark's newest progress report, None before the first. Under ``tidestate`` it has what the checkpoint of
-        its batch has, as in a line of ``tidestate list --json``.
+        its batch has, as in a line of ``tidestate list --json``; and ``observedMetrics`` have the numbers of it.
         """
 
     @property
@@ -307,20 +314,3 @@ class DurableQuery(ABC):
     @abstractmethod
     def gaps(self, operator: str | None = None) -> list[Gap]:
         """The buffers that origins wait for, and since when; empty if rows arrive without buffers."""
-
-    @abstractmethod
-    def prometheus(self) -> str:
-        """The metrics of this run in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without
-        the extra ``metrics``.
-        """
-
-    @abstractmethod
-    def opentelemetry(self, provider: Any = None) -> None:
-        """Let a ``MeterProvider`` of OpenTelemetry observe the same metrics (default: the global one), whenever it
-        collects. Raises `UsageError` without the extra ``opentelemetry``.
-        """
-
-    @property
-    @abstractmethod
-    def metrics_url(self) -> str | None:
-        """Where this run serves its metrics; None if it does not, or not now."""

@@ -7,11 +7,11 @@ are acknowledged. A call whose flush fails has taken nothing: what is in RAM is 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.embedded.unflushed import OpenPartitions, Unflushed, run_partitions, written
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.lanes import outstanding
@@ -70,8 +70,10 @@ class EmbeddedState:
     since: Unflushed = field(default_factory=Unflushed)
 
 
-class EmbeddedOperator(ABC, Generic[_P]):
-    """A plan on a checkpoint folder, in one process. Close it, or use a ``with`` block."""
+class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
+    """A plan on a checkpoint folder, in one process. Close it, or use a ``with`` block. Its metrics are those of its
+    newest checkpoint.
+    """
 
     def __init__(
         self,
@@ -199,6 +201,10 @@ class EmbeddedOperator(ABC, Generic[_P]):
     def drained(self) -> bool:
         """Whether the input has ended: no message is taken any more."""
         return self._job.head.drained
+
+    @property
+    def _measured(self) -> Driver[Any, Any]:
+        return self._driver
 
     @property
     def counters(self) -> dict[str, int]:

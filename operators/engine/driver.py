@@ -18,17 +18,19 @@ import logging
 import threading
 import time
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 
+from tidestate.operators.describe.runs import Measured
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, read_rows
-from tidestate.operators.engine.exposition import Endpoint, address_of
+from tidestate.operators.engine.exposition import Endpoint, address_of, exposition_text, instrument
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.engine.lanes import Lanes
@@ -255,8 +257,8 @@ class Driver(Generic[B, _P]):
 
     @property
     def waits(self) -> SinkWaits:
-        """How this run has waited for its sinks, and what is not delivered."""
-        return self._lanes.waits()
+        """How this run has waited for its sinks, those to which a caller delivers by hand too."""
+        return self._by_hand.waits()
 
     def families(self) -> list[Family]:
         """The metrics of this run, as they are now; from any thread."""
@@ -320,6 +322,29 @@ class Driver(Generic[B, _P]):
             results = self._engine.take(round_, batch)
         after = replace(position(round_.sequence), processing_us=round_.now_us)
         return self.commit(round_.sequence, results, kind, after, **how)
+
+
+class MeasuredByDriver(Measured):
+    """What runs by a driver has the metrics of that."""
+
+    @property
+    @abstractmethod
+    def _measured(self) -> Driver[Any, Any]:
+        """The driver. Raises `UsageError` before there is one."""
+
+    @property
+    def waits(self) -> SinkWaits:
+        return self._measured.waits
+
+    def prometheus(self) -> str:
+        return exposition_text(self._measured.families())
+
+    def opentelemetry(self, provider: Any = None) -> None:
+        instrument(self._measured.families, provider)
+
+    @property
+    def metrics_url(self) -> str | None:
+        return self._measured.metrics_url
 
 
 def _clock(round_: GraphRound, clock_us: int | None) -> Position:

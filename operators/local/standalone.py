@@ -15,13 +15,11 @@ from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, Se
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
-from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.exposition import exposition_text, instrument
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.graph import Graph, one_batch
-from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -33,7 +31,7 @@ from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
 
 
-class StandaloneRunner(Standalone):
+class StandaloneRunner(MeasuredByDriver, Standalone):
     """The `Standalone` of a description."""
 
     def __init__(
@@ -144,14 +142,8 @@ class StandaloneRunner(Standalone):
             return driver.rows(driver.head if driver.drain(timeout_s) else None)
 
     @property
-    def waits(self) -> SinkWaits:
-        return self._started("nothing has run yet").waits
-
-    def prometheus(self) -> str:
-        return exposition_text(self._started("nothing has run yet").families())
-
-    def opentelemetry(self, provider: Any = None) -> None:
-        instrument(self._started("nothing has run yet").families, provider)
+    def _measured(self) -> Driver[Batches, pa.Table]:
+        return self._started("nothing has run yet")
 
     @property
     def metrics_url(self) -> str | None:
@@ -180,7 +172,7 @@ class StandaloneRunner(Standalone):
 
     @property
     def head(self) -> Manifest:
-        return self._started("nothing has run yet").head
+        return self._measured.head
 
     def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:
         if self._driver is None:

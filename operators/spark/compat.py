@@ -1,4 +1,5 @@
-"""What not every Spark from 3.5 on has: `repartitionById` is of 4.1, DataFrames of Arrow tables are of 4.0.
+"""What not every Spark from 3.5 on has: `repartitionById` is of 4.1; DataFrames of Arrow tables, and progress reports
+that are objects, are of 4.0.
 
 Before 4.2 times of Arrow schemas are in UTC, and there is no parameter for their zone.
 """
@@ -6,6 +7,7 @@ Before 4.2 times of Arrow schemas are in UTC, and there is no parameter for thei
 from __future__ import annotations
 
 import inspect
+import json
 from functools import cache
 from typing import Any
 
@@ -38,6 +40,12 @@ def frame_of(session: SparkSession, rows: pa.Table) -> DataFrame:
     if SPARK_4:
         return session.createDataFrame(rows)
     return session.createDataFrame([tuple(row.values()) for row in rows.to_pylist()], from_arrow_schema(rows.schema))
+
+
+def report_of(progress: Any) -> dict[str, Any]:
+    """A progress report of a query as in its JSON, which before 4.0 it is."""
+    report: dict[str, Any] = json.loads(progress.json) if SPARK_4 else progress
+    return report
 
 
 def dataset_of(session: SparkSession, plan: Any) -> DataFrame:

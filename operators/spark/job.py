@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
@@ -40,6 +41,13 @@ class JobOnSpark(StreamJob, SparkJob):
 
     def schedule(self, **trigger: Any) -> Self:
         return replace(self, trigger=trigger)
+
+    def listen(self, listener: StreamingQueryListener) -> Self:
+        if not isinstance(listener, StreamingQueryListener):
+            raise UsageError(
+                "a listener is a StreamingQueryListener of PySpark", code="listener", found=type(listener).__name__
+            )
+        return replace(self, listeners=(*self.listeners, listener))
 
     def with_hook(self, hook: JobHook) -> Self:
         return replace(self, hook=hook)
@@ -82,7 +90,7 @@ class JobOnSpark(StreamJob, SparkJob):
             retain=self.retain,
             metrics=self.metrics,
         )
-        query.begin(stream, self.trigger)
+        query.begin(stream, self.trigger, self.listeners)
         return query
 
 

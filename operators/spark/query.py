@@ -6,41 +6,49 @@ Batches, ticks, reprocessing and the drain all take the lock of the job's driver
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
-from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.exposition import exposition_text, instrument
+from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.ledger import PUT_BACK
-from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
+from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.spark.compat import report_of
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
+from tidestate.operators.spark.listeners import Report, listening
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
-from tidestate.operators.spark.visibility import SparkGauges, described, free_query_name, gauge_values, note_in_ui
+from tidestate.operators.spark.visibility import (
+    SparkGauges,
+    described,
+    free_query_name,
+    gauge_values,
+    note_in_ui,
+    observed_values,
+)
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.log.summary import SummaryRow, brief, time_text
+from tidestate.recovery.log.summary import brief, time_text
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
+from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
 
 RECENT_BATCHES = 100
@@ -53,7 +61,7 @@ class StoppingError(TidestateError):
     """Raised inside Spark's query to end it between two batches; never seen by users."""
 
 
-class QueryOnSpark(DurableQuery):
+class QueryOnSpark(MeasuredByDriver, DurableQuery):
     """The `DurableQuery` of a job on Spark."""
 
     def __init__(
@@ -83,7 +91,7 @@ class QueryOnSpark(DurableQuery):
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
         self._gauges = SparkGauges(session, job.plan.name)
-        self._batches: OrderedDict[int, SummaryRow] = OrderedDict()
+        self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
@@ -95,7 +103,9 @@ class QueryOnSpark(DurableQuery):
         root = self._job.checkpoint.objects.root
         return f"DurableQuery({self._job.plan.name!r}, checkpoint={root!r}, checkpoint_id={self.checkpoint_id})"
 
-    def begin(self, stream: DataFrame, trigger: dict[str, Any] | None) -> None:
+    def begin(
+        self, stream: DataFrame, trigger: dict[str, Any] | None, listeners: Sequence[StreamingQueryListener] = ()
+    ) -> None:
         """Deliver what the last run has left undelivered, then start. Raises `UsageError` for a drained checkpoint.
 
         Blocks while the sink refuses.
@@ -106,12 +116,13 @@ class QueryOnSpark(DurableQuery):
                 self._driver.deliver()
                 self._job.check_open()
             objects = self._job.checkpoint.objects
-            writer = stream.writeStream.foreachBatch(self._on_batch)
-            writer = writer.queryName(free_query_name(self._session, self._job.plan.name, objects.root))
+            name = free_query_name(self._session, self._job.plan.name, objects.root)
+            writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
-            self._query = writer.start()
+            with listening(self._session, listeners, name, self._with_checkpoint):
+                self._query = writer.start()
         except BaseException:
             self._driver.end()
             raise
@@ -143,8 +154,8 @@ class QueryOnSpark(DurableQuery):
         return self._driver.offers.waiting_since_us
 
     @property
-    def waits(self) -> SinkWaits:
-        return self._driver.waits
+    def _measured(self) -> Driver[SparkBatch, DataFrame]:
+        return self._driver
 
     @property
     def id(self) -> str:
@@ -165,17 +176,20 @@ class QueryOnSpark(DurableQuery):
 
     @property
     def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
-        return [self._with_checkpoint(json.loads(report.json)) for report in self._spark_query.recentProgress]
+        return [self._with_checkpoint(report_of(one)) for one in self._spark_query.recentProgress]
 
     @property
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         report = self._spark_query.lastProgress
-        return None if report is None else self._with_checkpoint(json.loads(report.json))
+        return None if report is None else self._with_checkpoint(report_of(report))
 
-    def _with_checkpoint(self, report: dict[str, Any]) -> dict[str, Any]:
-        """A report of Spark's, with what the checkpoint of its batch has."""
+    def _with_checkpoint(self, report: Report) -> Report:
+        """A report of Spark's, with what the checkpoint of its batch has. May be called from any thread."""
         made = self._batches.get(report["batchId"])
-        return report if made is None else {**report, "tidestate": made}
+        if made is None:
+            return report
+        observed = report.get("observedMetrics", {}) | made["observedMetrics"]
+        return {**report, **made, "observedMetrics": observed}
 
     def exception(self) -> Exception | None:
         if self._failure is not None or self._query is None:
@@ -285,7 +299,10 @@ class QueryOnSpark(DurableQuery):
             made = self._driver.batch(taken, planned.timestamp_ms * 1000, after)
         self._scan = made.scan
         self._gauges.set(gauge_values(made))
-        self._batches[batch_id] = brief(made, self._driver.finished)
+        self._batches[batch_id] = {
+            "observedMetrics": {NAME: observed_values(made)},
+            NAME: brief(made, self._driver.finished),
+        }
         if len(self._batches) > RECENT_BATCHES:
             self._batches.popitem(last=False)
         self._read.add(position)
@@ -313,16 +330,6 @@ class QueryOnSpark(DurableQuery):
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
         return self._progress_of(operator).gaps
-
-    def prometheus(self) -> str:
-        return exposition_text(self._driver.families())
-
-    def opentelemetry(self, provider: Any = None) -> None:
-        instrument(self._driver.families, provider)
-
-    @property
-    def metrics_url(self) -> str | None:
-        return self._driver.metrics_url
 
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming import StreamingQueryListener
 
 from tidestate.operators.describe.runnable import Runnable, root_text
 from tidestate.operators.describe.runs import JobHook
@@ -42,6 +43,7 @@ class StreamJob:
     in_driver: bool = True
     retain: CheckpointRetention | None = None
     metrics: int | str | None = None
+    listeners: tuple[StreamingQueryListener, ...] = ()
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"

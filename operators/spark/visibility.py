@@ -1,4 +1,5 @@
-"""What Spark itself has of a job: descriptions of its Spark jobs, and gauges in Spark's own metrics system.
+"""What Spark itself has of a job: descriptions of its Spark jobs, gauges in Spark's own metrics system, and what
+listeners of the job get as observed metrics.
 
 `DataFrame.observe` would not do: its figures are in the progress of a query only where Spark's own plan reads the
 batch, which tasks of ours or the driver read too; and late events, the watermark and the size of the state are known
@@ -49,17 +50,25 @@ def free_query_name(session: SparkSession, name: str, root: str) -> str:
 
 def gauge_values(manifest: Manifest) -> dict[str, int]:
     """What the gauges of a job have after a checkpoint; no watermark before the first and after the end."""
-    size, totals = state_size(manifest), manifest.totals
-    late = sum(count for name, count in totals.items() if name.rpartition(".")[2] in ("mildly_late", "very_late"))
-    found = {
+    return {name: value for name, value in _values(manifest, manifest.totals).items() if value is not None}
+
+
+def observed_values(manifest: Manifest) -> dict[str, int | None]:
+    """The same of a batch, as Spark has metrics that it observed: the events of this batch, not of all."""
+    return _values(manifest, manifest.counters)
+
+
+def _values(manifest: Manifest, counters: dict[str, int]) -> dict[str, int | None]:
+    size, mark = state_size(manifest), manifest.watermark_us
+    late = sum(count for name, count in counters.items() if name.rpartition(".")[2] in ("mildly_late", "very_late"))
+    return {
         "checkpoint": manifest.id,
-        "events": events_of(manifest, totals),
+        "events": events_of(manifest, counters),
         "late": late,
+        "watermark_ms": None if mark is None or mark == END_US else mark // 1000,
         "state_rows": size.rows,
         "state_bytes": size.bytes,
     }
-    mark = manifest.watermark_us
-    return found if mark in (None, END_US) else {**found, "watermark_ms": (mark or 0) // 1000}
 
 
 class SparkGauges:

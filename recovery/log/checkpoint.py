@@ -157,6 +157,13 @@ class Checkpoint:
             with contextlib.suppress(NotFoundError):
                 return self.load(checkpoint_id)
         found = self.listing()
+        if checkpoint_id < self.marker.first:
+            raise NotFoundError(
+                "nothing existed yet: this root begins with a later checkpoint",
+                code="no-such-checkpoint",
+                id=checkpoint_id,
+                first=self.marker.first,
+            )
         if checkpoint_id <= found.boundary.id:
             raise self.collected(checkpoint_id)
         if found.missing_within(checkpoint_id, checkpoint_id):

@@ -26,7 +26,7 @@ def head_at(checkpoint: Checkpoint, moment: CheckpointAt) -> Head:
 def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
     """The id of the checkpoint of ``moment``; of a time among those that count now.
 
-    Raises `UsageError` for anything else, and `NotFoundError` if all checkpoints were created later.
+    Raises `UsageError` for anything else, and `NotFoundError` if there was none yet, or those of then were collected.
     """
     if isinstance(moment, int):
         return moment
@@ -41,9 +41,19 @@ def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
             found=str(moment)[:100],
         ) from None
     until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
-    for one in counting(checkpoint):
-        if isinstance(one, Manifest) and one.created_us <= until:
-            return one.id
+    oldest: Manifest | int | None = None
+    for oldest in counting(checkpoint):
+        if isinstance(oldest, Manifest) and oldest.created_us <= until:
+            return oldest.id
+    marker = checkpoint.marker
+    if oldest is None and not checkpoint.boundary().id:
+        raise checkpoint.not_begun()
+    if until < marker.created_us or (isinstance(oldest, Manifest) and oldest.id == marker.first):
+        raise NotFoundError(
+            "nothing existed at that time yet: the first checkpoint of this root was created later",
+            code="no-such-checkpoint",
+            time=str(moment),
+        )
     raise NotFoundError("all remaining checkpoints were created later", code="collected", time=str(moment))
 
 

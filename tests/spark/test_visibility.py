@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import DurableQuery
-from tidestate.operators.spark import visibility
+from tidestate.operators.spark import in_driver, visibility
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import brief, events_of, state_size
+from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
@@ -87,6 +92,105 @@ def test_names_jobs_reports_and_gauges(spark: SparkSession, tmp_path: Path) -> N
     again = started(spark, tmp_path / "input", root)
     assert (again.id, again.name) == (query.id, "job")
     again.stop()
+
+
+class Heard(StreamingQueryListener):
+    """Keeps what it hears; with ``then``, raises it each time."""
+
+    def __init__(self, then: Exception | None = None) -> None:
+        self.events: list[tuple[str, Any]] = []
+        self._then = then
+
+    def _hears(self, what: str, event: Any) -> None:
+        self.events.append((what, event))
+        if self._then is not None:
+            raise self._then
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        self._hears("started", event)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self._hears("progress", event.progress)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        """Whether there is one is a matter of time."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self._hears("terminated", event)
+
+    def of(self, what: str) -> list[Any]:
+        return [event for name, event in self.events if name == what]
+
+
+def until(found: Callable[[], object]) -> None:
+    """Wait until it is so: Spark calls listeners from a thread of its own."""
+    end = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+HOW: dict[str, dict[str, bool]] = {
+    "by Spark": {"direct_scan": False},
+    "by tasks": {"in_driver": False},
+    "in the driver": {},
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_listener_hears_what_checkpoints_have(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits())
+    for number, table in enumerate(TABLES):
+        write(tmp_path / "input", number, table)
+    there = spark.streams._jsqm.listListeners()
+    heard, failing = Heard(), Heard(ZeroDivisionError("of a listener"))
+    source = stream(spark, tmp_path / "input")
+    described = job().on_spark(source, checkpoint=tmp_path / "root", partitions=2, **HOW[how])
+    query = described.listen(failing).listen(heard).start()
+    query.processAllAvailable()
+    other = started(spark, tmp_path / "input", tmp_path / "other")  # of which they hear nothing
+    until(lambda: len([one for one in heard.of("progress") if "tidestate" in one.observedMetrics]) == len(TABLES))
+    assert query.exception() is None
+    assert query.isActive
+    assert query.scan is not None
+    assert (query.scan.direct, query.scan.in_driver) == (how != "by Spark", how == "in the driver")
+
+    history = [one for one in Checkpoint.open(tmp_path / "root").history() if one.kind == "batch"]
+    reports = [one for one in heard.of("progress") if "tidestate" in one.observedMetrics]
+    for report, made in zip(reports, history, strict=True):
+        size = state_size(made)
+        assert report.observedMetrics["tidestate"].asDict() == {
+            "checkpoint": made.id,
+            "events": 60,
+            "late": sum(made.counters.get(name, 0) for name in ("mildly_late", "very_late")),
+            "watermark_ms": (made.watermark_us or 0) // 1000,
+            "state_rows": size.rows,
+            "state_bytes": size.bytes,
+        }
+    assert sum(one.observedMetrics["tidestate"].late for one in reports) > 0
+    known = query.recentProgress
+    assert [json.loads(one.json) for one in reports] == [one for one in known if "tidestate" in one]
+
+    query.stop()
+    other.stop()
+    until(lambda: heard.of("terminated") and failing.of("terminated"))
+    assert [event.name for event in heard.of("started")] == ["job"]
+    assert {str(one.runId) for _, one in heard.events} == {str(heard.of("started")[0].runId)}
+    assert [what for what, _ in failing.events] == [what for what, _ in heard.events]
+    until(lambda: len(spark.streams._jsqm.listListeners()) == len(there))
+
+
+def test_a_job_that_does_not_start_leaves_no_listener(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, TABLES[0])
+    there = spark.streams._jsqm.listListeners()
+    described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root")
+    with pytest.raises(UsageError, match="listener"):
+        described.listen(object())  # type: ignore[arg-type]
+    with pytest.raises(Exception, match=r"(?i)continuous"):  # of `start`: a batch is needed
+        described.listen(Heard()).schedule(continuous="1 second").start()
+    assert len(spark.streams._jsqm.listListeners()) == len(there)
 
 
 def test_an_error_is_ours_wherever_it_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:

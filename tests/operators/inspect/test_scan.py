@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -259,6 +260,28 @@ def test_a_time_chooses_a_checkpoint(tmp_path: Path) -> None:
     assert len(rows(scan_changes(tmp_path, made[4], made[6]))) == 3
 
 
+def test_before_the_first_checkpoint_there_was_nothing_and_later_ones_may_be_collected(tmp_path: Path) -> None:
+    empty = Checkpoint.open_or_create(tmp_path / "empty")
+    with pytest.raises(NotFoundError, match=r"start the job \[no-such-checkpoint\]"):
+        scan_panes(empty, "2999-01-01")
+    run(tmp_path / "root")
+    times = {row[AT]: row["created"] for row in rows(scan_checkpoints(tmp_path / "root"))}
+    early = [0, times[1] - timedelta(microseconds=1), "1999-01-01"]
+    for moment in early:
+        with pytest.raises(NotFoundError, match=r"nothing existed.* yet.*no-such-checkpoint"):
+            scan_panes(tmp_path / "root", moment)
+    fork(tmp_path / "root", tmp_path / "fork", 4)
+    with pytest.raises(NotFoundError, match=r"nothing existed yet.*first=4"):
+        scan_panes(tmp_path / "fork", 3)
+    collect(Checkpoint.open(tmp_path / "root"), CheckpointRetention(keep=1, grace_us=0))
+    for moment in (1, 3, times[1], times[3]):
+        with pytest.raises(NotFoundError, match="collected"):
+            scan_panes(tmp_path / "root", moment)
+    for moment in (0, "1999-01-01"):
+        with pytest.raises(NotFoundError, match=r"nothing existed.* yet.*no-such-checkpoint"):
+            scan_panes(tmp_path / "root", moment)
+
+
 def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
     run(tmp_path, stream=STREAM[:3])
     evolved = example("retracting").aggregate(twice=sum_("v"))
@@ -312,7 +335,9 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (lambda root: scan_panes(root, "yesterday"), "rewind-to"),
     (lambda root: scan_changes(root, 99), "no-such-checkpoint"),
     (lambda root: scan_changes(root, 1, kind="other"), "read-kind"),  # type: ignore[arg-type]
-    (lambda root: scan_panes(root, "1999-01-01"), "collected"),
+    (lambda root: scan_panes(root, "1999-01-01"), "no-such-checkpoint"),
+    (lambda root: scan_panes(root, 0), "no-such-checkpoint"),
+    (lambda root: scan_panes(root, -1), "no-such-checkpoint"),
 ]
 
 
