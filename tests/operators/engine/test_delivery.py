@@ -138,6 +138,17 @@ def test_a_crash_between_manifest_and_sink_loses_no_pane(tmp_path: Path, moment:
     assert sink.ids == sorted(sink.ids)
 
 
+def test_what_a_sink_is_given_has_been_published(tmp_path: Path) -> None:
+    newest: list[tuple[int, int]] = []
+
+    def sink(_panes: pa.Table, one: DeliveryId) -> None:
+        newest.append((one.checkpoint, Checkpoint.open(tmp_path).ids()[-1]))
+
+    job(tmp_path, sink).run(STREAM, drain=True)
+    assert len(newest) > 2
+    assert [given for given, _ in newest] == [published for _, published in newest]
+
+
 def test_the_panes_of_a_call_are_returned_whether_there_is_a_sink_or_not(tmp_path: Path) -> None:
     sink = Sink()
     with_sink = job(tmp_path / "a", sink).run(STREAM, drain=True)
@@ -200,6 +211,7 @@ def test_who_waited_for_a_sink_delivers_nothing_that_was_abandoned_meanwhile(tmp
     offered: list[DeliveryId] = []
 
     def refuse(_panes: pa.Table, delivery_id: DeliveryId) -> bool:
+        assert not offered
         offered.append(delivery_id)
         rewind(Checkpoint.open(tmp_path), 2, force=True)
         return False

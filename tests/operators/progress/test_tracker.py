@@ -111,6 +111,26 @@ def test_nebula_the_global_watermark_is_the_minimum_of_all_local_watermarks() ->
 # OURS: idle sources
 
 
+def test_ours_a_source_that_is_declared_later_takes_nothing_back() -> None:
+    tracker = told(begin(sources("A")), sources("A"), {"A": 100})
+    settings = sources("A", "B")
+    joined = msgspec.structs.replace(tracker, sources=begin(settings).sources | tracker.sources)
+    for marks, expected in (({"A": 200}, 100), ({"B": 50}, 100), ({"B": 150}, 150)):
+        joined = told(joined, settings, marks)
+        assert joined.watermark_us == expected
+
+
+def test_ours_a_quiet_source_goes_on_with_the_clock_by_as_much_as_it_is_quiet() -> None:
+    settings = sources("A")
+    tracker, marks = asked(settings, begin(settings), 0, A=SourceReport(100, rows=1)), []
+    for now in (10, 15, 17, 40):
+        tracker = observe(settings, tracker, {"A": SourceReport()}, now, quiet_us=10)
+        marks.append(tracker.watermark_us)
+    assert marks == [100, 105, 107, 130]
+    tracker = observe(settings, tracker, {"A": SourceReport(rows=1)}, 50, quiet_us=10)
+    assert tracker.watermark_us == 130
+
+
 def test_ours_a_source_idle_longer_than_its_timeout_leaves_the_minimum() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
     tracker = told(begin(settings), settings, {"A": 100, "B": 50})

@@ -57,6 +57,15 @@ def test_columns_aliases_and_filters_are_traced_to_the_files() -> None:
     assert branch.filters == (Condition(">", column=FileColumn("v", "bigint"), values=(5,)),)
 
 
+@pytest.mark.parametrize(("kind", "mirrored"), [("<", ">"), ("<=", ">="), (">", "<"), (">=", "<="), ("=", "=")])
+def test_a_literal_on_the_left_turns_the_comparison_around(kind: str, mirrored: str) -> None:
+    five = Expression("literal", type="bigint", value=5)
+    for inside, expected in (((V, five), kind), ((five, V), mirrored)):
+        found = decide(compared(kind, *inside), SETTINGS)
+        assert isinstance(found, DirectScan)
+        assert found.branches[0].filters == (Condition(expected, column=FileColumn("v", "bigint"), values=(5,)),)
+
+
 def test_a_union_has_a_branch_for_each_source() -> None:
     text = named(Expression("literal", type="string", value="left"), "side", 20)
     missing = named(Expression("cast", type="bigint", inside=(Expression("literal", type="void"),)), "w", 21)

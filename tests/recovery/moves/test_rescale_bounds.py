@@ -75,6 +75,18 @@ def fold_later(objects: Objects, state: PartitionState, number: int, partitions:
     return state
 
 
+def test_of_two_bounds_the_lower_one_holds_for_all_rows(tmp_path: Path) -> None:
+    """The rows of the partition that had forgotten more keep its bound, as theirs."""
+    objects = Objects(tmp_path)
+    first, second = keys_of(0, 2), keys_of(1, 2)
+    rows = [{"ids": put(keys, [40, 50, 60]), "ends": merge(keys, [40, 50, 60])} for keys in (first, second)]
+    expired = [{"ids": TableChanges(expire=bound), "ends": TableChanges(expire=bound)} for bound in (50, 30)]
+    (whole,) = divide_partitions((SPEC, BY_KEY), written(objects, 2, [*rows, *expired]), 1, 10)
+    found = read(objects, Parquet(), str(tmp_path), whole)
+    left = sorted([(first[2], 60), *zip(second, [40, 50, 60], strict=True)])
+    assert {name: sorted(got) for name, got in found.items()} == {"ids": left, "ends": left}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "store"),

@@ -234,6 +234,17 @@ def test_on_s3(s3_root: str) -> None:
     assert plan_collection(checkpoint, CheckpointRetention(keep=99, grace_us=0)).result.files == ()
 
 
+def test_a_file_of_an_attempt_that_lost_stays_for_the_grace(root: Path) -> None:
+    """Who wrote it may still be there, though its checkpoint was published by another one."""
+    checkpoint = Checkpoint.open(root)
+    newest = checkpoint.ids()[-1]
+    path, made = f"data/windows/0/{newest}-{'a' * 32}.changelog.arrow", checkpoint.read(newest).manifest.created_us
+    checkpoint.objects.put(path, b"half")
+    for grace_us, at_us, expected in ((1000, made + 999, ()), (1000, made + 1000, (path,)), (0, made, (path,))):
+        everything = CheckpointRetention(keep=99, grace_us=grace_us)
+        assert plan_collection(checkpoint, everything, at_us).result.files == expected
+
+
 def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
     fork(root, tmp_path / "second", 5)
     run(tmp_path / "second", 6)

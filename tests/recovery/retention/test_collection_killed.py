@@ -83,6 +83,24 @@ def test_who_comes_second_sees_the_other(root: Path) -> None:
     assert {(True,), (False,)} <= outcomes
 
 
+def test_a_pin_that_a_collection_overtakes_keeps_its_checkpoint_or_says_so(root: Path) -> None:
+    """The same the other way round: a whole collection at any moment of a pin."""
+    outcomes = set()
+    for moment in range(1, 16):
+        copy = _copy(root, root.parent / f"pinned-{moment}")
+        before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
+        overtaken = Interrupted(copy, moment, lambda copy=copy: collect(Checkpoint.open(copy), NOW))
+        try:
+            pin(dataclasses.replace(Checkpoint.open(copy), objects=overtaken), 4, "mine")
+        except NotFoundError:
+            outcomes.add(False)
+        else:
+            outcomes.add(True)
+            assert state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest) == before
+        whole(copy)
+    assert outcomes == {True, False}
+
+
 def test_a_reset_meanwhile_keeps_what_it_goes_back_to(root: Path) -> None:
     """At any moment of a collection: it is refused, or all that it names stays."""
     outcomes = set()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from cachetools import LRUCache
@@ -36,9 +37,9 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sortedfile, "BLOCK_BYTES", 4000)
 
 
-def filled(objects: Objects) -> tuple[Objects, PartitionState, FileRef]:
-    """One snapshot."""
-    rows = pa.table({"k": range(ROWS), "v": range(ROWS)}, schema=SPEC.schema)
+def filled(objects: Objects, values: Sequence[int] = range(ROWS)) -> tuple[Objects, PartitionState, FileRef]:
+    """One snapshot, of these values under the keys from 0 on."""
+    rows = pa.table({"k": range(len(values)), "v": values}, schema=SPEC.schema)
     put = {"rows": TableChanges(put=rows)}
     state = advance(objects, [SPEC], PartitionState(), put, 1, Parquet(snapshot_bytes=1))
     state = advance(objects, [SPEC], state, {"rows": TableChanges()}, 2, Parquet(snapshot_bytes=1))
@@ -144,6 +145,24 @@ def test_damage_to_a_block_is_seen_though_the_footer_is_kept(table: tuple[Object
     objects.delete(ref.path)
     objects.put(ref.path, whole)
     assert value_of(objects, state) == ONE_KEY
+
+
+def test_no_wrong_bit_of_a_block_gives_another_row(tmp_path: Path) -> None:
+    """Compression notices some of them only: of values that cannot be made smaller it changes the rows."""
+    rng = np.random.default_rng(7)
+    values = rng.integers(-(2**62), 2**62, 400)
+    objects, state, ref = filled(Objects(tmp_path), values)
+    path, few = tmp_path / ref.path, key_range((0,), (200,))
+    whole, noticed = path.read_bytes(), 0
+    for place in range(4, 1600, 8):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :])
+        try:
+            rows = list(ParquetStore([SPEC], objects, state)["rows"].scan(few))
+        except CorruptionError:
+            noticed += 1
+        else:
+            assert pa.concat_tables(rows)["v"].to_pylist() == values[:200].tolist()
+    assert noticed > 150
 
 
 def test_a_file_that_goes_missing_is_named(table: tuple[Objects, PartitionState, FileRef]) -> None:

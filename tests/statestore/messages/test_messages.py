@@ -167,6 +167,13 @@ def test_the_newest_are_kept_and_those_as_old_as_the_oldest_of_them() -> None:
     assert store.add([simple(5, 1), simple(6, 4)]) == [OUT_OF_RETENTION, OUT_OF_RETENTION]
 
 
+@pytest.mark.parametrize("limits", [Retention(count=4), Retention(time=4)], ids=["count", "time"])
+def test_a_limit_that_is_just_reached_forgets_nothing_of_it(limits: Retention) -> None:
+    store = Store(tables_of("ts_offset", limits))
+    store.add([simple(1, 5), simple(2, 5), simple(3, 5), simple(4, 9), simple(5, 4)])
+    assert [m["offset"] for m in store.everything()] == [1, 2, 3, 4]
+
+
 def test_a_forgotten_message_is_not_stored_again_and_a_bound_never_goes_back() -> None:
     tables = tables_of("eq_ts_offset")
     store = Store(tables)

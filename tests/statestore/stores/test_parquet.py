@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,31 @@ def test_what_expired_is_dropped_by_file(tmp_path: Path) -> None:
     assert (state.lineage, state.sequence) == (state.files[0].segment, 30)
 
 
+def test_a_change_is_seen_after_a_scan_that_kept_what_it_folded() -> None:
+    store = ParquetStore([NUMBERS])
+    for sequence in (1, 2, 3):
+        store.apply({"numbers": TableChanges(merge=numbers(0, 9))}, Applied(sequence, str(sequence)))
+        assert store["numbers"].settled is None
+        (rows,) = store["numbers"].scan()
+        assert store["numbers"].settled is not None
+        assert rows["v"].to_pylist() == [sequence * value for value in range(9)]
+
+
+def test_a_range_has_the_rows_at_the_edges_of_its_files(tmp_path: Path) -> None:
+    """Files that cannot have rows of it are not read: those at its very ends can."""
+    spec = TableSpec("w", (Column("end", "int64"), Column("k", "string")), (Column("n", "int64"),), "end")
+    objects, state, ends = Objects(tmp_path), PartitionState(), (10, 20, 30)
+    for end in ends:
+        rows = pa.table({"end": [end], "k": ["a"], "n": [end]})
+        state = advance(objects, [spec], state, {"w": TableChanges(put=rows)}, end)
+    assert len(state.files) == len(ends)
+    for low, high in product((9, 10, 11, 20, 30, 31), (10, 20, 21, 30, 31)):
+        for lower, upper in (((low,), (high,)), ((low, "a"), (high, "a"))):
+            table = ParquetStore([spec], objects, state)["w"]  # one that has read nothing
+            found = [end for rows in table.scan(key_range(lower, upper)) for end in rows["end"].to_pylist()]
+            assert found == [end for end in ends if low <= end < high], (lower, upper)
+
+
 @pytest.mark.slow
 def test_state_twenty_times_the_budget_fits_into_the_budget_and_a_constant() -> None:
     """The constant: what Arrow and Parquet in use take, and the batches that are put in.
@@ -109,6 +135,7 @@ def test_state_twenty_times_the_budget_fits_into_the_budget_and_a_constant() -> 
 
 LARGE = """
 import json, sys, tempfile
+from itertools import product
 from pathlib import Path
 from tools.bench.stores import large
 with tempfile.TemporaryDirectory() as folder:

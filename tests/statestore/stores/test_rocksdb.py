@@ -105,6 +105,16 @@ def test_the_sweep_deletes_a_bounded_part_at_a_time(folder: Path, monkeypatch: p
         assert physical(store, 2) == 0
 
 
+def test_no_read_finds_what_is_still_to_be_swept(folder: Path) -> None:
+    with opened(folder) as store:
+        store.apply({"value": TableChanges(put=value_rows({b"gone": 0, b"here": 1}))}, Applied(1, "a"))
+        store.expire("value", 0)
+        assert physical(store, 2) == 2
+        assert [row["k"] for row in rows_of(store, "value")] == [b"here"]
+        asked = pa.table({"k": pa.array([b"gone", b"here"], pa.binary())})
+        assert store["value"].lookup(asked).found.to_pylist() == [False, True]
+
+
 def test_the_sweep_remembers_its_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rocks_table, "SCAN_ROWS", 10)
     rows = pa.table({"k": [f"{i:02}" for i in range(30)], "t": [1] * 30, "n": [1] * 30}, schema=SECOND.schema)

@@ -193,6 +193,21 @@ def test_a_cache_that_fell_behind_applies_nothing_twice(tmp_path: Path, number: 
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
+def test_a_cache_that_followed_another_line_is_rebuilt(tmp_path: Path, number: int) -> None:
+    """After a rewind what comes next follows an older checkpoint, and the cache has what was abandoned."""
+    objects, config = Objects(tmp_path / "root"), configs(tmp_path / "cache")[number]
+    one = {"named": TableChanges(merge=table(NAMED, [("k", True, 1)]))}
+    base = advance(objects, SPECS, PartitionState(), one, 1)
+    abandoned = advance(objects, SPECS, base, one, 2)
+    with open_store(config, objects, "job", SPECS, abandoned) as store:
+        assert as_tuples(rows_of(store, "named")) == [("k", True, 2)]
+    after = advance(objects, SPECS, base, {"main": TableChanges(put=table(MAIN, [A]))}, 4)
+    with open_store(config, objects, "job", SPECS, after) as store:
+        assert as_tuples(rows_of(store, "named")) == [("k", True, 1)]
+        assert as_tuples(rows_of(store, "main")) == [A]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
 def test_a_cache_hears_of_an_expiry_that_wrote_no_file(tmp_path: Path, number: int) -> None:
     objects, config = Objects(tmp_path / "root"), configs(tmp_path / "cache")[number]
     base = advance(objects, SPECS, PartitionState(), {"main": TableChanges(put=table(MAIN, [A, B]))}, 1)

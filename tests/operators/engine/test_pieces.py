@@ -1,0 +1,61 @@
+"""Pieces of input: a task takes them by their numbers, whichever comes first, and what is counted once comes once."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pyarrow as pa
+
+from tidestate.operators import deduplicated
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces, spans
+from tidestate.operators.plan.classify import Intake, classify
+from tidestate.operators.plan.plan import Plan
+from tidestate.statestore.spec.tables import TIME
+
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("place", pa.int64())])
+PARTITIONS, TASKS = 4, 2
+
+
+def plan() -> Plan:
+    return bind_graph(deduplicated(event_time="t", on="k", within="1 minute"), SCHEMA).output
+
+
+def batch(number: int) -> pa.Table:
+    """Rows of ten keys, and one without a time."""
+    places = [10 * number + place for place in range(11)]
+    times = pa.array([*range(10), None], pa.int64()).cast(TIME)
+    return pa.table({"t": times, "k": [f"k{place % 10}" for place in places], "place": places}, schema=SCHEMA)
+
+
+def by_task(of: Plan) -> list[list[Piece]]:
+    """The pieces of three batches, by task."""
+    made = [
+        pieces(classify(of, batch(number), Intake(None), PARTITIONS), number, spans(PARTITIONS, TASKS))
+        for number in range(3)
+    ]
+    return [[of_batch[task] for of_batch in made] for task in range(TASKS)]
+
+
+def test_rows_are_in_the_order_of_the_input_whichever_piece_comes_first() -> None:
+    of = plan()
+    for arrived in by_task(of):
+        expected = arriving_rows(of, (), arrived).partials
+        assert any(rows["place"].to_pylist()[0] < 10 and rows.num_rows > 2 for rows in expected.values())
+        for rows in expected.values():
+            numbers = [place // 10 for place in rows["place"].to_pylist()]
+            assert numbers == sorted(numbers)
+        for other in permutations(arrived):
+            assert arriving_rows(of, (), other).partials == expected
+
+
+def test_ledger_rows_and_counters_reach_one_task() -> None:
+    of = plan()
+    arrived = [arriving_rows(of, (), own) for own in by_task(of)]
+    rejected = [row for one in arrived if one.rejected is not None for row in one.rejected["place"].to_pylist()]
+    assert sorted(rejected) == [10, 20, 30]
+    assert sum(one.counters.get("events", 0) for one in arrived) == 33
+    assert [one.inputs for one in arrived] == [3, 3]
+    assert sorted(
+        p for one in arrived for rows in one.partials.values() for p in rows["place"].to_pylist()
+    ) == sorted(10 * number + place for number in range(3) for place in range(10))
