@@ -22,6 +22,7 @@ from tests.children.commanded_job import Told, deliver, obey, say
 from tests.helpers.spark_inputs import SCHEMA, job
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.describe.runs import SparkJob
+from tidestate.operators.spark import sent_states
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
 PARTITIONS = 4
@@ -33,6 +34,7 @@ class ToldOnCluster(Told):
         return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source or self.source)
 
     def job(self, root: str, store: str = "parquet", source: str = "", *, direct: bool = True) -> SparkJob:
+        sent_states.INLINE_BYTES = 0  # entries travel as broadcasts, which a new executor has to fetch
         made: SparkJob = job().on_spark(
             self.stream(source),
             checkpoint=root,
