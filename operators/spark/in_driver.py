@@ -85,7 +85,7 @@ def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | No
         return run()
     except (NeedsJvmError, _TooLargeError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a function of the user's that exits would end Spark's callback
         log.warning("a small batch failed in the driver, so tasks process it: %s", error)
         return None
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -67,7 +68,7 @@ def check_workers(session: SparkSession) -> None:
         return
     try:
         found = worker_facts(session)
-    except PySparkException as error:
+    except (PySparkException, Py4JError) as error:
         raise UsageError(
             "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow",
             code="worker-python",
@@ -103,8 +104,12 @@ def _same_python(command: str) -> bool:
     return os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable)
 
 
+_NO_PROGRAM = "Cannot run program"
+
+
 def _last_line(text: str) -> str:
-    """Of the Python error in a long text of Java, its last line; else the first line."""
+    """Of a long text of Java: the program that is not there, else the last line of a Python error, else the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line.partition(":")[0] and not line.startswith("at ")]
-    return (errors or lines or [""])[-1 if errors else 0]
+    absent = [line[line.index(_NO_PROGRAM) :] for line in lines if _NO_PROGRAM in line]
+    return absent[0] if absent else (errors or lines or [""])[-1 if errors else 0]

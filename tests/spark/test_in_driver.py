@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 from dataclasses import replace
@@ -162,3 +163,22 @@ def test_threads_call_no_function_of_the_users(
     assert places(tmp_path / "root") == [True]
     assert threads
     assert not any(name.startswith("tidestate-tasks") for name in threads)
+
+
+def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = os.getpid()
+
+    def ones(rows: pa.Table) -> pa.Array:
+        if os.getpid() == driver:
+            raise SystemExit(7)
+        return pa.array([1] * (max(rows["group"].to_pylist()) + 1))
+
+    write(tmp_path / "input", 0, sample(1, 400)[0])
+    write(tmp_path / "input", 1, sample(2, 400)[1])
+    described = windowed(event_time="t", key="k").window(tumbling("1 second"))
+    own = described.aggregate(one=apply_rows(ones, columns=["v"], result_type=pa.int64()))
+    run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
+    assert places(tmp_path / "root")[-1] is False
+    assert "a small batch failed in the driver" in caplog.text

@@ -84,6 +84,15 @@ def test_workers_that_cannot_run_the_job(
         assert reason in str(error.context["reason"])
 
 
+def test_a_python_of_workers_that_is_not_there(
+    rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows.sparkSession.sparkContext, "pythonExec", str(tmp_path / "no" / "python"))
+    error = refused(rows, tmp_path / "cp")
+    assert error.code == "worker-python"
+    assert "Cannot run program" in str(error.context["reason"])
+
+
 def test_what_runs_on_workers_like_the_driver(spark: SparkSession) -> None:
     (found,) = worker_facts(spark)
     assert (found.python, found.version, found.failure) == (sys.version.split()[0], version(), "")
