@@ -119,8 +119,11 @@ def _ids(rows: pa.Table, names: Iterable[str]) -> Numbers:
 
 
 def marks_retractions(plan: Plan) -> bool:
-    """Whether panes may be retracted, or replaced by others; rows that only pass may have a column of that name."""
-    return PANE_KIND in plan.pane_schema.names and PANE_KIND not in plan.input_schema.names
+    """Whether panes may be retracted, or replaced by others. Rows that only pass may have a column of that name; that
+    which panes of windows have is theirs, and so has their input in a chain.
+    """
+    own = isinstance(plan, GroupTables) or PANE_KIND not in plan.input_schema.names
+    return own and PANE_KIND in plan.pane_schema.names
 
 
 def check_net(plan: Plan) -> None:
@@ -147,8 +150,7 @@ def net_scan(
 ) -> RowScan:
     """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted. Reads their footers."""
     objects, root = checkpoint.objects, checkpoint.objects.root
-    names = {old for _, old, _ in renamed} - {new for _, _, new in renamed}
-    schema = pa.schema([field for field in schema if field.name not in names])
+    schema = _as_named_now(schema, renamed)
     identity = (START, END, *plan.key_names) if isinstance(plan, GroupTables) else ()
     read = [
         NetFile(
@@ -165,6 +167,16 @@ def net_scan(
             for number, band in enumerate(_bands(read, spans))
         )
     return RowScan(root, objects.bases, schema, parts, computed=True)
+
+
+def _as_named_now(schema: pa.Schema, renamed: Sequence[Renamed]) -> pa.Schema:
+    """The columns under their newest names, each once: files may have any of their names, and only old ones."""
+    newest: dict[str, str] = {}
+    for since in dict.fromkeys(since for since, _, _ in renamed):
+        step = {old: new for at, old, new in renamed if at == since}
+        newest = step | {first: step.get(name, name) for first, name in newest.items()}
+    fields = {name: field.with_name(name) for field in schema for name in [newest.get(field.name, field.name)]}
+    return pa.schema(list(fields.values()))
 
 
 def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> NetSpan:

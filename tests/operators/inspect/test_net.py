@@ -13,7 +13,7 @@ from tests.helpers.orders import Row as Sided
 from tests.helpers.scanned import opened, rows, run, sql
 from tests.helpers.worked_example import SECOND, STREAM
 from tests.twins.net import counting
-from tidestate import Harness, count, join, scan_panes, session, sum_, tumbling, windowed
+from tidestate import RETRACTING, Harness, Windowed, chain, count, join, scan_panes, session, sum_, tumbling, windowed
 from tidestate.operators.inspect import net
 from tidestate.recovery.inspect.rows import AT
 from tidestate.statestore.errors import UsageError
@@ -73,3 +73,32 @@ def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
         grows.standalone(checkpoint=tmp_path / "grows").run(STREAM[:2])
     with pytest.raises(UsageError, match="net-panes"):
         scan_panes(tmp_path / "grows", net=True)
+
+
+def test_the_net_of_a_chain_that_retracts_all_along(tmp_path: Path) -> None:
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
+    second = windowed(key="k", name="second").window(tumbling("5 minutes")).aggregate(n=sum_("n"))
+    both = chain(*(one.late("30 minutes").accumulation(RETRACTING) for one in (first, second)))
+    batches = [
+        pa.table({"t": pa.array([at * 1_000_000], pa.timestamp("us", "UTC")), "k": ["a"]}) for at in (0, 320, 299)
+    ]
+    both.standalone(checkpoint=tmp_path).run(batches)
+    kinds = scan_panes(tmp_path).to_table()["kind"].to_pylist()
+    assert kinds == ["emit", "retract", "emit"]
+    assert scan_panes(tmp_path, net=True).to_table()["n"].to_pylist() == [2]
+
+
+def test_the_net_after_a_key_was_renamed_and_before_the_next_pane(tmp_path: Path) -> None:
+    def run(key: str, job: Windowed) -> None:
+        times = pa.array([0, 70_000_000], pa.timestamp("us", "UTC"))
+        job.standalone(checkpoint=tmp_path).run([pa.table({"t": times, key: ["a", "a"]})])
+
+    def described(key: str) -> Windowed:
+        return windowed(event_time="t", key=key).window(tumbling("1 minute")).aggregate(n=count())
+
+    run("user", described("user"))
+    before = scan_panes(tmp_path, net=True).to_table()
+    run("who", described("who").renamed(columns={"user": "who"}))
+    after = scan_panes(tmp_path, net=True).to_table()
+    assert after.rename_columns([{"who": "user"}.get(name, name) for name in after.column_names]) == before
+    assert (before.num_rows, "who" in after.column_names, "user" in after.column_names) == (1, True, False)
