@@ -23,7 +23,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.private import make_private, of_this_user
 
 SUPPORTED = (17, 21)
-# The first compiler alone has 48 MB for what it compiles, which a process of a thousand tests fills: then the JVM ends.
+# The first compiler alone has 48 MB for its code, which a process of a thousand tests fills: then the JVM ends.
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 """A job of half a minute takes 22 s of processor time with these and 37 s without: it ends before the better code of
 the second compiler pays, and threads that compile and collect take the two cores from the job.
