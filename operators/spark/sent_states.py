@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from tidestate.operators.engine.round import GraphRound, TaskStates
-from tidestate.operators.spark.tasks import Packed, TaskRound
+from tidestate.operators.spark.tasks import HasValue, Packed, TaskRound
 from tidestate.statestore.files.refs import PartitionState
 
 INLINE_BYTES = 256 << 10
@@ -21,13 +21,8 @@ LATER_SHARE = 2
 """Later broadcasts may have half the size of the first."""
 
 
-class Broadcast(Protocol):
+class Broadcast(HasValue, Protocol):
     """A value that Spark brings to each worker once."""
-
-    @property
-    def value(self) -> Packed:
-        """The value."""
-        ...
 
     def destroy(self) -> None:
         """Remove it everywhere: a task that still runs, and needs it, fails."""

@@ -1,4 +1,4 @@
-"""Per-source watermarks and their minimum, against a tracker that keeps everything it was told.
+"""Per-source watermarks and their minimum, against a tracker that keeps every mark it was given.
 
 Names in capitals say where a rule is from: RIPPLE ("Windowing & Watermarks"), NEBULA ("Watermarking and Progress"),
 STREAMINSIGHT ("Advancing Application Time"), OURS (docs/PROGRESS.md).
@@ -21,7 +21,7 @@ from tidestate.operators.progress.watermarks import SourceReport, Sources, sourc
 from tidestate.statestore.errors import UsageError
 
 
-def told(tracker: Tracker, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Tracker:
+def after_marks(tracker: Tracker, settings: Sources, marks: dict[str, int], now_us: int = 0) -> Tracker:
     return observe(settings, tracker, {name: SourceReport(mark) for name, mark in marks.items()}, now_us)
 
 
@@ -35,7 +35,7 @@ def asked(settings: Sources, tracker: Tracker, now_us: int, **reports: SourceRep
 
 def test_ripple_the_overall_watermark_is_the_minimum_across_all_sources() -> None:
     settings = sources("A", "B", "C")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50, "C": 200})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50, "C": 200})
     assert tracker.watermark_us == 50
 
 
@@ -44,60 +44,60 @@ def test_streaminsight_different_data_sources_may_proceed_at_different_speeds() 
     tracker = begin(settings)
     for number in range(1, 11):
         slow = {"slow": number} if number % 5 == 0 else {}
-        tracker = told(tracker, settings, {"fast": 10 * number} | slow)
+        tracker = after_marks(tracker, settings, {"fast": 10 * number} | slow)
     assert (tracker.sources["fast"].watermark_us, tracker.watermark_us) == (100, 10)
 
 
 def test_ripple_b_still_at_0() -> None:
     """t0 of the table: A has advanced to 100, B has said nothing: no watermark, so window [0, 100) does not fire."""
     settings = sources("A", "B")
-    tracker = told(begin(settings), settings, {"A": 100})
+    tracker = after_marks(begin(settings), settings, {"A": 100})
     assert tracker.watermark_us == BEGINNING_US
-    from_zero = told(told(begin(settings), settings, {"A": 0, "B": 0}), settings, {"A": 100})
+    from_zero = after_marks(after_marks(begin(settings), settings, {"A": 0, "B": 0}), settings, {"A": 100})
     assert from_zero.watermark_us == 0
 
 
 def test_ripple_multi_source_example() -> None:
     """The table of t0 to t4, with whether the window [0, 100) has been triggered."""
     settings = sources("A", "B")
-    tracker, found = told(begin(settings), settings, {"A": 0, "B": 0}), []
+    tracker, found = after_marks(begin(settings), settings, {"A": 0, "B": 0}), []
     for step in ({"A": 100}, {"B": 50}, {"B": 100}, {"A": 200}, {"B": 150}):
         before = tracker.watermark_us
-        tracker = told(tracker, settings, step)
+        tracker = after_marks(tracker, settings, step)
         found.append((tracker.watermark_us, before < 100 <= tracker.watermark_us))
     assert found == [(0, False), (50, False), (100, True), (100, False), (150, False)]
 
 
 def test_ripple_the_overall_watermark_advances_only_when_the_slowest_source_does() -> None:
     settings = sources("A", "B", "C")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50, "C": 200})
-    assert told(tracker, settings, {"A": 1000, "C": 1000}).watermark_us == 50
-    assert told(tracker, settings, {"B": 60}).watermark_us == 60
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50, "C": 200})
+    assert after_marks(tracker, settings, {"A": 1000, "C": 1000}).watermark_us == 50
+    assert after_marks(tracker, settings, {"B": 60}).watermark_us == 60
 
 
 def test_ripple_a_backward_move_is_ignored_and_ours_counted() -> None:
     settings = sources("A")
-    tracker = told(told(begin(settings), settings, {"A": 100}), settings, {"A": 40})
+    tracker = after_marks(after_marks(begin(settings), settings, {"A": 100}), settings, {"A": 40})
     assert (tracker.watermark_us, tracker.sources["A"].watermark_us) == (100, 100)
     assert (tracker.backward, tracker.sources["A"].backward, tracker.advances) == (1, 1, 1)
-    assert told(tracker, settings, {"A": 100}).backward == 1
+    assert after_marks(tracker, settings, {"A": 100}).backward == 1
 
 
 def test_ours_a_generated_watermark_below_the_last_is_no_step_back() -> None:
     settings = sources("A")
-    tracker = told(begin(settings), settings, {"A": 100})
+    tracker = after_marks(begin(settings), settings, {"A": 100})
     again = observe(settings, tracker, {"A": SourceReport(40, rows=3, generated=True)}, 0)
     assert (again.watermark_us, again.backward) == (100, 0)
 
 
 def test_ripple_the_tracker_is_reset_to_the_checkpoints_watermark() -> None:
     settings = sources("A", "B", idle_timeout="1 second")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50}, now_us=5)
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50}, now_us=5)
     saved = msgspec.json.decode(msgspec.json.encode(tracker), type=Tracker)
     assert saved == tracker
     again = reset_sources(saved)
     assert (again.watermark_us, again.sources) == (50, tracker.sources)
-    assert told(again, settings, {"B": 20, "A": 90}).watermark_us == 50
+    assert after_marks(again, settings, {"B": 20, "A": 90}).watermark_us == 50
 
 
 # NEBULA
@@ -105,18 +105,18 @@ def test_ripple_the_tracker_is_reset_to_the_checkpoints_watermark() -> None:
 
 def test_nebula_the_global_watermark_is_the_minimum_of_all_local_watermarks() -> None:
     settings = sources("trucks", "cars")
-    assert told(begin(settings), settings, {"trucks": 7, "cars": 5}).watermark_us == 5
+    assert after_marks(begin(settings), settings, {"trucks": 7, "cars": 5}).watermark_us == 5
 
 
 # OURS: idle sources
 
 
 def test_ours_a_source_that_is_declared_later_takes_nothing_back() -> None:
-    tracker = told(begin(sources("A")), sources("A"), {"A": 100})
+    tracker = after_marks(begin(sources("A")), sources("A"), {"A": 100})
     settings = sources("A", "B")
     joined = msgspec.structs.replace(tracker, sources=begin(settings).sources | tracker.sources)
     for marks, expected in (({"A": 200}, 100), ({"B": 50}, 100), ({"B": 150}, 150)):
-        joined = told(joined, settings, marks)
+        joined = after_marks(joined, settings, marks)
         assert joined.watermark_us == expected
 
 
@@ -133,7 +133,7 @@ def test_ours_a_quiet_source_goes_on_with_the_clock_by_as_much_as_it_is_quiet() 
 
 def test_ours_a_source_idle_longer_than_its_timeout_leaves_the_minimum() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50})
     tracker = asked(settings, tracker, 10, A=SourceReport(200))
     assert (tracker.watermark_us, tracker.sources["B"].standing) == (50, "counted")
     tracker = asked(settings, tracker, 11, A=SourceReport(300))
@@ -143,7 +143,7 @@ def test_ours_a_source_idle_longer_than_its_timeout_leaves_the_minimum() -> None
 
 def test_ours_idle_time_counts_only_while_the_source_was_asked() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50})
     for now in range(10, 100, 10):
         tracker = observe(settings, tracker, {"A": SourceReport(200 + now)}, now)
     assert tracker.sources["B"].quiet_us == 0
@@ -152,7 +152,7 @@ def test_ours_idle_time_counts_only_while_the_source_was_asked() -> None:
 
 def test_ours_idle_time_counts_only_while_the_job_runs() -> None:
     settings = sources("A", idle_timeout="10 us")
-    tracker = asked(settings, told(begin(settings), settings, {"A": 100}), 8)
+    tracker = asked(settings, after_marks(begin(settings), settings, {"A": 100}), 8)
     tracker = asked(settings, reset_sources(tracker), 1_000_000)
     assert tracker.sources["A"].quiet_us == 8
     assert not tracker.idle
@@ -161,7 +161,7 @@ def test_ours_idle_time_counts_only_while_the_job_runs() -> None:
 
 def test_ours_an_idle_source_rejoins_when_it_has_caught_up() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
-    tracker = asked(settings, told(begin(settings), settings, {"A": 100, "B": 50}), 20, A=SourceReport(300))
+    tracker = asked(settings, after_marks(begin(settings), settings, {"A": 100, "B": 50}), 20, A=SourceReport(300))
     assert tracker.watermark_us == 300
     tracker = asked(settings, tracker, 21, B=SourceReport(120, rows=1))
     assert tracker.sources["B"].standing == "catching_up"
@@ -174,7 +174,7 @@ def test_ours_an_idle_source_rejoins_when_it_has_caught_up() -> None:
 
 def test_ours_rows_without_a_new_watermark_keep_a_source_alive() -> None:
     settings = sources("A", idle_timeout="10 us")
-    tracker = told(begin(settings), settings, {"A": 100})
+    tracker = after_marks(begin(settings), settings, {"A": 100})
     for now in range(9, 90, 9):
         tracker = asked(settings, tracker, now, A=SourceReport(rows=1))
     assert not tracker.idle
@@ -182,14 +182,14 @@ def test_ours_rows_without_a_new_watermark_keep_a_source_alive() -> None:
 
 def test_ours_when_all_sources_are_idle_w_stays() -> None:
     settings = sources("A", "B", idle_timeout="10 us")
-    tracker = asked(settings, told(begin(settings), settings, {"A": 100, "B": 50}), 99)
+    tracker = asked(settings, after_marks(begin(settings), settings, {"A": 100, "B": 50}), 99)
     assert tracker.idle
     assert tracker.watermark_us == 50
 
 
 def test_ours_a_source_may_say_that_it_is_idle_and_is_not_heard_until_it_is_back() -> None:
     settings = sources("A", "B")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50})
     tracker = asked(settings, tracker, 1, B=SourceReport(status="idle"))
     assert tracker.watermark_us == 100
     tracker = asked(settings, tracker, 2, B=SourceReport(500, rows=1))
@@ -212,21 +212,23 @@ def test_ours_a_part_of_a_source_has_the_timeout_of_the_source() -> None:
 
 def test_ours_an_undeclared_source_joins_at_w() -> None:
     settings = sources("A")
-    tracker = told(begin(settings), settings, {"A": 100})
-    tracker = told(tracker, settings, {"A": 200, "B": 30})
+    tracker = after_marks(begin(settings), settings, {"A": 100})
+    tracker = after_marks(tracker, settings, {"A": 200, "B": 30})
     assert (tracker.watermark_us, tracker.sources["B"].watermark_us, tracker.backward) == (100, 100, 1)
-    assert told(tracker, settings, {"B": 150}).watermark_us == 150
+    assert after_marks(tracker, settings, {"B": 150}).watermark_us == 150
 
 
 def test_ours_a_source_that_ended_does_not_come_back_with_a_restart() -> None:
     settings = sources("A", "B")
-    tracker = observe(settings, told(begin(settings), settings, {"A": 100}), {"B": SourceReport(ended=True)}, 1)
+    tracker = observe(
+        settings, after_marks(begin(settings), settings, {"A": 100}), {"B": SourceReport(ended=True)}, 1
+    )
     assert list(reset_sources(tracker).sources) == ["A"]
 
 
 def test_ours_a_source_that_ends_leaves_the_minimum_and_the_checkpoint() -> None:
     settings = sources("A", "B")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50})
     tracker = asked(settings, tracker, 1, B=SourceReport(ended=True))
     assert (tracker.watermark_us, list(tracker.sources), tracker.ended) == (100, ["A"], 1)
     tracker = asked(settings, tracker, 2, A=SourceReport(ended=True))
@@ -236,7 +238,7 @@ def test_ours_a_source_that_ends_leaves_the_minimum_and_the_checkpoint() -> None
 
 def test_ours_a_source_that_disappears_holds_w_until_it_is_idle_or_ended() -> None:
     settings = sources("A", "B")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 50})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 50})
     for now in range(5):
         tracker = observe(settings, tracker, {"A": SourceReport(200 + now)}, now)
     assert tracker.watermark_us == 50
@@ -248,18 +250,18 @@ def test_ours_a_source_that_disappears_holds_w_until_it_is_idle_or_ended() -> No
 @pytest.mark.parametrize("mark", [LAST_US + 1, END_US - 1, BEGINNING_US + 1, 1_700_000_000_000_000_000])
 def test_ours_a_watermark_beyond_the_year_9999_is_refused_and_counted(mark: int) -> None:
     settings = sources("A")
-    tracker = told(told(begin(settings), settings, {"A": 100}), settings, {"A": mark})
+    tracker = after_marks(after_marks(begin(settings), settings, {"A": 100}), settings, {"A": mark})
     assert (tracker.watermark_us, tracker.refused, tracker.sources["A"].refused) == (100, 1, 1)
 
 
 def test_ours_a_watermark_before_the_epoch_is_one_like_others() -> None:
     settings = sources("A")
-    assert told(begin(settings), settings, {"A": -5}).watermark_us == -5
+    assert after_marks(begin(settings), settings, {"A": -5}).watermark_us == -5
 
 
 def test_ours_a_clock_that_jumps_back_is_counted_and_no_time_has_passed() -> None:
     settings = sources("A", idle_timeout="10 us")
-    tracker = told(begin(settings), settings, {"A": 100}, now_us=1000)
+    tracker = after_marks(begin(settings), settings, {"A": 100}, now_us=1000)
     tracker = asked(settings, tracker, 10)
     assert (tracker.clock_backward, tracker.processing_us, tracker.sources["A"].quiet_us) == (1, 1000, 0)
 
@@ -281,9 +283,9 @@ def test_settings_that_make_no_sense_are_refused(make: Any) -> None:
 
 def test_drift_is_the_distance_of_the_fastest_from_the_slowest_counted_source() -> None:
     settings = sources("A", "B", "C")
-    tracker = told(begin(settings), settings, {"A": 100, "B": 40})
+    tracker = after_marks(begin(settings), settings, {"A": 100, "B": 40})
     assert (tracker.drift_us, tracker.max_drift_us) == (60, 60)
-    tracker = told(tracker, settings, {"B": 90})
+    tracker = after_marks(tracker, settings, {"B": 90})
     assert (tracker.drift_us, tracker.max_drift_us) == (10, 60)
 
 
