@@ -1,4 +1,4 @@
-"""The process in which Spark runs a job (`tests.children.commanded_job`), from outside: told, killed, begun anew."""
+"""The process in which Spark runs a job (`tests.children.commanded_job`), from outside."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ class Driver:
 
     def kill(self) -> None:
         self._child.kill()
+        self.again()
+
+    def again(self) -> None:
+        """A new process, after the one before has ended."""
         self._begin()
 
     def finish(self) -> None:

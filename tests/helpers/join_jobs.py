@@ -15,6 +15,8 @@ from tidestate.operators.describe.join_choices import keep
 from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000
+UNITS = {"s": SECOND, "us": 1}
+"""What the twin counts in, in microseconds: with the smallest one, bounds that are off by one are seen."""
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("key", pa.string()), ("t", TIME), ("value", pa.int64()), ("off", pa.int32())])
 STORES: dict[str, StoreConfig] = {
@@ -24,54 +26,54 @@ STORES: dict[str, StoreConfig] = {
 }
 
 
-def described(asked: Asked) -> Join:
+def described(asked: Asked, unit: str = "s") -> Join:
     chosen: dict[str, Any] = {
         "event_time": "t",
         "on": "key" if asked.on else (),
         "how": asked.how,
-        "late": f"{asked.late} s",
-        "watermark_delay": tuple(f"{delay} s" for delay in asked.delays),
+        "late": f"{asked.late} {unit}",
+        "watermark_delay": tuple(f"{delay} {unit}" for delay in asked.delays),
         "large_windows": asked.large,
         "in_order": asked.in_order,
         "unmatched": "close" if asked.close else "final",
-        "update": tuple(None if period is None else f"{period} s" for period in asked.updates),
-        "late_update": tuple(None if period is None else f"{period} s" for period in asked.late_updates),
-        "retain": tuple(map(_kept, asked.spans, asked.counts, asked.past)),
+        "update": tuple(None if period is None else f"{period} {unit}" for period in asked.updates),
+        "late_update": tuple(None if period is None else f"{period} {unit}" for period in asked.late_updates),
+        "retain": tuple(_kept(*each, unit) for each in zip(asked.spans, asked.counts, asked.past, strict=True)),
     }
     if asked.named:
         chosen["offset"] = "off"
     if asked.window is not None:
-        return join(**chosen, window=_window(asked.window), occurrence="first" if asked.first else "each")
+        return join(**chosen, window=_window(asked.window, unit), occurrence="first" if asked.first else "each")
     if asked.own is not None:
-        chosen["window"] = tuple(None if window is None else _window(window) for window in asked.own)
+        chosen["window"] = tuple(None if window is None else _window(window, unit) for window in asked.own)
     if asked.own is None or (asked.low, asked.high) != (None, None):
-        chosen["within"] = tuple(None if bound is None else f"{bound} s" for bound in (asked.low, asked.high))
+        chosen["within"] = tuple(None if bound is None else f"{bound} {unit}" for bound in (asked.low, asked.high))
     return join(**chosen)
 
 
-def _kept(span: int | None, count: int | None, past: int | None) -> Any:
+def _kept(span: int | None, count: int | None, past: int | None, unit: str) -> Any:
     if (span, count, past) == (None, None, None):
         return None
-    return keep(None if span is None else f"{span} s", messages=count, windows=past)
+    return keep(None if span is None else f"{span} {unit}", messages=count, windows=past)
 
 
-def _window(window: Window) -> Any:
+def _window(window: Window, unit: str) -> Any:
     if window.by_offset:
         return count_window(window.size, window.slide, by="offset")
     if window.size == window.slide:
-        return tumbling(f"{window.size} s")
-    return sliding(f"{window.size} s", f"{window.slide} s")
+        return tumbling(f"{window.size} {unit}")
+    return sliding(f"{window.size} {unit}", f"{window.slide} {unit}")
 
 
-def table(rows: list[Row]) -> pa.Table:
-    columns = [[row.key for row in rows], [row.at * SECOND for row in rows], [row.value for row in rows]]
+def table(rows: list[Row], unit: str = "s") -> pa.Table:
+    columns = [[row.key for row in rows], [row.at * UNITS[unit] for row in rows], [row.value for row in rows]]
     arrays = [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64()).cast(TIME)]
     return pa.table(
         [*arrays, pa.array(columns[2], pa.int64()), pa.array([row.offset for row in rows], pa.int32())], schema=SCHEMA
     )
 
 
-def shown(panes: pa.Table, asked: Asked) -> Counter[Pane]:
+def shown(panes: pa.Table, asked: Asked, unit: str = "s") -> Counter[Pane]:
     starts = panes["window_start"].cast(pa.int64()).to_pylist() if asked.window else [None] * panes.num_rows
     keys = panes["key"] if asked.on else panes["left_key"]
     return Counter(
@@ -80,7 +82,7 @@ def shown(panes: pa.Table, asked: Asked) -> Counter[Pane]:
             keys.to_pylist() if asked.on else [None] * panes.num_rows,
             panes["left_value"].to_pylist(),
             panes["right_value"].to_pylist(),
-            [None if start is None else start // SECOND for start in starts],
+            [None if start is None else start // UNITS[unit] for start in starts],
             strict=True,
         )
     )

@@ -108,12 +108,13 @@ class Broker:
         forming = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
         formed = subprocess.run([*java, *forming], capture_output=True, text=True, timeout=120, check=False)
         assert formed.returncode == 0, formed.stdout + formed.stderr
+        self._command = ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", *java, "kafka.Kafka", str(settings)]
+        self.start()
+
+    def start(self) -> None:
+        """With the data of before."""
         self._process = subprocess.Popen(
-            ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", *java, "kafka.Kafka", str(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         self._wait()
 
@@ -127,7 +128,7 @@ class Broker:
         raise AssertionError("".join(said)[-4000:])
 
     def stop(self) -> None:
-        """At once; nobody needs its data any more."""
+        """At once, by SIGKILL."""
         self._process.communicate()
 
 

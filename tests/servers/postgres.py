@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,20 @@ class Postgres:
         """At once, with the connections that are open."""
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL to it and to the processes of its connections."""
+        everyone = [self._process.pid, *map(int, self._children())]
+        for pid in everyone:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        while any(Path(f"/proc/{pid}").exists() for pid in everyone):
+            time.sleep(0.01)
+
+    def _children(self) -> list[str]:
+        pid = self._process.pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
     def close(self) -> None:
         self.stop()

@@ -9,6 +9,7 @@ import http.client
 import logging
 import socket
 import threading
+import time
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
@@ -74,7 +75,8 @@ class Proxy(ThreadingHTTPServer):
 
     Faults, each for one request: ``before`` breaks the connection, the request never arrives; ``after`` breaks it
     when the reply is there; ``(status, code)`` is answered in the server's place. A ``careless``
-    one does not know conditional requests.
+    one does not know conditional requests. ``chance`` gives a fault for each further method, or none; a number of
+    seconds is one too, after which the request passes.
     """
 
     daemon_threads = True
@@ -90,6 +92,7 @@ class Proxy(ThreadingHTTPServer):
         self.log: list[tuple[str, str, str | None, int]] = []
         self.conditions: list[str | None] = []
         self.careless = False
+        self.chance: Callable[[str], str | tuple[int, str] | float | None] = lambda _method: None
 
     def bytes_read(self) -> int:
         return sum(size for method, _, _, size in self.log if method == "GET")
@@ -108,7 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         waiting = self.server.faults.get(self.command, [])
-        fault = waiting.pop(0) if waiting else None
+        fault = waiting.pop(0) if waiting else self.server.chance(self.command)
+        if isinstance(fault, float):
+            time.sleep(fault)
         if fault == "before":
             self._hang_up()
         elif isinstance(fault, tuple):

@@ -1,10 +1,11 @@
-"""Workers of a cluster that lack the package get it as a wheel, as docs/CLUSTERS.md says."""
+"""Workers of a cluster that lack the package get it by the commands of docs/CLUSTERS.md: as a wheel, or packed."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,18 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
+from tests.servers.spark_cluster import SPARK
 from tools.demo.child import Child
+from tools.java import java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLES = sample(3, 60)
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})  # not by PYTHONPATH, which Spark hands on to the workers
+from tests.children.packed_environment import main
+main(*sys.argv[1:])
+"""
 
 
 @pytest.fixture(scope="module")
@@ -28,15 +37,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def begun(tmp_path: Path, what: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> Child:
-    """The job over its input, with this Python for the workers."""
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Root and input of the job, as arguments."""
     for number, table in enumerate(TABLES):
         write(tmp_path / "input", number, table)
-    monkeypatch.setenv("PYSPARK_PYTHON", python)
-    monkeypatch.setenv("SPARK_WORKER_DIR", str(tmp_path / "work"))
-    command = [sys.executable, "-m", "tests.children.sent_package"]
-    command += [str(tmp_path / "root"), str(tmp_path / "input"), str(what)]
-    return Child(command, tmp_path / "log", cwd=ROOT)
+    # A local cluster has the folders of its executors below SPARK_HOME.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(SPARK / name)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    return [str(tmp_path / "root"), str(tmp_path / "input")]
 
 
 def is_exact(tmp_path: Path) -> None:
@@ -46,12 +58,54 @@ def is_exact(tmp_path: Path) -> None:
         assert list(output(tmp_path / "root", kind).values()) == list(output(tmp_path / "alone", kind).values())
 
 
-def test_a_wheel_that_the_job_sends(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = other_python(tmp_path / "python", libraries=True)
+def test_a_wheel_that_the_job_sends(
+    wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", other_python(tmp_path / "python", libraries=True))
     sent = shutil.copy(wheel, tmp_path / "tidestate.zip")  # Spark imports from no file named .whl
-    child = begun(tmp_path, Path(sent), python, monkeypatch)
+    command = [sys.executable, "-m", "tests.children.sent_package", *given, sent]
+    child = Child(command, tmp_path / "log", cwd=ROOT)
     without = child.wait_for(lambda event: event["event"] in ("refused", "finished"))
     assert without == {"event": "refused", "code": "worker-package", "written": False}
+    assert child.wait_for(lambda event: event["event"] in ("refused", "finished")) == {"event": "finished"}
+    child.finish()
+    is_exact(tmp_path)
+
+
+def test_a_packed_environment(wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, packed = tmp_path / "made", tmp_path / "env.tar.gz"
+    venv.create(environment, symlinks=True, with_pip=True)
+    python = str(environment / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "--quiet", str(wheel)], check=True, cwd=tmp_path)
+    pack = [sys.executable, "-m", "venv_pack", "-p", str(environment), "-o", str(packed), "--compress-level", "1"]
+    subprocess.run(pack, check=True, capture_output=True)
+    shutil.rmtree(environment)  # what the workers have, they have of the archive
+    for name, value in {"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {
+        "spark.executor.memory": "512m",
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.pyspark.python": "./env/bin/python",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    submit = [
+        str(SPARK / "bin" / "spark-submit"),
+        "--master",
+        "local-cluster[1,2,512]",
+        "--archives",
+        f"{packed}#env",
+    ]
+    submit += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    script = tmp_path / "job.py"
+    script.write_text(SCRIPT)
+    child = Child([*submit, str(script), *given], tmp_path / "log", cwd=ROOT)
+    workers = child.wait_for(lambda event: event["event"] == "workers")
+    assert {Path(workers[what]).is_relative_to(tmp_path / "spark" / "work") for what in ("python", "package")} == {
+        True
+    }
     assert child.wait_for(lambda event: event["event"] in ("refused", "finished")) == {"event": "finished"}
     child.finish()
     is_exact(tmp_path)

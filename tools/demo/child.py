@@ -60,6 +60,17 @@ class Child:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._close()
 
+    @property
+    def pid(self) -> int:
+        """Of the process, and of its group."""
+        return self._process.pid
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended; its events are read elsewhere."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait()
+
     def finish(self) -> None:
         """End its input and wait for the end. Raises `ChildFailedError` unless it ended well."""
         if self._close() != 0:

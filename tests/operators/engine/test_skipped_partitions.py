@@ -111,6 +111,20 @@ def test_rejected_rows_reach_the_ledger_though_no_partition_runs(tmp_path: Path,
     assert tested.counters()["very_late"] == 2
 
 
+def test_what_waits_is_due_though_something_newer_has_arrived(tmp_path: Path, ran: list[int]) -> None:
+    made = windowed(event_time="t", key="k", watermark_delay="30 seconds", name="job").window(tumbling("10 seconds"))
+    tested = Harness(made.aggregate(n=count()), SCHEMA, folder=tmp_path, partitions=PARTITIONS)
+    tested.feed(rows((31, "a")))
+    tested.feed(rows((32, "a")))
+    ran.clear()
+    assert tested.feed(rows((55, "a"))).num_rows == 0
+    (where,) = ran
+    ran.clear()
+    assert tested.feed(rows((71, "b")))["k"].to_pylist() == ["a"]
+    assert where in ran
+    assert len(ran) == 2
+
+
 def test_after_another_setting_every_partition_looks_again(tmp_path: Path, ran: list[int]) -> None:
     def described(late: str) -> Runnable:
         made = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())

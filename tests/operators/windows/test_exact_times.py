@@ -7,7 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import after_count, after_processing_time, count, sliding, tumbling, windowed
+from tidestate.operators import (
+    after_count,
+    after_processing_time,
+    count,
+    count_window,
+    sliding,
+    tumbling,
+    windowed,
+)
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.tables import TIME
 
@@ -83,3 +91,13 @@ def test_a_trigger_by_the_clock_fires_when_its_span_is_over(tmp_path: Path) -> N
     assert fed(job, 2) == []
     assert job.advance_processing_time(5 * SECOND)["timing"].to_pylist() == ["early"]
     assert job.advance_processing_time(20 * SECOND).num_rows == 0
+
+
+def test_a_held_row_waits_until_the_watermark_has_passed_it(tmp_path: Path) -> None:
+    each = windowed(event_time="t", key="k", watermark_delay="0 seconds", in_order=True).window(count_window(1))
+    job = Harness(each.aggregate(n=count()), SCHEMA, folder=tmp_path)
+    found = []
+    for time_us in (5, 5, 6, 7):
+        rows = pa.table({"t": pa.array([time_us]).cast(TIME), "k": ["a"]}, schema=SCHEMA)
+        found.append(job.feed(rows).num_rows)
+    assert found == [0, 0, 2, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.namespaces import WHY_NOT, may_mount
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.in_process import InProcess
@@ -130,13 +130,8 @@ def test_no_files_cost_nothing() -> None:
     check_visible(Objects("/nowhere"), list[WrittenFile]())
 
 
-def _may_unshare() -> bool:
-    command = ["unshare", "-m", "sh", "-c", "mount -t tmpfs tmpfs /mnt"]
-    return bool(shutil.which("unshare")) and subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-
 @pytest.mark.spark
-@pytest.mark.skipif(not _may_unshare(), reason="this process may not make mount namespaces (unshare -m)")
+@pytest.mark.skipif(not may_mount(), reason=WHY_NOT)
 def test_an_executor_with_a_folder_of_its_own_at_the_root(tmp_path: Path) -> None:
     child = Child([sys.executable, "-m", "tests.children.two_hosts", str(tmp_path)], tmp_path / "log", cwd=ROOT)
     found = {event["event"]: (event["code"], event["kind"]) for event in child.events()}

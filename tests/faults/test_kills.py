@@ -1,0 +1,59 @@
+"""The loop of real kills, bounded: of each process of a driver, and one that wakes up beside another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.kills import (
+    COLLECTED,
+    JAVA,
+    PYTHON,
+    STOPPED,
+    WHOLE,
+    WORKER,
+    Disturbance,
+    Plan,
+    planned,
+    round_of,
+    section,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+ROUNDS = [
+    Plan(
+        "chain", "chain", "rocksdb", False, tuple(Disturbance(kind, False, 0.4, 0.5) for kind in (STOPPED, COLLECTED))
+    ),
+    Plan("again", "again", "memory", False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in (WORKER, PYTHON))),
+]
+
+
+@pytest.mark.parametrize("plan", ROUNDS, ids=lambda plan: plan.seed)
+def test_disturbed_and_exact(plan: Plan, tmp_path: Path) -> None:
+    assert round_of(plan, tmp_path) == [one.kind for one in plan.disturbances]
+
+
+def test_a_seed_is_a_plan() -> None:
+    plans = [planned(str(seed)) for seed in range(40)]
+    assert plans == [planned(str(seed)) for seed in range(40)]
+    assert {one.kind for plan in plans for one in plan.disturbances} >= {
+        WHOLE,
+        JAVA,
+        PYTHON,
+        WORKER,
+        STOPPED,
+        COLLECTED,
+    }
+    assert {plan.job for plan in plans} == {"chain", "join", "merge", "again"}
+
+
+def test_the_figures_count_what_was_done() -> None:
+    rounds = [
+        {"commit": "a", "did": [WHOLE, COLLECTED], "kills": 1, "wrong": ""},
+        {"commit": "a", "did": [WHOLE, STOPPED], "kills": 2, "wrong": "panes differ"},
+    ]
+    text = section(rounds)
+    assert text.startswith("Commit a: 3 kills in 2 rounds, 1 wrong.\n")
+    assert f"| {WHOLE} | 2 |" in text

@@ -1,0 +1,118 @@
+"""A line to a real S3 server that drops requests and replies, delays them and answers for the server: whole jobs,
+begun again after each error, have the output of a local disk.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+import pyarrow.parquet as pq
+import pytest
+
+from tests.children.driver import Driver
+from tests.helpers.process import LONG, forget
+from tests.helpers.spark_inputs import job, sample
+from tests.helpers.spark_runs import output
+from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
+from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.statestore.errors import CommitUnknownError, UnavailableError
+from tidestate.statestore.storage import faults as storage_faults
+from tools.demo.child import ChildFailedError
+
+pytestmark = pytest.mark.slow
+
+BATCHES = sample(8, 80)
+STORES = {"parquet": Parquet(max_levels=2, snapshot_bytes=1), "memory": Memory(), "rocksdb": RocksDB()}
+REFUSALS = ((503, "SlowDown"), (500, "InternalError"), (409, "ConditionalRequestConflict"))
+Fault = str | tuple[int, str] | float | None
+
+
+def bad_line(seed: str, faults: Counter[str]) -> Callable[[str], Fault]:
+    """A request in four meets a fault; what they were is counted."""
+    chance = random.Random(seed)
+
+    def fault(_method: str) -> Fault:
+        kinds = ["before", "after", "refused", "late", "none"]
+        (kind,) = chance.choices(kinds, [6, 6, 6, 7, 75])
+        faults[kind] += 1
+        return {"refused": chance.choice(REFUSALS), "late": chance.uniform(0, 0.05), "none": None}.get(kind, kind)
+
+    return fault
+
+
+def is_exact(root: str, folder: Path) -> None:
+    """As on a local disk, where nothing fails."""
+    _ = job().standalone(checkpoint=folder / "alone").run(BATCHES, drain=True)
+    for kind in ("panes", "late"):
+        assert output(root, kind) == output(folder / "alone", kind) != {}
+    assert verify(Checkpoint.open(root), read_percent=100).findings == ()
+
+
+@pytest.mark.parametrize("seed", range(30 if LONG else 3))
+def test_exact_over_a_bad_line(
+    s3_root: str,  # noqa: F811
+    s3_proxy: Proxy,  # noqa: F811
+    seed: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults, ends = Counter[str](), Counter[str]()
+    monkeypatch.setattr(storage_faults, "ATTEMPTS", 2)  # so that errors come through
+    s3_proxy.chance = bad_line(f"bad line {seed}", faults)
+    store, kept = list(STORES.values())[seed % len(STORES)], CheckpointRetention(keep=3, grace_us=0)
+    for upto in (len(BATCHES) // 2, len(BATCHES)):
+        for _ in range(200):
+            forget()
+            try:
+                job().standalone(checkpoint=s3_root, store=store, partitions=2).run(
+                    BATCHES[:upto], drain=upto == len(BATCHES)
+                )
+                collect(Checkpoint.open(s3_root), kept)
+            except (UnavailableError, CommitUnknownError) as error:
+                ends[error.code] += 1
+            else:
+                break
+        else:
+            raise AssertionError(f"it does not come to the end: {ends}")
+    s3_proxy.reset()
+    is_exact(s3_root, tmp_path)
+    assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 3
+    assert sum(ends.values()) > 0, "no error came through"
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.parametrize("seed", range(5))
+def test_spark_over_a_bad_line(s3_root: str, s3_proxy: Proxy, seed: int, tmp_path: Path) -> None:  # noqa: F811
+    """Spark's own log goes over it too, by Hadoop's S3A."""
+    bucket, faults = s3_root.split("/")[2], Counter[str]()
+    client = boto3.client("s3", endpoint_url=s3_proxy.url)
+    for number, table in enumerate(BATCHES):
+        file = io.BytesIO()
+        pq.write_table(table, file)
+        client.put_object(Bucket=bucket, Key=f"input/{number:04d}.parquet", Body=file.getvalue())
+    driver = Driver(tmp_path, "tests.children.s3_job", f"s3a://{bucket}/input")
+    s3_proxy.chance = bad_line(f"spark {seed}", faults)
+    for _ in range(50):
+        try:
+            ended = driver.goes_on(s3_root)["event"]
+        except ChildFailedError:
+            driver.again()
+        except AssertionError:  # the start was refused
+            continue
+        else:
+            if ended == "stopped":
+                break
+    s3_proxy.reset()
+    driver.finish()
+    is_exact(s3_root, tmp_path)
+    assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 10
