@@ -39,7 +39,7 @@ from tools.bench.table import as_json, commit, insert, markdown
 
 PAGE = "RELIABILITY.md"
 WHOLE, JAVA, PYTHON, WORKER = "all processes", "driver, its Java", "driver, its Python", "a Python worker"
-STOPPED, SECOND, COLLECTED = "stopped, and goes on later", "a second driver beside it", "a collection beside it"
+STOPPED, SECOND, COLLECTED = "stopped, and goes on later", "a second driver", "a collection meanwhile"
 KINDS = (WHOLE, JAVA, PYTHON, WORKER, STOPPED, SECOND, COLLECTED)
 """What happens to a run. All but the last end with a SIGKILL."""
 AT_MOST_S = 240
@@ -174,6 +174,8 @@ def disturb(run: Run, one: Disturbance, folder: Path, plan: Plan) -> Iterator[st
             WORKER: "pyspark.daemon",
         }
         found = run.processes(victims[one.kind])
+        while one.kind == WORKER and not found and not run.ended.wait(0.05):
+            found = run.processes(victims[one.kind])  # the first task starts it
         # Of the workers one; their parent, which is first, would start no other.
         if run.signal(signal.SIGKILL, found[-1:] if one.kind == WORKER else found[:1]):
             yield one.kind

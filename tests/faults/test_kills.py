@@ -1,4 +1,4 @@
-"""The loop of real kills, bounded: of each process of a driver, and one that wakes up beside another."""
+"""The loop of real kills, bounded: of each process of a driver, and one that wakes up next to another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.faults.kills import (
     COLLECTED,
     JAVA,
     PYTHON,
+    SECOND,
     STOPPED,
     WHOLE,
     WORKER,
@@ -19,15 +20,18 @@ from tests.faults.kills import (
     round_of,
     section,
 )
+from tests.helpers.process import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-ROUNDS = [
-    Plan(
-        "chain", "chain", "rocksdb", False, tuple(Disturbance(kind, False, 0.4, 0.5) for kind in (STOPPED, COLLECTED))
-    ),
-    Plan("again", "again", "memory", False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in (WORKER, PYTHON))),
-]
+
+def plan_of(job: str, store: str, *kinds: str) -> Plan:
+    return Plan(job, job, store, False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in kinds))
+
+
+ROUNDS = [plan_of("chain", "rocksdb", WORKER, STOPPED)]
+if LONG:
+    ROUNDS += [plan_of("again", "memory", COLLECTED, PYTHON), plan_of("join", "parquet", JAVA, SECOND)]
 
 
 @pytest.mark.parametrize("plan", ROUNDS, ids=lambda plan: plan.seed)
