@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from itertools import zip_longest
+from typing import TypeAlias
 
 import msgspec
 import pyarrow as pa
 
 from tests.faults.scenarios import Scenario
-from tests.faults.world import World
+from tests.faults.world import World, in_order
 from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.statestore.files.refs import FileRef
 
 Outcome: TypeAlias = dict[str, list[str]]
 """What it is, line by line."""
@@ -31,7 +31,7 @@ def outcome(world: World, scenario: Scenario) -> Outcome:
         assert head is not None
         parts = {
             **_output(checkpoint),
-            **_state(checkpoint, head.manifest),
+            **_state(checkpoint, head.manifest, repeats=scenario.repeats),
             "position": _position(head.manifest, repeats=scenario.repeats),
             "verify": sorted(one.kind for one in verify(checkpoint, read_percent=100).findings),
         }
@@ -45,9 +45,13 @@ def differences(wanted: Outcome, found: Outcome) -> list[str]:
     for what in sorted(wanted.keys() | found.keys()):
         one, other = wanted.get(what, []), found.get(what, [])
         if one != other:
-            pairs = zip([*one, *["nothing"] * len(other)], [*other, *["nothing"] * len(one)], strict=False)
-            first = next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
-            lines.append(f"{what}: {len(other)} lines for {len(one)}; {first[1]} for {first[0]}")
+            pairs = zip_longest(one, other, fillvalue="nothing")
+            here, there = next(pair for pair in pairs if pair[0] != pair[1])
+            same = next((at for at, pair in enumerate(zip(here, there, strict=False)) if pair[0] != pair[1]), 0)
+            at = max(0, same - 80)
+            lines.append(
+                f"{what}: {len(other)} lines for {len(one)}; … {there[at : at + 200]} for … {here[at : at + 200]}"
+            )
     return lines
 
 
@@ -57,25 +61,27 @@ def _output(checkpoint: Checkpoint) -> Outcome:
     for output in checkpoint.outputs():
         for kind, refs in (("panes", output.panes), ("late", output.late)):
             if refs:
-                found[kind].append(repr(_rows(checkpoint, refs)))
+                rows = pa.concat_tables(as_written(checkpoint, refs))
+                found[kind].append(repr(in_order(rows)))
     return found
 
 
-def _rows(checkpoint: Checkpoint, refs: tuple[FileRef, ...]) -> list[dict[str, Any]]:
-    return [row for rows in as_written(checkpoint, refs) for row in rows.to_pylist()]
-
-
-def _state(checkpoint: Checkpoint, head: Manifest) -> Outcome:
+def _state(checkpoint: Checkpoint, head: Manifest, *, repeats: bool) -> Outcome:
     found: Outcome = {}
     for name, operator in head.operators.items():
         for spec in operator.tables:
             rows = pa.concat_tables(state_rows(checkpoint, operator, spec, Wanted())).to_pylist()
             found[f"{name}.{spec.name}"] = sorted(map(repr, rows))
-        found[f"{name}, progress"] = _progress(operator)
+        found[f"{name}, progress"] = _progress(operator, repeats=repeats)
     return found
 
 
-def _progress(operator: OperatorState) -> list[str]:
+def _progress(operator: OperatorState, *, repeats: bool) -> list[str]:
+    """Without what a start begins again: since when sources were polled, and for how long they have been quiet."""
+    tracker = {name: value for name, value in (operator.progress or {}).items() if name != "processing_us"}
+    left_out = {"quiet_us": 0} | ({"rows": 0} if repeats else {})
+    tracker["sources"] = {name: one | left_out for name, one in tracker.get("sources", {}).items()}
+    operator = msgspec.structs.replace(operator, progress=tracker)
     names = ("watermark_us", "progress", "advances", "buffers", "origins", "due_us", "expired", "rebuilding")
     return [f"{name} {msgspec.json.encode(getattr(operator, name), order='sorted').decode()}" for name in names]
 
