@@ -6,7 +6,6 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from tests.faults.places import PLACES
 from tests.faults.scenarios import SCENARIOS
-from tests.faults.trial import Tried, Unit, tried, units
+from tests.faults.trial import Every, Tried, Unit, tried, units
 from tests.faults.world import STORES
 from tools.bench.table import Row, as_json, commit, insert, markdown, show
 
@@ -67,12 +66,13 @@ def try_each(wanted: Sequence[Unit], every: int, processes: int) -> Iterator[Tri
         if processes == 1:
             for unit in wanted:
                 inner = progress.add_task(str(unit), total=None)
-                yield tried(unit, every, lambda done, of, task=inner: progress.update(task, completed=done, total=of))
+                advance = lambda done, of, task=inner: progress.update(task, completed=done, total=of)  # noqa: E731
+                yield tried(unit, Every(every, str(unit)), advance)
                 progress.remove_task(inner)
                 progress.advance(bar)
             return
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(partial(tried, unit, every)) for unit in wanted]):
+            for done in as_completed([pool.submit(tried, unit, Every(every, str(unit))) for unit in wanted]):
                 progress.update(bar, advance=1, description=str(done.result().unit))
                 yield done.result()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Protocol
 
 from tests.faults.outcome import differences, outcome
 from tests.faults.places import PLACES, Image, Place
@@ -74,12 +75,22 @@ class Tried:
     wrong: list[str] = field(default_factory=list)
 
 
+class Sample(Protocol):
+    """Which moments are tried. ``single``: one of each kind of call and moment, the one that was chosen last."""
+
+    single: bool
+
+    def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
+        """The images that are taken there."""
+
+
 @dataclass
-class Sample:
+class Every:
     """Of each kind of call and moment every so many, whose images take turns; with 1 all, each with all images."""
 
     every: int
     seed: str
+    single = False
     _seen: Counter[tuple[str, When]] = field(default_factory=Counter)
     _turn: int = 0
 
@@ -95,12 +106,30 @@ class Sample:
         return [images[self._turn % len(images)]]
 
 
+class Few:
+    """Of some kinds of call and moment one, anywhere; kinds and images take turns from one number to the next."""
+
+    single = True
+    of_kinds = 5
+
+    def __init__(self, number: int) -> None:
+        self._number, self._chance = number, random.Random(number)
+        self._seen: dict[tuple[str, When], int] = {}
+
+    def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
+        place = list(self._seen).index((call.name, when)) if (call.name, when) in self._seen else len(self._seen)
+        count = self._seen[call.name, when] = self._seen.get((call.name, when), 0) + 1
+        if (place + self._number) % self.of_kinds or self._chance.random() * count >= 1:
+            return ()
+        return [images[(place + self._number // self.of_kinds) % len(images)]]
+
+
 class Recorder:
     """A hook that keeps what a death would leave, each image once."""
 
     def __init__(self, place: Place, world: World, sample: Sample) -> None:
         self._place, self._world, self._sample = place, world, sample
-        self._chance = random.Random(sample.seed)
+        self._chance = random.Random(0)
         self._older: Image = {}
         self._step = -1
         self.deaths: dict[object, Death] = {}
@@ -118,7 +147,11 @@ class Recorder:
             caches = self._place.caches() if kind == "died" else self._older if self.points % 2 else {}
             about = frozenset(image.items()), frozenset(had.items()), world.step
             key = hash((*about, frozenset(caches.items())) if kind == "died" else about)
-            self.deaths.setdefault(key, Death(call, when, kind, world.step, had, image, caches))
+            death = Death(call, when, kind, world.step, had, image, caches)
+            if self._sample.single:
+                self.deaths[call.name, when] = death
+            else:
+                self.deaths.setdefault(key, death)
 
 
 def play(scenario: Scenario, world: World) -> None:
@@ -130,19 +163,20 @@ def play(scenario: Scenario, world: World) -> None:
                 step(world)
 
 
-def tried(unit: Unit, every: int, on_recovered: Callable[[int, int], None] = lambda _done, _all: None) -> Tried:
+def tried(unit: Unit, sample: Sample, on_recovered: Callable[[int, int], None] = lambda _done, _all: None) -> Tried:
     """Run it, and recover from every death of the sample. ``on_recovered`` gets how many are done, of how many."""
     found = Tried(unit)
     with tempfile.TemporaryDirectory(dir=SCRATCH, prefix="tidestate-crash-") as folder:
         place = PLACES[unit.place](Path(folder))
         world = World(place, unit.store)
-        recorder = Recorder(place, world, Sample(every, str(unit)))
+        recorder = Recorder(place, world, sample)
         scenario = SCENARIOS[unit.scenario]
         level, _ = log.level, log.setLevel(logging.CRITICAL)  # thousands of starts warn of the same late rows
         with place.watched(recorder):
             play(scenario, world)
         wanted = outcome(world, scenario)
-        found.calls, found.points, found.recovered = recorder.calls, recorder.points, len(recorder.deaths)
+        found.calls, found.recovered = recorder.calls, len(recorder.deaths)
+        found.points = found.recovered if sample.single else recorder.points
         for number, death in enumerate(recorder.deaths.values(), 1):
             found.wrong += [f"{unit}: {death}: {what}" for what in _recovered(scenario, world, death, wanted)]
             on_recovered(number, found.recovered)
