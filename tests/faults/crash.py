@@ -6,6 +6,7 @@ import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -36,20 +37,22 @@ def run(
     place: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PLACES)}; may be repeated.")] = None,
     every: Annotated[int, typer.Option(min=1, help="Of each kind of call every so many, with one image each.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="How many run at a time.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for each run as it ends.")] = False,
     draw: Annotated[Path | None, typer.Option(help=f"Put the result into {PAGE} of this folder.")] = None,
 ) -> None:
     """Run them, and recover from each death. Ends with 1 if an answer is wrong."""
     for given, known in ((scenario, SCENARIOS), (store, STORES), (place, PLACES)):
         if unknown := sorted(set(given or ()) - set(known)):
             raise typer.BadParameter(f"not known: {', '.join(unknown)}; there are {', '.join(known)}")
-    at, found = commit(), list(try_each(units(scenario or (), store or (), place or ()), every, processes))
+    at, found = commit(), list[Tried]()
+    for one in try_each(units(scenario or (), store or (), place or ()), every, processes):
+        found.append(one)
+        if json:
+            print(as_json({**asdict(one.unit), **_figures([one]), "every": every, "commit": at}), flush=True)
     rows = table(found)
     if draw is not None:
         insert(draw / PAGE, "crash", section(at, every, rows))
-    if json:
-        print("\n".join(as_json({**row, "every": every, "commit": at}) for row in rows))
-    else:
+    if not json:
         show(rows)
     wrong = [line for one in found for line in one.wrong]
     for line in wrong:
@@ -82,17 +85,17 @@ def table(found: Sequence[Tried]) -> list[Row]:
     rows: list[Row] = []
     for name in (*(name for name in SCENARIOS if any(one.unit.scenario == name for one in found)), "all"):
         own = [one for one in found if name in ("all", one.unit.scenario)]
-        rows.append(
-            {
-                "name": name,
-                "runs": len(own),
-                "calls": sum(one.calls for one in own),
-                "crash points": sum(one.points for one in own),
-                "recovered": sum(one.recovered for one in own),
-                "wrong": sum(len(one.wrong) for one in own),
-            }
-        )
+        rows.append({"name": name, "runs": len(own), **_figures(own)})
     return rows
+
+
+def _figures(found: Sequence[Tried]) -> Row:
+    return {
+        "calls": sum(one.calls for one in found),
+        "crash points": sum(one.points for one in found),
+        "recovered": sum(one.recovered for one in found),
+        "wrong": sum(len(one.wrong) for one in found),
+    }
 
 
 def section(at: str, every: int, rows: Sequence[Row]) -> str:
