@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tidestate.statestore.testing.faults import Crash
@@ -56,6 +56,21 @@ class Disk:
     def dies_next(self, after: int) -> None:
         """The process dies at that sync from now on."""
         self._at = self.calls + after
+
+    def resume(self, left: Mapping[str, bytes | None]) -> None:
+        """What is below ``top`` now was made before, and only this of it, as `left` gave it, is durable."""
+        inodes = {"": self._top.stat().st_ino}
+        for number, (path, data) in enumerate(left.items(), 1):
+            folder, _, name = path.rpartition("/")
+            try:
+                inodes[path] = (self._top / path).lstat().st_ino
+            except FileNotFoundError:
+                inodes[path] = -number  # deleted, and that is not durable
+            self._folders[inodes[folder]][name] = inodes[path], data is None
+            if data is None:
+                self._folders[inodes[path]] = {}
+            else:
+                self._files[inodes[path]] = data
 
     def synced(self, inode: int) -> bytes | None:
         """The bytes of a file when it was synced last; None if it never was."""

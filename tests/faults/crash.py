@@ -94,6 +94,7 @@ def _figures(found: Sequence[Tried]) -> Row:
         "calls": sum(one.calls for one in found),
         "crash points": sum(one.points for one in found),
         "recovered": sum(one.recovered for one in found),
+        "twice": sum(one.twice for one in found),
         "wrong": sum(len(one.wrong) for one in found),
     }
 
@@ -104,7 +105,7 @@ def section(at: str, every: int, rows: Sequence[Row]) -> str:
     which = "each call" if every == 1 else f"every {every}th call of each kind"
     return (
         f"Commit {at}: {whole['crash points']:,} crash points, {which}; {whole['recovered']:,} different images "
-        f"recovered, {whole['wrong']} wrong answers.\n\n{markdown(rows)}"
+        f"recovered, {whole['twice']:,} of them twice; {whole['wrong']} wrong answers.\n\n{markdown(rows)}"
     )
 
 

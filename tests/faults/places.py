@@ -39,8 +39,12 @@ class Place(ABC):
         return f"{self.top}/jobs/{name}"
 
     @abstractmethod
-    def watched(self, hook: Hook) -> AbstractContextManager[None]:
-        """Inside, ``hook`` is called at each call of storage."""
+    def watched(self, hook: Hook, durable: Image | None = None) -> AbstractContextManager[None]:
+        """Inside, ``hook`` is called at each call of storage. ``durable``: what of that which is there was synced."""
+
+    def durable(self) -> Image:
+        """What a power cut would leave."""
+        return {}
 
     @abstractmethod
     def image(self, kind: str, chance: random.Random) -> Image:
@@ -95,16 +99,20 @@ class OnDisk(Place):
         self._known: dict[tuple[int, int, int], bytes] = {}
 
     @contextmanager
-    def watched(self, hook: Hook) -> Iterator[None]:
+    def watched(self, hook: Hook, durable: Image | None = None) -> Iterator[None]:
         self._disk = Disk(self._top, real=os.fsync)
+        self._disk.resume(durable or {})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", self._disk.fsync)
             with Calls(self._top, hook):
                 yield
 
+    def durable(self) -> Image:
+        return self._disk.left()
+
     def image(self, kind: str, chance: random.Random) -> Image:
         if kind == "cut":
-            return self._disk.left()
+            return self.durable()
         found: Image = {}
         lost = {"empty": lambda _data: b"", "zeros": lambda data: bytes(len(data))}
         for path, inode, data in self._live(self.top, ""):
@@ -173,7 +181,7 @@ class InBucket(Place):
         self.restore({})
 
     @contextmanager
-    def watched(self, hook: Hook) -> Iterator[None]:
+    def watched(self, hook: Hook, durable: Image | None = None) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for name in self._calls:
                 patch.setattr(MemoryFileSystem, name, self._counted(name, getattr(MemoryFileSystem, name), hook))

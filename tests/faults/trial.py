@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Protocol
 
-from tests.faults.outcome import differences, outcome
+from tests.faults.outcome import Outcome, differences, outcome
 from tests.faults.places import PLACES, Image, Place
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import STORES, World
@@ -25,7 +25,7 @@ log = logging.getLogger("tidestate")
 @dataclass(frozen=True)
 class Death:
     """A moment: who dies there leaves this image of its roots, and of the caches of its store. The sinks ``had`` so
-    many deliveries.
+    many deliveries. ``durable``: what of the image a power cut would leave.
     """
 
     call: Call
@@ -35,6 +35,7 @@ class Death:
     had: dict[str, int]
     image: Image
     caches: Image
+    durable: Image
 
     def __str__(self) -> str:
         number, name, path = self.call
@@ -66,22 +67,26 @@ def in_turns() -> list[Unit]:
 
 @dataclass
 class Tried:
-    """What came of a unit. ``points``: calls, moments and images; ``recovered``: those of them that are different."""
+    """What came of a unit. ``points``: calls, moments and images; ``recovered``: those of them that are different;
+    ``twice``: how often the power went while another process recovered from a death.
+    """
 
     unit: Unit
     calls: int = 0
     points: int = 0
     recovered: int = 0
+    twice: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
 class Sample(Protocol):
-    """Which moments are tried. ``single``: one of each kind of call and moment, the one that was chosen last."""
-
-    single: bool
+    """Which moments are tried."""
 
     def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
         """The images that are taken there."""
+
+    def instead(self, call: Call, when: When) -> object:
+        """What it has chosen here takes the place of what it has chosen under the same name; None: of nothing."""
 
 
 @dataclass
@@ -90,7 +95,6 @@ class Every:
 
     every: int
     seed: str
-    single = False
     _seen: Counter[tuple[str, When]] = field(default_factory=Counter)
     _turn: int = 0
 
@@ -105,11 +109,13 @@ class Every:
         self._turn += 1
         return [images[self._turn % len(images)]]
 
+    def instead(self, call: Call, when: When) -> None:
+        return None
+
 
 class Few:
     """Of some kinds of call and moment one, anywhere; kinds and images take turns from one number to the next."""
 
-    single = True
     of_kinds = 5
 
     def __init__(self, number: int) -> None:
@@ -122,6 +128,23 @@ class Few:
         if (place + self._number) % self.of_kinds or self._chance.random() * count >= 1:
             return ()
         return [images[(place + self._number // self.of_kinds) % len(images)]]
+
+    def instead(self, call: Call, when: When) -> object:
+        return call.name, when
+
+
+class AnyOne:
+    """One moment, anywhere, when the power goes."""
+
+    def __init__(self, number: int) -> None:
+        self._chance, self._count = random.Random(number), 0
+
+    def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
+        self._count += 1
+        return [self._chance.choice(("cut", "cut", "mixed"))] if self._chance.random() * self._count < 1 else ()
+
+    def instead(self, call: Call, when: When) -> str:
+        return "the one"
 
 
 class Recorder:
@@ -146,11 +169,13 @@ class Recorder:
             # After a power cut a cache may be gone, or be one of before.
             caches = self._place.caches() if kind == "died" else self._older if self.points % 2 else {}
             about = frozenset(image.items()), frozenset(had.items()), world.step
-            key = hash((*about, frozenset(caches.items())) if kind == "died" else about)
-            death = Death(call, when, kind, world.step, had, image, caches)
-            if self._sample.single:
-                self.deaths[call.name, when] = death
+            durable = self._place.durable() if kind == "died" else {}
+            death = Death(call, when, kind, world.step, had, image, caches, durable)
+            key = self._sample.instead(call, when)
+            if key is not None:
+                self.deaths[key] = death
             else:
+                key = hash((*about, frozenset(caches.items())) if kind == "died" else about)
                 self.deaths.setdefault(key, death)
 
 
@@ -176,22 +201,36 @@ def tried(unit: Unit, sample: Sample, on_recovered: Callable[[int, int], None] =
             play(scenario, world)
         wanted = outcome(world, scenario)
         found.calls, found.recovered = recorder.calls, len(recorder.deaths)
-        found.points = found.recovered if sample.single else recorder.points
+        found.points = max(recorder.points, found.recovered)
         for number, death in enumerate(recorder.deaths.values(), 1):
-            found.wrong += [f"{unit}: {death}: {what}" for what in _recovered(scenario, world, death, wanted)]
+            again = AnyOne(number) if death.kind == "died" and len(place.images) > 1 else None
+            found.twice += again is not None
+            wrong = _recovered(scenario, world, death, wanted, again)
+            found.wrong += [f"{unit}: {death}: {what}" for what in wrong]
             on_recovered(number, found.recovered)
         place.restore({})
         log.setLevel(level)
     return found
 
 
-def _recovered(scenario: Scenario, world: World, death: Death, wanted: dict[str, list[str]]) -> Iterator[str]:
-    """What differs where that death is recovered from."""
-    world.place.restore(death.image)
-    world.place.restore_caches(death.caches)
-    after = world.after(death.step, death.had)
+def _recovered(
+    scenario: Scenario, world: World, death: Death, wanted: Outcome, again: Sample | None = None
+) -> Iterator[str]:
+    """What differs where that death is recovered from; and from another one on the way, chosen by ``again``."""
+    place, after = world.place, world.after(death.step, death.had)
+    place.restore(death.image)
+    place.restore_caches(death.caches)
+    deaths: dict[object, Death] = {}
     try:
-        play(scenario, after)
+        if again is None:
+            play(scenario, after)
+        else:
+            recorder = Recorder(place, after, again)
+            with place.watched(recorder, death.durable):
+                play(scenario, after)
+            deaths = recorder.deaths
         yield from differences(wanted, outcome(after, scenario))
     except Exception as error:
         yield f"{type(error).__name__}: {error}"
+    for second in deaths.values():
+        yield from (f"then {second}: {what}" for what in _recovered(scenario, after, second, wanted))
