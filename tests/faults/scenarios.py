@@ -270,7 +270,7 @@ SCENARIOS: dict[str, Scenario] = {
     "join of lifetimes": _plain("join of lifetimes"),
     "merge": _plain("merge"),
     "union": _plain("union"),
-    "chain": _plain("chain", drain=True),
+    "chain": _plain("chain"),
     **_by_hand(),
     "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
     "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
