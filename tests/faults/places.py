@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tidestate.statestore.testing.calls import Call, Calls, When
+from tidestate.statestore.testing.calls import Call, Calls
+from tidestate.statestore.testing.faults import When
 from tidestate.statestore.testing.power import Disk
 
 Image: TypeAlias = dict[str, bytes | None]

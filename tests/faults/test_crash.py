@@ -15,7 +15,8 @@ from tests.faults.scenarios import SCENARIOS
 from tests.faults.trial import Every, Few, Unit, in_turns, tried, units
 from tests.helpers.process import LONG
 from tidestate.statestore.storage import local
-from tidestate.statestore.testing.calls import Call, When
+from tidestate.statestore.testing.calls import Call
+from tidestate.statestore.testing.faults import When
 
 UNIT = Unit("tumbling", "memory", "disk")
 

@@ -17,7 +17,8 @@ from tests.faults.places import PLACES, Image, Place
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import STORES, World
 from tests.helpers.process import SCRATCH
-from tidestate.statestore.testing.calls import Call, When
+from tidestate.statestore.testing.calls import Call
+from tidestate.statestore.testing.faults import When
 
 log = logging.getLogger("tidestate")
 

@@ -14,8 +14,8 @@ import pytest
 
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.testing.calls import Call, Calls, When
-from tidestate.statestore.testing.faults import Crash
+from tidestate.statestore.testing.calls import Call, Calls
+from tidestate.statestore.testing.faults import Crash, When
 from tidestate.statestore.testing.power import Disk
 
 DATA = b"0123456789"
