@@ -65,6 +65,7 @@ FIRST = (
     "spark/test_jobs_killed",
     "spark/test_kill",
     "spark/test_adopt",
+    "faults/test_crash",
     "operators/sinks/test_each_once",
     "spark/test_included_sinks",
     "conformance/test_cases",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tidestate.statestore.testing.faults import Crash
@@ -57,16 +57,44 @@ class Disk:
         """The process dies at that sync from now on."""
         self._at = self.calls + after
 
-    def cut(self, into: Path) -> Path:
-        """What is left after a power cut, as a new folder ``into``."""
-        into.mkdir()
-        self._restore(self._top.stat().st_ino, into)
-        return into
-
-    def _restore(self, folder: int, into: Path) -> None:
-        for name, (inode, is_folder) in self._folders.get(folder, {}).items():
-            if is_folder:
-                (into / name).mkdir()
-                self._restore(inode, into / name)
+    def resume(self, left: Mapping[str, bytes | None]) -> None:
+        """What is below ``top`` now was made before, and only this of it, as `left` gave it, is durable."""
+        inodes = {"": self._top.stat().st_ino}
+        for number, (path, data) in enumerate(left.items(), 1):
+            folder, _, name = path.rpartition("/")
+            try:
+                inodes[path] = (self._top / path).lstat().st_ino
+            except FileNotFoundError:
+                inodes[path] = -number  # deleted, and that is not durable
+            self._folders[inodes[folder]][name] = inodes[path], data is None
+            if data is None:
+                self._folders[inodes[path]] = {}
             else:
-                (into / name).write_bytes(self._files.get(inode, b""))
+                self._files[inodes[path]] = data
+
+    def synced(self, inode: int) -> bytes | None:
+        """The bytes of a file when it was synced last; None if it never was."""
+        return self._files.get(inode)
+
+    def left(self) -> dict[str, bytes | None]:
+        """What is left after a power cut, by path below ``top``; None for a folder. A folder comes before what lies
+        in it.
+        """
+        with self._lock:
+            return dict(self._left(self._top.stat().st_ino, ""))
+
+    def _left(self, folder: int, before: str) -> Iterator[tuple[str, bytes | None]]:
+        for name, (inode, is_folder) in self._folders.get(folder, {}).items():
+            yield f"{before}{name}", None if is_folder else self._files.get(inode, b"")
+            if is_folder:
+                yield from self._left(inode, f"{before}{name}/")
+
+    def cut(self, into: Path) -> Path:
+        """The same as a new folder ``into``."""
+        into.mkdir()
+        for path, data in self.left().items():
+            if data is None:
+                (into / path).mkdir()
+            else:
+                (into / path).write_bytes(data)
+        return into

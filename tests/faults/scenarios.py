@@ -1,0 +1,311 @@
+"""Jobs of every kind with everything that is done to them. Each step may be repeated, as after a crash."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+
+from tests.faults.world import SECOND, World, done_already
+from tests.helpers import join_operator_messages as pairs
+from tests.helpers import operator_messages as singles
+from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
+from tidestate.operators import (
+    DISCARDING,
+    RETRACTING,
+    Harness,
+    Policy,
+    after_processing_time,
+    count,
+    list_,
+    median,
+    run_operator,
+    session,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.recovery.log.checkpoint import manifest_path, now_us
+from tidestate.recovery.log.marker import MARKER
+from tidestate.recovery.moves.fork import fork
+from tidestate.recovery.moves.rescale import rescale
+from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
+from tidestate.statestore.storage.objects import Objects
+
+Step = Callable[[World], None]
+BATCHES = 6
+DAY_US = 24 * HOUR_US
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``roots`` that are compared. ``repeats``: messages are given again after a crash, and count as duplicates."""
+
+    steps: tuple[Step, ...]
+    roots: tuple[str, ...] = ("root",)
+    repeats: bool = False
+
+
+def events(seed: int, size: int = 10) -> list[list[Event]]:
+    """Twelve seconds a batch; some are late, some very late."""
+    chance = random.Random(seed)
+    return [
+        [
+            Event(
+                left=chance.random() < 0.5,
+                key=chance.choice("abcd"),
+                at=max(0, 12 * number + chance.randrange(12) - chance.choice((0, 0, 0, 0, 9, 26, 80))),
+                value=chance.randint(-50, 50),
+            )
+            for _ in range(size)
+        ]
+        for number in range(BATCHES)
+    ]
+
+
+@cache
+def batches(kind: str) -> Sequence[Any]:
+    made = ALL_KINDS[kind]
+    return [made.batch(rows, number) for number, rows in enumerate(events(len(kind)))]
+
+
+def _windows(window: Any, **aggregates: Any) -> Any:
+    job = windowed(event_time="t", key="k", watermark_delay="5 seconds", name="job").window(window)
+    return job.aggregate(**aggregates)
+
+
+OWN_KINDS: dict[str, Kind] = {
+    "full state": Kind(
+        lambda: (
+            _windows(tumbling("10 seconds"), n=count(), all=list_("v"), middle=median("v"))
+            .late("30 seconds")
+            .accumulation(RETRACTING)
+        )
+    ),
+    "discarding": Kind(
+        lambda: _windows(tumbling("10 seconds"), n=count(), s=sum_("v")).late("30 seconds").accumulation(DISCARDING)
+    ),
+    "retained": Kind(
+        lambda: (
+            _windows(tumbling("10 seconds"), n=count(), s=sum_("v"))
+            .late("10 seconds")
+            .retain("2 minutes")
+            .accumulation(RETRACTING)
+        )
+    ),
+    "retained sessions": Kind(
+        lambda: (
+            _windows(session("4 seconds"), n=count(), s=sum_("v"))
+            .late("10 seconds")
+            .retain("2 minutes")
+            .accumulation(RETRACTING)
+        )
+    ),
+}
+ALL_KINDS = KINDS | OWN_KINDS
+
+
+def fed(
+    kind: str, until: int, root: str = "root", *, first: int = 0, drain: bool = False, policy: Policy | None = None
+) -> Step:
+    """All batches until this one, in a process of its own."""
+
+    def step(world: World) -> None:
+        runner = world.standalone(ALL_KINDS[kind].make(), root, policy)
+        runner.run(world.timed(batches(kind)[first:until]), drain=drain)
+
+    return step
+
+
+def bootstrapped(kind: str, until: int) -> Step:
+    """These batches are history."""
+
+    def step(world: World) -> None:
+        runner = world.standalone(ALL_KINDS[kind].make())
+        if not runner.begun:
+            runner.bootstrap(batches(kind)[:until])
+
+    return step
+
+
+def fed_back(kind: str, until: int) -> Step:
+    """The late ledger goes through the windows again."""
+
+    def step(world: World) -> None:
+        runner = world.standalone(ALL_KINDS[kind].make())
+        runner.run(world.timed(batches(kind)[:until]))
+        runner.reprocess_late()
+
+    return step
+
+
+def rescaled(partitions: int) -> Step:
+    def step(world: World) -> None:
+        with done_already("rescale-same"):
+            rescale(world.path(), partitions)
+
+    return step
+
+
+def _of_batch(world: World, number: int) -> int:
+    """The checkpoint of a batch."""
+    found = world.checkpoint().history()
+    return next(one.id for one in found if one.input is not None and one.input.batches == number)
+
+
+def rewound(to: int) -> Step:
+    """Back to the checkpoint of a batch; once more if it was done."""
+    return lambda world: _ignored(rewind(world.checkpoint(), _of_batch(world, to)))
+
+
+def forked(at: int, root: str) -> Step:
+    """A root of this name goes on from a batch. One that is half there is emptied first."""
+
+    def step(world: World) -> None:
+        if not Objects(world.path(root)).exists(MARKER):
+            world.place.remove(world.path(root))
+            fork(world.path(), world.path(root), _of_batch(world, at))
+
+    return step
+
+
+def collected(keep: int, root: str = "root", *, output: bool = False) -> Step:
+    """All that may go goes; with ``output`` panes and ledgers too."""
+    rule = CheckpointRetention(keep=keep, grace_us=0, output_age_us=HOUR_US if output else None)
+    return lambda world: _ignored(collect(world.checkpoint(root), rule, now_us() + (DAY_US if output else 0)))
+
+
+def damaged(world: World) -> None:
+    """The newest manifest is cut."""
+    world.place.damage(f"{world.path()}/{manifest_path(world.checkpoint().stored_ids()[-1])}")
+
+
+def _ignored(_found: object) -> None:
+    """A step gives nothing."""
+
+
+def by_hand(job: Any, given: Sequence[Any], until: int, *, sided: bool = False, drain: bool = False) -> Step:
+    """Messages of all batches until this one, as the source has them."""
+
+    def step(world: World) -> None:
+        make = pairs.operator if sided else singles.operator
+        sinks = world.sinks()
+        with make(job, world.path(), store=world.store, partitions=2) as operator:
+            left = [] if operator.drained else given[:until]
+            run_operator(operator, left, clock=lambda: 0, drain=drain, **sinks)
+
+    return step
+
+
+def played(job: Any, acts: Sequence[Callable[[Harness], object]], until: int) -> Step:
+    """Acts of a test harness, each of which is a checkpoint."""
+
+    def step(world: World) -> None:
+        harness = Harness(job, SCHEMA, folder=world.path(), store=world.store, partitions=2, **world.sinks())
+        done = sum(one.kind in ("batch", "tick") for one in world.checkpoint().history())
+        for act in acts[done:until]:
+            act(harness)
+
+    return step
+
+
+def _ticks() -> tuple[Step, ...]:
+    job = (
+        _windows(tumbling("30 seconds"), n=count(), s=sum_("v"))
+        .trigger(early=after_processing_time("3 seconds"))
+        .late("10 seconds")
+    )
+    acts: list[Callable[[Harness], object]] = []
+    for number, rows in enumerate(events(5)[:4]):
+        given: pa.Table = table(rows, 1000 * number)
+        acts.append(lambda harness, given=given: harness.feed(given))
+        acts.append(lambda harness, at=number: harness.advance_processing_time((4 * at + 4) * SECOND))
+    acts.append(lambda harness: harness.advance_watermark(60 * SECOND))
+    return tuple(played(job, acts, until) for until in (3, 6, len(acts)))
+
+
+def _by_hand() -> dict[str, Scenario]:
+    # None is so late that it is refused: given again it would be judged again, by another watermark.
+    messages = [singles.table(sorted(rows)) for rows in singles.stream(3, batches=5, size=10)]
+    windows = singles.description(singles.WINDOWS["tumbling"], "retracting", allowed=90)
+    rows = [pairs.sided(one) for one in pairs.two_streams(3, batches=5, size=10)]
+    joins: Mapping[str, Any] = {"join": pairs.near(late="60 seconds"), "session join": pairs.sessions(late="60 s")}
+    found = {
+        "messages by hand": Scenario(
+            (by_hand(windows, messages, 3), by_hand(windows, messages, 5, drain=True)), repeats=True
+        )
+    }
+    for name, job in joins.items():
+        steps = by_hand(job, rows, 3, sided=True), by_hand(job, rows, 5, sided=True)
+        found[f"{name} by hand"] = Scenario(steps, repeats=True)
+    return found
+
+
+def _plain(kind: str, *, drain: bool = False) -> Scenario:
+    return Scenario((fed(kind, 3), fed(kind, BATCHES, drain=drain)))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "tumbling": _plain("tumbling"),
+    "tumbling, drained": _plain("tumbling", drain=True),
+    "sliding": _plain("sliding, of two keys"),
+    "sessions": _plain("sessions", drain=True),
+    "counted": _plain("counted"),
+    "full state": _plain("full state"),
+    "discarding": _plain("discarding"),
+    "clock": _plain("by the clock"),
+    "ticks": Scenario(_ticks()),
+    "deduplicated": _plain("dedup"),
+    "join by distance": _plain("join"),
+    "join with updates": _plain("join with updates"),
+    "join with CTIs": _plain("join with CTIs", drain=True),
+    "join by windows": _plain("join by offsets"),
+    "session join": _plain("session join"),
+    "join of lifetimes": _plain("join of lifetimes"),
+    "merge": _plain("merge"),
+    "union": _plain("union"),
+    "chain": _plain("chain"),
+    **_by_hand(),
+    "feed-back": Scenario((fed_back("retained", 4), fed("retained", BATCHES))),
+    "bootstrap": Scenario((bootstrapped("tumbling", 2), fed("tumbling", BATCHES, first=2))),
+    "rewind": Scenario((fed("tumbling", 4), rewound(2), fed("tumbling", BATCHES))),
+    "rescale": Scenario((fed("sessions", 2), rescaled(3), fed("sessions", 4), rescaled(1), fed("sessions", BATCHES))),
+    "fork": Scenario(
+        (
+            fed("join", 3),
+            forked(2, "fork"),
+            fed("join", 5),
+            fed("join", 4, "fork"),
+            collected(1),
+            fed("join", BATCHES, "fork"),
+            collected(1, "fork"),
+        ),
+        roots=("root", "fork"),
+    ),
+    "gc": Scenario((fed("tumbling", 3), collected(2), fed("tumbling", 5), collected(1), fed("tumbling", BATCHES))),
+    "gc of output": Scenario((fed("sessions", 4), collected(1, output=True), fed("sessions", BATCHES))),
+    "reset": Scenario(
+        (fed("tumbling", 4), damaged, fed("tumbling", BATCHES, policy=Policy(damaged="reset"), drain=True))
+    ),
+    "everything": Scenario(
+        (
+            bootstrapped("retained sessions", 1),
+            fed("retained sessions", 3, first=1),
+            rescaled(3),
+            fed("retained sessions", 5, first=1),
+            rewound(3),
+            collected(2),
+            fed("retained sessions", 5, first=1),
+            forked(4, "fork"),
+            collected(1),
+            fed("retained sessions", BATCHES, "fork", first=1),
+        ),
+        roots=("root", "fork"),
+    ),
+}
