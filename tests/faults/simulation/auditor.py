@@ -299,8 +299,9 @@ class Auditor:
         if self.case.accounts and not site.bases:
             line = site.line(made)
             rejected = sum((other.late_ids for other in line), Counter[int]())
-            shown = {n for ids_ in net_of(p.panes for p in line if p.panes is not None).values() for n in ids_}
-            self._check_accounts(where, self.expected.ids[batches_of(made)], rejected, {*ids, *shown})
+            net = net_of(other.panes for other in line if other.panes is not None)
+            standing = {event for events in net.values() for event in events}
+            self._check_accounts(where, self.expected.ids[batches_of(made)], rejected, {*ids, *standing})
 
     def _check_accounts(self, where: str, all_ids: Counter[int], rejected: Counter[int], held: set[int]) -> None:
         """Each event is in the state or in panes that stand, or in the ledger, and nowhere else."""
