@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -49,8 +50,9 @@ class Published:
     late_ids: Counter[int]
     abandoned_us: int | None = None
 
-    @property
+    @cached_property
     def pane_rows(self) -> Rows:
+        """The panes as rows."""
         return Counter() if self.panes is None else rows_of(self.panes)
 
 
@@ -233,8 +235,9 @@ class Auditor:
             if made.id <= before.id or gap or left:
                 self._broken("a reset leaves something", f"{where}: {gap or left}")
             for number, other in site.published.items():
-                if made.follows < number < made.id and other.abandoned_us is None:
-                    other.abandoned_us = self._world.scheduler.now
+                # One that was abandoned before may count again.
+                since = self._world.scheduler.now if other.abandoned_us is None else other.abandoned_us
+                other.abandoned_us = since if made.abandons(number) else None
         elif made.id != before.id + 1 or made.follows != before.id:
             self._broken("ids are not dense", f"{where} follows {made.follows}, and the newest is {before.id}")
         if parent is None or parent.checksum != made.parent:
