@@ -14,6 +14,7 @@ from tests.faults.simulation.targets import Target
 from tidestate.operators import Checkpoint
 from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, pinned, unpin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
 from tidestate.recovery.moves.repair import execute_repair, plan_repair
@@ -73,7 +74,7 @@ def acts(world: World) -> list[Act]:
 def act(world: World, site: Site, what: Act) -> None:
     """Run a verb as this process. Raises what nobody should see."""
     try:
-        ACTS[what.verb](world, site, what)
+        ACTS[what.verb](world, _where(world, site, what), what)
         ended = "done"
     except EXPECTED as error:
         ended = f"{error.code}: {error.message}"
@@ -86,6 +87,14 @@ def act(world: World, site: Site, what: Act) -> None:
             raise
         ended = error.code
     world.trace(world.scheduler.running(), "ends", site.name, ended)
+
+
+def _where(world: World, site: Site, what: Act) -> Site:
+    """Some verbs are run on a fork, once there is one."""
+    forks = [one for one in world.auditor.sites.values() if f"{one.name}/{MARKER}" in world.store.objects and one.bases]
+    if not forks or what.verb in ("back-up", "put-back") or _share(world, what, "where") < 0.6:
+        return site
+    return forks[-1]
 
 
 def _share(world: World, what: Act, *place: object) -> float:
