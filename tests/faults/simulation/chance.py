@@ -68,7 +68,7 @@ class Chance:
 
     def number(self, *place: object) -> int:
         """64 bits."""
-        return xxhash.xxh64_intdigest("/".join(map(str, place)), seed=self.seed)
+        return xxhash.xxh64_intdigest("/".join(map(str, place)).encode(), seed=self.seed)
 
     def share(self, *place: object) -> float:
         """From 0 to below 1."""

@@ -155,7 +155,7 @@ class World:
         yield opening, "_memory", _PerProcess(self)
         yield remote, "_probed", _Everything()
         yield remote, "of_this_user", lambda name: self.folder / self.process.name / name
-        yield standalone, "InProcess", lambda: Executors(self)
+        yield standalone, "InProcess", Executors
         yield in_process, "in_threads", lambda work, tasks, _threads: attempted(self, work, tasks)
         # Defaults were read when these modules were imported.
         yield driver.Driver.__init__, "__kwdefaults__", {**driver.Driver.__init__.__kwdefaults__, "wait": self._sleep}
