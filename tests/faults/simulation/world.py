@@ -5,11 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import logging
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,7 +110,8 @@ class World:
             try:
                 work()
             except Exception as error:
-                self.broken("an unexpected error", f"{name}: {type(error).__name__}: {error}")
+                kind = getattr(error, "code", type(error).__name__)
+                self.broken(f"an unexpected error, {kind}", f"{name}: {type(error).__name__}: {error}")
 
         return checked
 
@@ -157,6 +160,7 @@ class World:
         yield remote, "of_this_user", lambda name: self.folder / self.process.name / name
         yield standalone, "InProcess", Executors
         yield in_process, "in_threads", lambda work, tasks, _threads: attempted(self, work, tasks)
+        yield from ((one, "lock", _NoLock()) for one in _cached_properties())
         # Defaults were read when these modules were imported.
         yield driver.Driver.__init__, "__kwdefaults__", {**driver.Driver.__init__.__kwdefaults__, "wait": self._sleep}
         yield phases.Stopwatch.__init__, "__defaults__", (self._monotonic,)
@@ -272,6 +276,15 @@ class _Everything:
 
     def __contains__(self, _: object) -> bool:
         return True
+
+
+@cache
+def _cached_properties() -> list[Any]:
+    """Those of the package that hold a lock while they work, up to Python 3.11: one for all objects of a class."""
+    modules = [module for name, module in sys.modules.items() if name.startswith("tidestate.")]
+    classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
+    found = [one for kind in classes for one in vars(kind).values() if isinstance(one, cached_property)]
+    return [one for one in found if hasattr(one, "lock")]
 
 
 def _with_clock(function: Any, clock: Callable[[], float]) -> Iterator[tuple[Any, str, Any]]:
