@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +67,7 @@ def run(
     first: Annotated[int, typer.Option("--from", help="The first one.")] = 0,
     seed: Annotated[int | None, typer.Option(help="This one alone.")] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Print all that happens, of a single seed.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Begin no more seeds after so long.")] = None,
     processes: Annotated[int, typer.Option(help="How many run at a time.")] = 1,
     planted: Annotated[str, typer.Option(help="A fault of our own that is to be found; `planted` lists them.")] = "",
     json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
@@ -80,7 +83,7 @@ def run(
         print("\n".join(outcome.lines))
         totals.add(outcome)
     else:
-        _many(range(first, first + seeds), processes, options, totals, json=json)
+        _many(range(first, first + seeds), minutes, processes, options, totals, json=json)
     row = totals.row() | {"seconds": round(time.monotonic() - begun)}
     if draw is not None:
         insert(draw / PAGE, "simulation", _section(at, first, totals, row))
@@ -100,15 +103,24 @@ def list_planted() -> None:
         print(f"{name:<20} {one.does} -> {', '.join(one.found_as)}")
 
 
-def _many(seeds: range, processes: int, options: Options, totals: Totals, *, json: bool) -> None:
+def _until(seeds: range, minutes: float | None) -> Iterator[int]:
+    begun = time.monotonic()
+    return takewhile(lambda _: minutes is None or time.monotonic() - begun < 60 * minutes, seeds)
+
+
+def _many(
+    seeds: range, minutes: float | None, processes: int, options: Options, totals: Totals, *, json: bool
+) -> None:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description}"), *columns, console=err) as progress:
         bar = progress.add_task("seeds", total=len(seeds))
-        for one in simulate_each(seeds, processes, options):
+        for one in simulate_each(_until(seeds, minutes), processes, options):
             totals.add(one)
             progress.update(bar, advance=1, description=f"seeds, {len(totals.failed)} failed")
             if one.violation is not None:
-                progress.console.print(f"seed {one.seed} ({one.case}): {one.violation}", markup=False, highlight=False)
+                progress.console.print(
+                    f"seed {one.seed} ({one.case}): {one.violation}", markup=False, highlight=False
+                )
             if json:
                 print(as_json(_row(one)))
 

@@ -141,9 +141,10 @@ class Auditor:
                 self._broken("a manifest that counts is deleted", path)
             elif number in self._held(site).values():
                 self._broken("a pinned manifest is deleted", path)
-        elif below.startswith("gc/boundary/") and number_in(below.removeprefix("gc/boundary/")) == self.boundary(
-            site
-        ).number:
+        elif (
+            below.startswith("gc/boundary/")
+            and number_in(below.removeprefix("gc/boundary/")) == self.boundary(site).number
+        ):
             self._broken("the boundary that counts is deleted", path)
         for one in self.sites.values():
             if one.needed is None:
@@ -209,10 +210,14 @@ class Auditor:
             data = self._world.store.objects.get(self._full(site, ref))
             if data is None or len(data) != ref.bytes or checksum(data) != ref.checksum:
                 what = "gone" if data is None else "another one"
-                self._broken("a manifest names a file that is not there", f"{site.name} {manifest.id}: {ref.path} {what}")
+                self._broken(
+                    "a manifest names a file that is not there", f"{site.name} {manifest.id}: {ref.path} {what}"
+                )
                 return None
         panes = [self._table(site, ref) for ref in manifest.panes]
-        late = {name: [self._table(site, ref) for ref in ledger_of(manifest.late, name)] for name in manifest.operators}
+        late = {
+            name: [self._table(site, ref) for ref in ledger_of(manifest.late, name)] for name in manifest.operators
+        }
         rows = {name: sum(map(rows_of, tables), Counter[str]()) for name, tables in late.items() if tables}
         ids = sum((ids_of(table) for tables in late.values() for table in tables), Counter[int]())
         return Published(manifest, digest, pa.concat_tables(panes) if panes else None, rows, ids)

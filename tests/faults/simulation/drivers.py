@@ -121,6 +121,3 @@ def starts(world: World) -> list[Start]:
             )
         )
     return made
-
-
-

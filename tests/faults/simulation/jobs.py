@@ -106,7 +106,10 @@ def state_tables(checkpoint: Checkpoint, manifest: Manifest) -> Iterator[tuple[s
         for spec in operator.tables:
             for rows in state_rows(checkpoint, operator, spec, Wanted()):
                 if rows.num_rows and spec.name != "numbered":
-                    yield f"{name}/{spec.name}", rows.drop_columns([one for one in NUMBERS if one in spec.schema.names])
+                    yield (
+                        f"{name}/{spec.name}",
+                        rows.drop_columns([one for one in NUMBERS if one in spec.schema.names]),
+                    )
 
 
 def state_of(checkpoint: Checkpoint, manifest: Manifest) -> tuple[Rows, Counter[int]]:
@@ -167,9 +170,7 @@ def _kept(described: Any, window: Any) -> Any:
     return described.late(f"{ALLOWED} s", keep="id").accumulation(RETRACTING)
 
 
-JOINED = join(
-    event_time="at", on="k", within=("-6 s", "6 s"), how="left", late="8 s", watermark_delay=f"{DELAY} s"
-)
+JOINED = join(event_time="at", on="k", within=("-6 s", "6 s"), how="left", late="8 s", watermark_delay=f"{DELAY} s")
 DESCRIPTIONS: dict[str, Runnable] = {
     "tumbling": _kept(_listing(), tumbling(f"{SIZE} s")),
     "sessions": _kept(_listing(), session(f"{GAP} s")),
@@ -242,7 +243,6 @@ def _add(
     found.state.append(state)
     found.marks.append(mark)
     found.ids.append(ids)
-
 
 
 def twin_of(name: str, variant: int, count: int | None = None) -> Twin | None:

@@ -91,7 +91,9 @@ def act(world: World, site: Site, what: Act) -> None:
 
 def _where(world: World, site: Site, what: Act) -> Site:
     """Some verbs are run on a fork, once there is one."""
-    forks = [one for one in world.auditor.sites.values() if f"{one.name}/{MARKER}" in world.store.objects and one.bases]
+    forks = [
+        one for one in world.auditor.sites.values() if f"{one.name}/{MARKER}" in world.store.objects and one.bases
+    ]
     if not forks or what.verb in ("back-up", "put-back") or _share(world, what, "where") < 0.6:
         return site
     return forks[-1]
@@ -109,7 +111,9 @@ def _some_id(world: World, what: Act, checkpoint: Checkpoint) -> int:
 
 
 def _gc(world: World, site: Site, what: Act) -> None:
-    output_us = int(world.chance.between(1, 20 * SECOND, "age", what.number)) if _share(world, what, "o") < 0.3 else None
+    output_us = (
+        int(world.chance.between(1, 20 * SECOND, "age", what.number)) if _share(world, what, "o") < 0.3 else None
+    )
     grace_us = int(_share(world, what, "grace") * 5 * SECOND)
     retention = CheckpointRetention(keep=1 + int(3 * _share(world, what)), grace_us=grace_us, output_age_us=output_us)
     collect(Checkpoint.open(site.url), retention)

@@ -134,11 +134,11 @@ PLANTED: dict[str, Planted] = {
         ("panes are wrong", "the state is wrong", "the ledger is wrong", "the watermark is wrong"),
         _loses_an_event,
     ),
-    "sink-forgets": Planted(
-        "A sink stores again what it has.", ("a sink lacks rows or has some twice",)
-    ),
+    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",)),
     "takes-too-much": Planted(
-        "A collection deletes a file that a kept checkpoint needs.", ("a file that is needed is deleted",), _takes_too_much
+        "A collection deletes a file that a kept checkpoint needs.",
+        ("a file that is needed is deleted",),
+        _takes_too_much,
     ),
     "pins-not-read": Planted(
         "A collection does not see pins.",
@@ -149,7 +149,9 @@ PLANTED: dict[str, Planted] = {
         "A driver delivers without a look at newer checkpoints.", ("what was abandoned is delivered",), _never_checks
     ),
     "acknowledges-early": Planted(
-        "A manifest says that its own output was delivered.", ("a sink lacks rows or has some twice",), _acknowledges_early
+        "A manifest says that its own output was delivered.",
+        ("a sink lacks rows or has some twice",),
+        _acknowledges_early,
     ),
     "forgets-errors": Planted(
         "A file that could not be written is named all the same.",

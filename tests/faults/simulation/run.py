@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -26,8 +26,8 @@ from tidestate.recovery.log.marker import MARKER
 
 ROOT = "root"
 NOTHING = Options()
-CHUNK = 5
-"""Seeds that a process is given at a time."""
+AHEAD = 4
+"""Seeds of each process that are under way or wait."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,13 @@ def _last(world: World, site: Site, start: Start) -> Callable[[], None]:
 
 
 def simulate_each(seeds: Iterable[int], processes: int, options: Options = NOTHING) -> Iterator[Outcome]:
-    """Many seeds, in several processes; outcomes come as they are there."""
+    """Many seeds, in several processes; outcomes come in their order. Seeds are taken as they are needed."""
     if processes <= 1:
         yield from (simulate(seed, options) for seed in seeds)
         return
+    left = iter(seeds)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(partial(simulate, options=options), seeds, chunksize=CHUNK)
+        begun = deque(pool.submit(simulate, seed, options) for seed in islice(left, AHEAD * processes))
+        while begun:
+            yield begun.popleft().result()
+            begun += [pool.submit(simulate, seed, options) for seed in islice(left, 1)]
