@@ -1,4 +1,4 @@
-"""The simulation: seeds keep every promise, one seed is one run, faults that are planted are found and made smaller."""
+"""The simulation: seeds keep every promise, one seed is one run, and faults that are planted are found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Looks at the objects themselves after each change of a root, and at the targets in the end: is each promise kept?
 
-It knows what an undisturbed run makes of each prefix of the input, so a checkpoint after k batches must have put out and
-hold exactly that, whatever has happened before. What it finds is the end of a run (`World.broken`).
+It knows what an undisturbed run makes of each prefix of the input, so a checkpoint after k batches must have put out
+and hold exactly that, whatever has happened before. What it finds is the end of a run (`World.broken`).
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class Case:
 
 @dataclass
 class Expected:
-    """What follows from so many batches, by their number: panes and ledger rows of the last one, the state, the ids so
-    far. ``drained``: what the end of the input adds; ``net``: the windows that stand then, with their ids, in
+    """What follows from so many batches, by their number: panes and ledger rows of the last one, the state, the ids
+    so far. ``drained``: what the end of the input adds; ``net``: the windows that stand then, with their ids, in
     microseconds; ``rejected``: the ids in the ledger.
     """
 

@@ -67,7 +67,7 @@ def acts(world: World) -> list[Act]:
     chance = world.chance
     return [
         Act(number, int(chance.between(20_000, 90 * SECOND, "acts", number)), chance.one_of(VERBS, "verb", number))
-        for number in range(chance.whole(0, 7, "people"))
+        for number in range(chance.whole(0, 9, "people"))
     ]
 
 
@@ -258,5 +258,5 @@ ACTS: dict[str, Callable[[World, Site, Act], None]] = {
     "back-up": _back_up,
     "put-back": _put_back,
 }
-VERBS = (*ACTS, "gc", "gc", "gc", "rewind", "pin", "put-back")
+VERBS = (*ACTS, "gc", "gc", "gc", "gc", "rewind", "rewind", "pin", "pin", "put-back")
 """Some are run more often."""

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from tidestate.operators.engine import in_process
+from tidestate.operators.engine import driver, in_process
+from tidestate.operators.engine.delivery import Offers
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -18,9 +19,9 @@ from tidestate.recovery.log.manifest import Delivered, Head, Manifest
 from tidestate.recovery.log.records import BOUNDARIES
 from tidestate.recovery.moves import reset
 from tidestate.recovery.retention import collection
-from tidestate.statestore.errors import ConflictError, FencedError, TidestateError
+from tidestate.statestore.errors import ConflictError, FencedError
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.storage.write_behind import WriteBehind
+from tidestate.statestore.storage.remote import RemoteStorage
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,14 @@ def _no_pins_again() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _never_checks() -> Iterator[tuple[Any, str, Any]]:
-    def check_newest(self: Checkpoint, manifest: Manifest) -> None:
-        self.objects.exists(f"manifests/{manifest.id}")  # it looks, and does not care
+    def offers(check: Callable[[], None]) -> Offers:
+        def looks() -> None:
+            with suppress(FencedError):
+                check()
 
-    yield Checkpoint, "check_newest", check_newest
+        return Offers(looks)
+
+    yield driver, "Offers", offers
 
 
 def _acknowledges_early() -> Iterator[tuple[Any, str, Any]]:
@@ -102,13 +107,11 @@ def _acknowledges_early() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _forgets_errors() -> Iterator[tuple[Any, str, Any]]:
-    real = WriteBehind._take
+    def send(self: RemoteStorage, path: str, act: Callable[[Any], None]) -> None:
+        with suppress(OSError):
+            act(self._fs())
 
-    def take(self: WriteBehind) -> None:
-        with suppress(TidestateError):
-            real(self)
-
-    yield WriteBehind, "_take", take
+    yield RemoteStorage, "_send", send
 
 
 def _abandons_nothing() -> Iterator[tuple[Any, str, Any]]:
@@ -146,7 +149,7 @@ PLANTED: dict[str, Planted] = {
         _no_pins_again,
     ),
     "never-checks": Planted(
-        "A driver delivers without a look at newer checkpoints.", ("what was abandoned is delivered",), _never_checks
+        "A driver delivers whatever newer checkpoints it sees.", ("what was abandoned is delivered",), _never_checks
     ),
     "acknowledges-early": Planted(
         "A manifest says that its own output was delivered.",
@@ -154,8 +157,8 @@ PLANTED: dict[str, Planted] = {
         _acknowledges_early,
     ),
     "forgets-errors": Planted(
-        "A file that could not be written is named all the same.",
-        ("a manifest names a file that is not there",),
+        "A write that fails counts as done.",
+        ("a manifest names a file that is not there", "an unexpected error, file-unseen"),
         _forgets_errors,
     ),
     "abandons-nothing": Planted(

@@ -109,7 +109,7 @@ def _work(world: World, site: Site, one: Start | Act) -> Callable[[], None]:
 
 
 def _ended(world: World) -> None:
-    """The faults are over: a last driver of each job takes the rest of the input and ends it, and all is looked at."""
+    """Faults are over: a last driver of each job takes the rest of the input and ends it, and all is looked at."""
     world.chance.calm = True
     for site in list(world.auditor.sites.values()):
         if site.name != ROOT and f"{site.name}/{MARKER}" not in world.store.objects:

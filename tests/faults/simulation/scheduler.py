@@ -1,7 +1,7 @@
 """Virtual time. Every actor is a thread, and one at a time runs: the one whose moment comes first.
 
-An actor hands over when it sleeps or waits; every request to storage and every call of a sink is a short sleep. So the
-order of all that happens follows from the lengths of these, which the seed decides.
+An actor hands over when it sleeps or waits; every request to storage and every call of a sink is a short sleep. So
+the order of all that happens follows from the lengths of these, which the seed decides.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A failing seed made smaller: fewer kinds of faults, fewer actors, fewer batches, then single faults left out, as long
-as the same promise is broken.
+"""A failing seed made smaller: fewer kinds of faults, fewer actors, fewer batches, then single faults left out, as
+long as the same promise is broken.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Object storage of the simulation, under the scheme ``sim``: a dictionary, and what may go wrong on the way there.
 
-Requests take time. They fail before their effect, or after it, so that the reply is lost; they are carried out twice, or
-much later than their sender has given up; storage is throttled, or full. A list is not one moment: of what changed
-while it was made it has some. Else storage keeps the promises of S3: a create is atomic, and who reads or lists afterwards
-sees what was written.
+Requests take time. They fail before their effect, or after it, so that the reply is lost; they are carried out twice,
+or much later than their sender has given up; storage is throttled, or full. A list is not one moment: of what changed
+while it was made it has some. Else storage keeps the promises of S3: a create is atomic, and who reads or lists
+afterwards sees what was written.
 """
 
 from __future__ import annotations
