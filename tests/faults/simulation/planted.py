@@ -26,10 +26,11 @@ from tidestate.statestore.storage.remote import RemoteStorage
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault, what it does, and the kinds of broken promises as which it is found."""
+    """A fault, what it does, and the kinds of broken promises as which it is found; the first ``seed`` to find it."""
 
     does: str
     found_as: tuple[str, ...]
+    seed: int = 0
     replaced: Callable[[], Iterator[tuple[Any, str, Any]]] = lambda: iter(())
 
     @contextmanager
@@ -126,42 +127,54 @@ def _abandons_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 
 PLANTED: dict[str, Planted] = {
-    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",)),
+    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 1),
     "ignores-the-fence": Planted(
         "A driver that finds its id taken publishes under the next one.",
         ("a fenced writer publishes", "the chain is broken", "the input does not go on where it was"),
+        1,
         _publishes_anyway,
     ),
     "loses-an-event": Planted(
         "The last event of a batch is not processed.",
         ("panes are wrong", "the state is wrong", "the ledger is wrong", "the watermark is wrong"),
+        0,
         _loses_an_event,
     ),
     "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",)),
     "takes-too-much": Planted(
         "A collection deletes a file that a kept checkpoint needs.",
         ("a file that is needed is deleted",),
+        2,
         _takes_too_much,
     ),
     "pins-not-read": Planted(
         "A collection does not see pins.",
         ("a pinned manifest is deleted", "a file that is needed is deleted", "a pinned checkpoint cannot be read"),
+        21,
         _no_pins_again,
     ),
     "never-checks": Planted(
-        "A driver delivers whatever newer checkpoints it sees.", ("what was abandoned is delivered",), _never_checks
+        "A driver delivers whatever newer checkpoints it sees.",
+        ("what was abandoned is delivered",),
+        35,
+        _never_checks,
     ),
     "acknowledges-early": Planted(
         "A manifest says that its own output was delivered.",
         ("a sink lacks rows or has some twice",),
+        0,
         _acknowledges_early,
     ),
     "forgets-errors": Planted(
         "A write that fails counts as done.",
         ("a manifest names a file that is not there", "an unexpected error, file-unseen"),
+        4,
         _forgets_errors,
     ),
     "abandons-nothing": Planted(
-        "A rewind lets what came after the chosen checkpoint count.", ("a reset leaves something",), _abandons_nothing
+        "A rewind lets what came after the chosen checkpoint count.",
+        ("a reset leaves something",),
+        8,
+        _abandons_nothing,
     ),
 }
