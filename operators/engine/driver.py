@@ -48,7 +48,7 @@ from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
 from tidestate.recovery.start.heartbeat import Heartbeat
-from tidestate.statestore.errors import TidestateError, invariant
+from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError, invariant
 
 log = logging.getLogger("tidestate")
 
@@ -173,7 +173,7 @@ class Driver(Generic[B, _P]):
         """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
         self.hold()
         round_ = self._round(clock_us, reprocessing=True)
-        with self._watch.timed("engine"):
+        with self._computing():
             results = self._engine.run(round_, ledger_pieces(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
 
@@ -184,7 +184,7 @@ class Driver(Generic[B, _P]):
         check_replayed(self.job.graph)
         self.hold()
         round_ = self._round(None, rebuilding=True)
-        with self._watch.timed("engine"):
+        with self._computing():
             results = self._engine.take(round_, replay)
         return self.commit(round_.sequence, results, "feed", _clock(round_, None), rebuilt=True)
 
@@ -196,7 +196,7 @@ class Driver(Generic[B, _P]):
         """
         round_ = self._round(clock_us)
         ends = after(round_)
-        with self._watch.timed("engine"):
+        with self._computing():
             results = without_input(round_, ends) if round_.idle(ends) else self._engine.run(round_, [], ends)
         return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
 
@@ -239,7 +239,7 @@ class Driver(Generic[B, _P]):
         parallel = min(self._engine.parallel, len({one.span for one in results}))
         made = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
         spent = msgspec.structs.replace(self._finished, made=made)
-        with self._watch.timed("publish"):
+        with self._unless_fenced(), self._watch.timed("publish"):
             manifest = self.job.commit(results, kind, position, spent=spent, **how)
         self._upkeep.published()
         if kind == "feed":
@@ -294,7 +294,8 @@ class Driver(Generic[B, _P]):
         Without a sink nothing is acknowledged: one that is added later gets everything from the beginning. Raises
         `FencedError` if a newer run or a reset has published meanwhile: its line may not have these rows.
         """
-        self._to(sinks).deliver(wait or self._wait)
+        with self._unless_fenced():
+            self._to(sinks).deliver(wait or self._wait)
 
     def _to(self, sinks: Sinks[_P] | None) -> Lanes[_P]:
         """The lanes to the sinks of the job, or to those that a caller delivers to by hand."""
@@ -307,7 +308,25 @@ class Driver(Generic[B, _P]):
     def rows(self, manifest: Manifest | None) -> pa.Table:
         """The panes of a checkpoint of this job as a table; empty without one."""
         panes = manifest.panes if manifest is not None else ()
-        return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
+        with self._unless_fenced():
+            return read_rows(self.job.checkpoint, panes, self.job.plan.pane_schema)
+
+    @contextmanager
+    def _unless_fenced(self) -> Iterator[None]:
+        """A file that is missing since a newer run has taken over, and collected it, is no damage: raises
+        `FencedError` then.
+        """
+        try:
+            yield
+        except (CorruptionError, NotFoundError, UsageError):
+            self.job.check_newest()
+            raise
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """The work of the engine."""
+        with self._unless_fenced(), self._watch.timed("engine"):
+            yield
 
     def _round(self, clock_us: int | None, **how: bool) -> GraphRound:
         self.job.check_open()
@@ -318,7 +337,7 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         self.hold()
         round_ = self._round(clock_us)
-        with self._watch.timed("engine"):
+        with self._computing():
             results = self._engine.take(round_, batch)
         after = replace(position(round_.sequence), processing_us=round_.now_us)
         return self.commit(round_.sequence, results, kind, after, **how)

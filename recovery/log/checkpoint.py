@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from tidestate.recovery.log.boundary import Boundary
+from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.listing import Listing, manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 from tidestate.recovery.log.manifest_file import decode, encode
@@ -92,7 +92,8 @@ class Checkpoint:
         """Open a root, or create it. Several processes that create it at the same time open the same one."""
         objects = Objects(root)
         if not objects.exists(MARKER):
-            if objects.names(MANIFESTS) or newest_attempt(written_files(objects)):
+            used = objects.names(MANIFESTS) or newest_attempt(written_files(objects))
+            if used and not objects.exists(MARKER):  # or another process has just begun here
                 raise CorruptionError(
                     "the root has files of a job but no marker file: restore it, or choose a new folder",
                     code="marker-missing",
@@ -123,9 +124,14 @@ class Checkpoint:
 
     def listing(self) -> Listing:
         """Which manifests there are, and which there should be. Complete even while others write and collect."""
-        # In this order: a manifest that is deleted after it was listed is below the boundary.
-        stored, boundary = self.stored_ids(), self.boundary()
-        found = Listing(stored, boundary, self.marker.first)
+        known = NO_BOUNDARY
+        while True:
+            # In this order: a manifest that is deleted after it was listed is below the boundary.
+            stored, boundary = self.stored_ids(), self.boundary()
+            found = Listing(stored, boundary, self.marker.first)
+            if found.ids or boundary == known:
+                break
+            known = boundary  # all that was listed may have been collected since: then there are newer ones
         if not found.missing:
             return found
         # A listing may miss a manifest that is published meanwhile and contain a later one.
@@ -237,14 +243,20 @@ class Checkpoint:
 
     def newest(self) -> Head | None:
         """The newest manifest that is there, None before the first; newer ones may be missing."""
-        found = self.listing()
-        if not found.ids:
-            self._check_new(found)
-            return None
-        head = self.load(found.ids[-1])
-        if head.manifest.follows in found.ids:
-            self._check_parent(head)
-        return head
+        while True:
+            found = self.listing()
+            if not found.ids:
+                self._check_new(found)
+                return None
+            try:
+                head = self.load(found.ids[-1])
+            except NotFoundError:
+                if self.boundary() == found.boundary:
+                    raise
+                continue  # it has been collected since, so there are newer ones
+            if head.manifest.follows in found.ids:
+                self._check_parent(head)
+            return head
 
     def _check_new(self, found: Listing) -> None:
         """Raise `CorruptionError` if a root without manifests once had some."""
@@ -255,8 +267,10 @@ class Checkpoint:
     def _check_parent(self, head: Head) -> None:
         try:
             parent = self.load(head.manifest.follows)
-        except CorruptionError:
-            return  # the head is intact and names all state: damage to an older file is no reason to stop
+        except (CorruptionError, NotFoundError):
+            # The head is intact and names all state: damage to an older file is no reason to stop. Or it has been
+            # collected since it was listed.
+            return
         if parent.checksum != head.manifest.parent:
             raise CorruptionError(
                 "the newest manifest does not match its parent: restore the right copies of both",
@@ -326,8 +340,7 @@ class Checkpoint:
         try:
             self.objects.create(manifest_path(manifest.id), data)
         except ConflictError:
-            self._check_boundary(manifest)
-            winner = self.load(manifest.id)
+            winner = self._winner(manifest)
             if winner.checksum == digest:  # our own: the reply was lost
                 self._note(manifest)
                 return winner
@@ -354,6 +367,15 @@ class Checkpoint:
             ) from error
         self._note(manifest)
         return Head(manifest, digest)
+
+    def _winner(self, manifest: Manifest) -> Head:
+        """The manifest that has its name. Raises `FencedError` if that has been collected."""
+        self._check_boundary(manifest)
+        try:
+            return self.load(manifest.id)
+        except NotFoundError:
+            self._check_boundary(manifest)
+            raise
 
     def _note(self, manifest: Manifest) -> None:
         """Leave a trace of it. The steps of a running job are noted when it renews its lease."""

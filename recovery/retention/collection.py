@@ -148,7 +148,7 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
     # Pins after the boundary: a pin made before it is read here, one made after it sees the boundary.
     pins = read_pins(objects)
     # Manifests after the pins: a reset that has removed its pin is published, and names the older files.
-    newer = [checkpoint.load(one).manifest for one in checkpoint.stored_ids() if one > planned.newest]
+    newer = list(_newer(checkpoint, planned))
     kept = [*newer, *_pinned(checkpoint, pins, boundary.id, {}).values()]
     held = {pin.checkpoint for pin in pins}
     needed = {ref.path for manifest in kept for ref in boundary.needed(manifest) if ref.root == 0}
@@ -169,6 +169,18 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
         freed=_roots(unneeded),
     )
     return done, unneeded
+
+
+def _newer(checkpoint: Checkpoint, planned: Collection) -> Iterator[Manifest]:
+    """Those published since it was planned."""
+    for number in checkpoint.stored_ids():
+        if number > planned.newest:
+            try:
+                yield checkpoint.load(number).manifest
+            except NotFoundError:
+                if checkpoint.boundary() == planned.boundary:
+                    raise
+                raise _moved() from None
 
 
 def survey(checkpoint: Checkpoint) -> RootContents:
@@ -212,13 +224,13 @@ def _pinned(
     checkpoint: Checkpoint, pins: list[Pin], bound: int, known: Mapping[int, Manifest]
 ) -> dict[int, Manifest]:
     """Pinned manifests at or below the boundary."""
-    held, found = held_pins(checkpoint.objects), {}
+    found = {}
     for pin in pins:
         if pin.checkpoint <= bound and pin.checkpoint not in known:
             try:
                 found[pin.checkpoint] = checkpoint.load(pin.checkpoint).manifest
             except NotFoundError:
-                if pin.name in held:
+                if pin.name in held_pins(checkpoint.objects):  # else it has just been removed
                     raise CorruptionError(
                         "the manifest of a pinned checkpoint is gone: restore it, or remove the pin",
                         code="pin-broken",

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import NOW, files, run, shown, state, whole
 from tests.helpers.collected import root as root
+from tests.helpers.interrupted import Interrupted
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.reset import reset_to
@@ -28,36 +28,6 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]
-
-
-class Interrupted(Objects):
-    """Objects that do something else after so many calls."""
-
-    def __init__(self, root: Path, moment: int, act: Callable[[], None]) -> None:
-        super().__init__(root)
-        self._left, self._act = moment, act
-
-    def _turn(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._act()
-
-    def create(self, path: str, data: bytes) -> None:
-        super().create(path, data)
-        self._turn()
-
-    def read(self, path: str, limit: int | None = None) -> bytes:
-        self._turn()
-        return super().read(path, limit)
-
-    def names(self, folder: str) -> list[str]:
-        found = super().names(folder)
-        self._turn()
-        return found
-
-    def delete(self, path: str) -> None:
-        super().delete(path)
-        self._turn()
 
 
 def test_who_comes_second_sees_the_other(root: Path) -> None:

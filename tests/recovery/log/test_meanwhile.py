@@ -1,0 +1,121 @@
+"""Another process in the middle of a read, a start, a commit or a collection: what is gone then was collected."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.collected import STORE, TABLES, run, whole
+from tests.helpers.collected import root as root
+from tests.helpers.forks import JOB
+from tests.helpers.interrupted import Interrupted
+from tests.helpers.manifests import chain, following
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.statestore.errors import ConflictError, FencedError
+from tidestate.statestore.storage.objects import Objects
+
+__all__ = ["root"]
+ONE = CheckpointRetention(keep=1, grace_us=0)
+
+
+def interrupted(root: Path, moment: int, act: Callable[[], None]) -> Checkpoint:
+    return dataclasses.replace(Checkpoint.open(root), objects=Interrupted(root, moment, act))
+
+
+def copy_of(root: Path, moment: int) -> Path:
+    return Path(shutil.copytree(root, root.parent / f"copy-{moment}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("further", [10, 12], ids=["the job stands", "the job goes on"])
+def test_the_newest_is_found_whatever_is_collected_meanwhile(root: Path, further: int) -> None:
+    for moment in range(1, 14):
+        copy = copy_of(root, moment)
+
+        def act(copy: Path = copy) -> None:
+            if further > 10:
+                run(copy, further)
+            collect(Checkpoint.open(copy), ONE)
+
+        head = interrupted(copy, moment, act).head(search=True)
+        assert head is not None
+        assert head.manifest.id in (11, 14)
+
+
+def test_a_commit_that_comes_after_one_that_is_collected_meanwhile_is_lost(tmp_path: Path) -> None:
+    for moment in range(1, 9):
+        root = tmp_path / f"root-{moment}"
+        checkpoint = Checkpoint.open_or_create(root)
+        heads = chain(checkpoint, 3)
+
+        def act(checkpoint: Checkpoint = checkpoint, last: object = heads[-1]) -> None:
+            for _ in range(3):
+                last = checkpoint.publish(following(checkpoint, last))  # type: ignore[arg-type]
+            collect(checkpoint, ONE)
+
+        loser = interrupted(root, moment, act)
+        with pytest.raises((FencedError, ConflictError)):
+            loser.publish(following(loser, heads[1]))
+
+
+def test_a_root_that_another_process_makes_meanwhile_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start finds no marker, and then manifests: of a run that has just begun."""
+    exists, other = Objects.exists, list[Checkpoint]()
+
+    def then_another_begins(objects: Objects, path: str) -> bool:
+        found = exists(objects, path)
+        monkeypatch.undo()
+        other.append(Checkpoint.open_or_create(tmp_path / "root"))
+        chain(other[0], 2)
+        return found
+
+    monkeypatch.setattr(Objects, "exists", then_another_begins)
+    assert Checkpoint.open_or_create(tmp_path / "root").marker == other[0].marker
+
+
+@pytest.mark.slow
+def test_a_collection_that_another_one_overtakes_says_so(root: Path) -> None:
+    """Also where the job has gone on, or a pin was removed."""
+    outcomes = set()
+    for moment in range(1, 60, 3):
+        copy = copy_of(root, moment)
+        pin(Checkpoint.open(copy), 3, "one")
+        collect(Checkpoint.open(copy), CheckpointRetention(keep=5, grace_us=0))
+
+        def act(copy: Path = copy) -> None:
+            unpin(Checkpoint.open(copy), "one")
+            run(copy, 12)
+            collect(Checkpoint.open(copy), ONE)
+
+        outcomes.add("done")
+        with suppress(ConflictError):
+            collect(interrupted(copy, moment, act), CheckpointRetention(keep=2, grace_us=0))
+            outcomes.add("not overtaken")
+        whole(copy)
+    assert outcomes == {"done", "not overtaken"}
+
+
+def test_an_older_self_whose_files_were_collected_is_fenced(tmp_path: Path) -> None:
+    """It finds files missing, which is no damage."""
+    root = tmp_path / "root"
+
+    def batches() -> Iterator[pa.Table]:
+        yield from TABLES[:4]
+        run(root, 9)
+        collect(Checkpoint.open(root), ONE)
+        yield TABLES[4]
+
+    with pytest.raises(FencedError):
+        JOB.standalone(checkpoint=root, store=STORE).run(batches())
+    whole(root)
