@@ -9,7 +9,7 @@ from tests.helpers.checkout import ROOT
 
 TESTS = ROOT / "tests"
 PACKAGES = ("statestore", "recovery", "operators", "tools")
-SHARED = ("helpers", "twins", "children", "servers")
+SHARED = ("helpers", "twins", "children", "servers", "faults")
 OTHERS = ("spark", "docs", "conformance", "package")
 """Tests on real Spark, of the documents, of the conformance cases, and of what is installed."""
 

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +24,8 @@ from tests.helpers.process import SCRATCH
 from tools.bench.table import as_json, commit, insert
 
 CORPUS = Path(__file__).parent / "corpus"
-MOST_KEPT, MOST_BYTES = 40, 6000
-"""Inputs that are kept of a target, and bytes of the largest."""
+MOST_KEPT, MOST_BYTES = 40, 16_000
+"""Inputs that are kept of a target, and their bytes together."""
 PAGE, NAME = "RELIABILITY.md", "fuzz"
 HEADINGS = ("target", "inputs", "kept", "found")
 app = typer.Typer(help="Any bytes in the place of durable ones: the right value, or an error of ours.")
@@ -65,10 +65,9 @@ def run(
     found = []
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=len(names))
-        for name in names:
-            progress.update(bar, description=name)
-            found.append(fuzzed(name, seconds, keep=keep))
-            progress.advance(bar)
+        for one in fuzzed(names, seconds, keep=keep):
+            progress.update(bar, description=one.target, advance=1)
+            found.append(one)
     rows = [(one.target, one.inputs, one.kept, one.found) for one in found]
     if draw is not None:
         insert(draw / PAGE, NAME, _section(at, seconds, found))
@@ -83,41 +82,48 @@ def run(
         sys.exit(1)
 
 
-def fuzzed(name: str, seconds: int, *, keep: bool = False) -> Fuzzed:
-    """Fuzz one target in a process of its own. What it died of is kept next to this command's output."""
-    with _folder(name) as folder:
-        command = [sys.executable, "-m", "tests.faults.fuzz.guided", name, str(seconds), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
-        runs = folder / "runs"
-        inputs = int(runs.read_text()) if runs.exists() else 0
-        kept = _keep(name, folder / "found") if keep else 0
-        if done.returncode == 0:
-            return Fuzzed(name, inputs, kept)
-        data = (folder / "last").read_bytes() if (folder / "last").exists() else b""
-        place = Path(tempfile.gettempdir()) / f"fuzz-{name}-{hashlib.sha256(data).hexdigest()[:12]}"
-        place.write_bytes(data)
-        lines = [line for line in done.stderr.splitlines() if "Error" in line or "Exception" in line]
-        return Fuzzed(name, inputs, kept, f"{lines[-1][:160] if lines else f'ended with {done.returncode}'}: {place}")
-
-
-@contextmanager
-def _folder(name: str) -> Iterator[Path]:
+def fuzzed(names: Sequence[str], seconds: int, *, keep: bool = False) -> Iterator[Fuzzed]:
+    """Fuzz targets in processes of their own. What one died of is kept in a file."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=SCRATCH) as made:
-        folder = Path(made)
-        (folder / "found").mkdir()
-        corpus = CORPUS / name
-        shutil.copytree(corpus, folder / "corpus") if corpus.exists() else (folder / "corpus").mkdir()
-        yield folder
+        for name in names:
+            folder, corpus = Path(made) / name, CORPUS / name
+            (folder / "found").mkdir(parents=True)
+            shutil.copytree(corpus, folder / "corpus") if corpus.exists() else (folder / "corpus").mkdir()
+        command = [sys.executable, "-m", "tests.faults.fuzz.guided", str(seconds), made, *names]
+        with subprocess.Popen(command) as process:
+            for name in names:
+                folder = Path(made) / name
+                while not (folder / "ended").exists() and process.poll() is None:
+                    time.sleep(0.1)
+                kept = _keep(name, folder / "found") if keep else len(list((folder / "corpus").iterdir()))
+                yield Fuzzed(name, int(_text(folder / "runs") or 0), kept, _found(name, folder))
+
+
+def _found(name: str, folder: Path) -> str:
+    """What it died of, and where that is."""
+    ended = _text(folder / "ended")
+    if ended == "0":
+        return ""
+    data = (folder / "last").read_bytes() if (folder / "last").exists() else b""
+    place = Path(tempfile.gettempdir()) / f"fuzz-{name}-{hashlib.sha256(data).hexdigest()[:12]}"
+    place.write_bytes(data)
+    lines = [line for line in _text(folder / "output").splitlines() if "Error" in line or "Exception" in line]
+    return f"{lines[-1][:160] if lines else f'ended with {ended}'}: {place}"
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def _keep(name: str, found: Path) -> int:
     """The smallest ones; returns how many are kept of this target then."""
     corpus = CORPUS / name
     corpus.mkdir(parents=True, exist_ok=True)
-    new = sorted((path.read_bytes() for path in found.iterdir()), key=len)
-    for data in new[: max(0, MOST_KEPT - len(list(corpus.iterdir())))]:
-        if len(data) <= MOST_BYTES:
+    kept = {path.read_bytes() for path in corpus.iterdir()}
+    for data in sorted((path.read_bytes() for path in found.iterdir()), key=len):
+        if len(kept | {data}) <= MOST_KEPT and sum(map(len, kept | {data})) <= MOST_BYTES:
             (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
+            kept.add(data)
     return len(list(corpus.iterdir()))
 
 

@@ -1,19 +1,21 @@
-"""A process that fuzzes one target, guided by coverage where atheris is installed, and dies of what it finds.
+"""Processes that fuzz targets, guided by coverage where atheris is installed, and die of what they find.
 
-``python -m tests.faults.fuzz.guided TARGET SECONDS FOLDER``: what it tried last is in ``FOLDER/last``, bytes that
-reached something new are in ``FOLDER/found``. It prints how many it has tried.
+``python -m tests.faults.fuzz.guided SECONDS FOLDER TARGET ...``: one process after the other, forked from one that
+has loaded all there is. In ``FOLDER/TARGET`` are the input that was tried ``last``, those that reached something new
+(``found``), how many there were (``runs``), what the process printed (``output``), and how it ``ended``.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import resource
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from random import Random
-from typing import Any
 
 LONGEST_S = 20
 """For one input: what takes longer is a hang."""
@@ -60,9 +62,7 @@ def _peak() -> int:
 def _by_coverage(name: str, seconds: int, folder: Path) -> None:
     import atheris
 
-    with atheris.instrument_imports(include=list(GUIDED)):
-        watched = _Watched(name, folder)
-    seeds = folder / "seeds"
+    watched, seeds = _Watched(name, folder), folder / "seeds"
     seeds.mkdir(exist_ok=True)
     for number, data in enumerate(watched.seeds):
         (seeds / f"{number:04d}").write_bytes(data)
@@ -72,13 +72,7 @@ def _by_coverage(name: str, seconds: int, folder: Path) -> None:
         if watched.runs % 100 == 0:
             (folder / "runs").write_text(str(watched.runs))
 
-    limits = [
-        f"-max_total_time={seconds}",
-        "-max_len=65536",
-        "-rss_limit_mb=0",
-        "-print_final_stats=0",
-        "-verbosity=0",
-    ]
+    limits = [f"-max_total_time={seconds}", "-max_len=65536", "-rss_limit_mb=0", "-verbosity=0"]
     atheris.Setup([sys.argv[0], *limits, str(folder / "found"), str(seeds)], one)
     atheris.Fuzz()
 
@@ -92,9 +86,36 @@ def _by_chance(name: str, seconds: int, folder: Path) -> None:
     (folder / "runs").write_text(str(watched.runs))
 
 
-def main(name: str, seconds: str, folder: str, *_: Any) -> None:
-    way = _by_coverage if HAS_ATHERIS else _by_chance
-    way(name, int(seconds), Path(folder))
+def _load() -> None:
+    if not HAS_ATHERIS:
+        importlib.import_module("tests.faults.fuzz.targets")
+        return
+    import atheris
+
+    with atheris.instrument_imports(include=list(GUIDED)):
+        importlib.import_module("tests.faults.fuzz.targets")
+
+
+def main(seconds: str, folder: str, *names: str) -> None:
+    _load()
+    from tests.faults.fuzz import material
+
+    for name in names:
+        place = Path(folder) / name
+        process = os.fork()
+        if not process:
+            output = os.open(place / "output", os.O_WRONLY | os.O_CREAT)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            material.SCRATCH = str(place)  # it is removed with all else: this process ends without cleaning up
+            try:
+                (_by_coverage if HAS_ATHERIS else _by_chance)(name, int(seconds), place)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(process, 0)
+        (place / "ended").write_text(str(os.waitstatus_to_exitcode(status)))
 
 
 if __name__ == "__main__":
