@@ -1,4 +1,4 @@
-"""Array types that signatures name. The docstrings that use one have its shape and unit. Pure."""
+"""Array types that signatures name, and where the entries of one lie. Docstrings have shapes and units. Pure."""
 
 from __future__ import annotations
 
@@ -16,3 +16,14 @@ Reasons: TypeAlias = npt.NDArray[np.int8]
 """Per row the index of a reason."""
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 Counters: TypeAlias = dict[str, int]
+
+
+def ends_of(texts: pa.Array) -> npt.NDArray[np.int32] | Numbers:
+    """Where the entries of a text or binary array begin and end in its data, one more than there are; none if it has
+    no such buffer. Who made the array may have left any number of bytes behind them.
+    """
+    wide = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
+    kind, ends = np.dtype(np.int64 if wide else np.int32), texts.buffers()[1]
+    if ends is None or not len(texts):
+        return np.zeros(0, kind)
+    return np.frombuffer(memoryview(ends), kind, len(texts) + 1, texts.offset * kind.itemsize)

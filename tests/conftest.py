@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Helpers assert too: what they compare is printed as in a test.
-pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance")
+pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
 
 from tests.helpers.process import LONG, QUICK, SCRATCH, forget  # noqa: E402
 

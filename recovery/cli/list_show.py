@@ -12,13 +12,14 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids
-from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out, text
+from tidestate.recovery.cli.printing import data_table, key_value_table, print_error, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Delivered, Manifest, OperatorState, Spent
+from tidestate.recovery.log.manifest import Delivered, Ids, Manifest, OperatorState, Spent
+from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
     SummaryRow,
@@ -54,8 +55,12 @@ def list_checkpoints(
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         head = checkpoint.head()
-        ids = checkpoint.present_ids()
-        rows = _rows(checkpoint, head.manifest, ids, last) if head is not None else []
+        listing = checkpoint.listing()
+        ids = listing.ids
+        first = ids[-last] if last < len(ids) else 0
+        rows, unread = _rows(checkpoint, head.manifest, first) if head is not None else ([], [])
+    if lost := merged_ranges([*unread, *listing.missing_within(first, None)]):
+        print_error(f"abandoned checkpoints that cannot be read, which does no harm: {ids_text(lost)}")
     if as_json:
         print_json(*({name: value for name, value in row.items() if name != "age"} for row in rows))
         return
@@ -88,21 +93,23 @@ def _pin_text(pin: Pin) -> str:
     return f"{pin.checkpoint} as {pin.name}" + (f" ({why})" if why else "")
 
 
-def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> list[SummaryRow]:
-    """Rows of the newest checkpoints and of pinned ones, without damaged ones that a reset has abandoned."""
+def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[SummaryRow], list[Ids]]:
+    """Rows of the checkpoints from ``first`` on and of pinned ones; and damaged ones that a reset has abandoned."""
     pins, names = read_pins(checkpoint.objects), held_pins(checkpoint.objects)
     held = {pin.checkpoint for pin in pins if pin.name in names}
     rows: list[SummaryRow] = []
+    unread: list[Ids] = []
     later: Spent | None = None
     # Newest first: the one after a checkpoint knows how long its end took.
     for number, read in checkpoint.load_each(
-        sorted({*checkpoint.ids(ids[-last:][0]), *(pin.checkpoint for pin in pins)}, reverse=True)
+        sorted({*checkpoint.ids(first), *(pin.checkpoint for pin in pins)}, reverse=True)
     ):
         try:
             manifest = read().manifest
         except CorruptionError:
             if not head.abandons(number):
                 raise
+            unread.append((number, number))
             continue
         except NotFoundError:
             if number in held:
@@ -118,7 +125,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, ids: list[int], last: int) -> 
             }
         )
         later = manifest.spent
-    return rows[::-1]
+    return rows[::-1], unread
 
 
 @verbs.command(epilog="Example: tidestate show /data/flights 42 --json")

@@ -25,10 +25,11 @@ def query_id(objects: Objects, folder: str = SPARK_FOLDER) -> str | None:
         return None
     try:
         found = json.loads(data)["id"]
+        if not isinstance(found, str):
+            raise TypeError("the id is no text")
+        found.encode()  # half a character passes as JSON
     except UNREADABLE:
         raise garbled(path, data) from None
-    if not isinstance(found, str):
-        raise garbled(path, data)
     return found
 
 

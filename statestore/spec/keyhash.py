@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import ends_of
 from tidestate.statestore.errors import UsageError
 
 _POLYNOMIAL = np.uint32(0xEDB88320)
@@ -109,8 +110,7 @@ def _extend(hashes: npt.NDArray[np.uint32], text: pa.Array) -> npt.NDArray[np.ui
     """Feed each row's bytes to its hash: a loop over byte positions, not over rows."""
     if not len(text):
         return hashes
-    _, ends, letters = text.buffers()
-    offsets = np.frombuffer(memoryview(ends or b""), np.int32)[text.offset : text.offset + len(text) + 1]
+    letters, offsets = text.buffers()[2], ends_of(text)
     data = np.frombuffer(memoryview(letters or b""), np.uint8)
     starts, lengths = offsets[:-1], np.diff(offsets)
     shortest = int(lengths.min())

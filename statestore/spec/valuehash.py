@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 import xxhash
 
+from tidestate.statestore.arrays import ends_of
 from tidestate.statestore.spec.arrowtypes import item_type
 from tidestate.statestore.spec.lists import list_values, struct_fields
 
@@ -163,12 +164,8 @@ def _bytes(path: str, values: pa.Array) -> Iterator[Stream]:
         yield f"{path}length", np.full(len(values), kind.byte_width, "<i8")
         yield f"{path}value", _buffer(values, kind.byte_width)
         return
-    wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
-    _, ends, data = values.buffers()
-    if len(values) and ends is not None:
-        offsets = np.frombuffer(memoryview(ends), np.int64 if wide else np.int32)[
-            values.offset : values.offset + len(values) + 1
-        ]
+    data, offsets = values.buffers()[2], ends_of(values)
+    if len(offsets):
         yield f"{path}length", np.diff(offsets).astype("<i8")
         if data is not None:
             yield f"{path}value", memoryview(data)[int(offsets[0]) : int(offsets[-1])]

@@ -127,7 +127,7 @@ class RocksStore(StateStore):
         stored = self._database.get(_META)
         try:
             meta = _Meta(tables) if stored is None else _DECODER.decode(stored)
-        except msgspec.MsgspecError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self._database.faults.damaged(error) from None
         if bytes(meta.tables) != bytes(tables):
             raise CorruptionError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, ends_of
 from tidestate.statestore.spec.arrowtypes import is_position, positions
 
 BITS = 64
@@ -216,8 +216,7 @@ def _letters(strings: pa.Array, width: int) -> tuple[RankCodes, int, bool]:
     least, most = (end.as_py() for end in pc.min_max(strings).values())
     differ = (place for place, (low, high) in enumerate(zip(least, most, strict=False)) if low != high)
     shared = next(differ, min(len(least), len(most)))
-    _, offsets, data = strings.buffers()
-    ends = np.frombuffer(memoryview(offsets or b""), np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    data, ends = strings.buffers()[2], ends_of(strings)
     letters = np.frombuffer(memoryview(data), np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
     codes = np.zeros(len(strings), np.uint64)
     for place in range(shared, shared + width):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, ends_of
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -121,14 +121,10 @@ def repeated(value: bytes, count: int) -> Strings:
 
 def from_arrow(column: pa.Array) -> Strings:
     """The bytes of an Arrow string or binary array, large or not. A null is any string."""
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    _, offsets, data = column.buffers()
-    if not len(column) or offsets is None:
+    ends = ends_of(column)
+    if not len(ends):
         return strings_between(np.empty(0, np.uint8), np.zeros(len(column) + 1, np.int64))
-    ends = np.frombuffer(memoryview(offsets), np.int64 if large else np.int32)[
-        column.offset : column.offset + len(column) + 1
-    ]
-    return strings_between(as_bytes(data), ends.astype(np.int64))
+    return strings_between(as_bytes(column.buffers()[2]), ends.astype(np.int64))
 
 
 def flags(column: pa.Array) -> Bytes:

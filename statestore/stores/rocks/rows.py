@@ -37,12 +37,15 @@ def encode_rows(rows: pa.Table) -> Strings:
 
 
 def decode_rows(packed: Sequence[bytes], schema: pa.Schema) -> pa.Table:
-    """The rows again, as a table of ``schema``."""
+    """The rows again, as a table of ``schema``. Raises `ValueError` for byte strings that are no rows of it."""
     if not packed:
         return schema.empty_table()
     rows = _Rows(packed, sum(_head(field.type) for field in schema))
     cells = _Cells(rows, np.arange(len(packed) + 1), 1)
-    return pa.table([_read(cells, field.type) for field in schema], schema=schema)
+    found = pa.table([_read(cells, field.type) for field in schema], schema=schema)
+    rows.check_end()
+    found.validate()
+    return found
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -117,7 +120,8 @@ class _Rows:
     def __init__(self, packed: Sequence[bytes], head: int) -> None:
         self._data = np.frombuffer(b"".join(packed), np.uint8)
         sizes = np.fromiter(map(len, packed), np.int64, len(packed))
-        self._at = np.cumsum(sizes) - sizes
+        self._ends = np.cumsum(sizes)
+        self._at = self._ends - sizes
         uniform = bool((sizes == sizes[0]).all())
         # Rows of one length are a matrix, and slices of a matrix cost next to nothing.
         self._matrix = self._data.reshape(len(packed), -1) if uniform else None
@@ -135,14 +139,25 @@ class _Rows:
         """The next bytes of every row, ``sizes[i]`` of row ``i``, one row after the other."""
         if self._matrix is not None and bool((sizes == sizes[0]).all()):
             piece = self._matrix[:, self._column : self._column + int(sizes[0])]
+            _check(piece.shape[1] == int(sizes[0]))
             self._column += int(sizes[0])
             return np.array(piece).reshape(-1)
         if self._matrix is not None:
             self._at += self._column
             self._matrix = None
+        _check(bool((self._at + sizes <= self._ends).all()))  # Arrow would read what lies behind
         piece = gather_strings(self._data, self._at, sizes)
         self._at += sizes
         return piece
+
+    def check_end(self) -> None:
+        """Raise `ValueError` unless all rows have been read to their ends."""
+        _check(bool((self._at + (self._column if self._matrix is not None else 0) == self._ends).all()))
+
+
+def _check(fits: bool) -> None:
+    if not fits:
+        raise ValueError("a packed row that is cut, or too long")
 
 
 @dataclass(frozen=True)
@@ -205,6 +220,7 @@ def _read_variable(cells: _Cells, kind: pa.DataType, validity: pa.Buffer | None)
         large = pa.large_string() if kind == pa.string_view() else pa.large_binary()
         return pa.Array.from_buffers(large, cells.count, buffers).cast(kind)
     long = any(test(kind) for test in (pa.types.is_large_list, pa.types.is_large_string, pa.types.is_large_binary))
+    _check(long or int(ends[-1]) < 1 << 31)
     offsets = pa.py_buffer(ends if long else ends.astype(np.int32))
     if _is_text(kind):
         return pa.Array.from_buffers(kind, cells.count, [validity, offsets, pa.py_buffer(cells.variable(ends))])

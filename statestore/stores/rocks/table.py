@@ -80,7 +80,7 @@ class RocksTable:
         """What several prefixes share is read once."""
         prefixes, lower, upper = check_requests(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
-        rows = unexpired(self.spec, decode_rows(values, self.spec.schema), self.expired)
+        rows = unexpired(self.spec, self._decoded(values), self.expired)
         return assign_keys(self.spec, rows, prefixes, lower, upper)
 
     def stage(self, layers: Sequence[Layer], bound: int | None, batch: WriteBatch) -> None:
@@ -106,7 +106,7 @@ class RocksTable:
             return sweep
         goal = sweep.bound if sweep.at else bound
         values = self._database.scan(sweep.at or self._keys.start, self._keys.end).read(self._chunk)
-        rows = decode_rows(values, self.spec.schema)
+        rows = self._decoded(values)
         dead = np.ones(rows.num_rows, bool)
         dead[_living(self.spec, rows, bound)] = False
         self._delete(rows.filter(pa.array(dead)).select(self.spec.key_names), batch)
@@ -120,6 +120,13 @@ class RocksTable:
         for rows in self._pieces(batches):
             files.write(*self._packed(unexpired(self.spec, rows, bound)))
 
+    def _decoded(self, values: Sequence[bytes]) -> pa.Table:
+        """The rows of byte strings. Raises `CorruptionError` for those that no row is."""
+        try:
+            return decode_rows(values, self.spec.schema)
+        except ValueError as error:
+            raise self._database.faults.damaged(error) from None
+
     @property
     def _chunk(self) -> int:
         """Rows that surely fit into memory together."""
@@ -129,7 +136,7 @@ class RocksTable:
         size = min(FIRST_ROWS, self._chunk)
         while values := cursor.read(size):
             size = min(size * 4, self._chunk)
-            rows = unexpired(self.spec, decode_rows(values, self.spec.schema), bound)
+            rows = unexpired(self.spec, self._decoded(values), bound)
             if rows.num_rows:
                 yield rows
 
@@ -137,7 +144,7 @@ class RocksTable:
         """Live rows of distinct sorted keys, and the numbers of their keys."""
         values = self._database.get_all(keys.to_list())
         at = np.flatnonzero(np.array([value is not None for value in values], bool))
-        rows = decode_rows([value for value in values if value is not None], self.spec.schema)
+        rows = self._decoded([value for value in values if value is not None])
         living = _living(self.spec, rows, bound)
         return (at, rows) if len(living) == len(at) else (at[living], rows.take(pa.array(living)))
 

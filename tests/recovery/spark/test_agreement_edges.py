@@ -199,3 +199,11 @@ def test_entries_alone_and_folded_are_read_as_spark_does(root: Path) -> None:
     with pytest.raises(NotFoundError) as lacking:
         log._files(0, 2, N + 5)
     assert lacking.value.context["entry"] == N + 2
+
+
+def test_half_a_character_is_no_id_of_a_query(root: Path) -> None:
+    """JSON may escape one; it can be in no error and no manifest."""
+    (root / "spark/metadata").write_bytes(b'{"id":"\\ud800"}')
+    assert [str(one) for one in seen(root).differs] == ["spark/metadata: it is cut or garbled"]
+    start(root)
+    check_mended(root)

@@ -220,3 +220,19 @@ def test_strings_in_order(values: list[bytes], alike: bool) -> None:
 
 def test_a_matrix_of_nothing() -> None:
     assert matrix(np.empty((3, 0), np.uint8)).to_list() == [b""] * 3
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_bytes_that_are_no_row_are_refused(count: int) -> None:
+    """Whether the rows are equally long or not: none takes bytes of the one behind it."""
+    schema = pa.schema([("k", pa.int64()), ("names", pa.list_(pa.string())), ("v", pa.string())])
+    rows = pa.table({"k": range(count), "names": [["a", "bc"]] * count, "v": ["xy"] * count}, schema=schema)
+    good = encode_rows(rows).to_list()
+    assert decode_rows(good, schema).equals(rows)
+    last = good[-1]
+    wrong = [last[:size] for size in range(len(last))] + [last + b"\x00", last + last]
+    wrong += [last[:9] + b"\x01\xff\xff\xff\x7f" + last[14:], last[:15] + b"\xff" * 4 + last[19:]]
+    for packed in wrong:
+        for place in (0, count - 1):
+            with pytest.raises(ValueError, match=r".*"):
+                decode_rows([*good[:place], packed, *good[place + 1 :]], schema)

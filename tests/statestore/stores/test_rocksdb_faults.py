@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from rocksdict import WriteBatch
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH
@@ -235,3 +236,28 @@ def test_every_error_names_the_folder(folder: Path) -> None:
     with opened(folder), pytest.raises(TidestateError) as refused:
         RocksStore(SPECS, folder)
     assert refused.value.context["folder"] == str(folder)
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"x" * 1000])
+def test_a_value_that_is_no_row_is_damage(folder: Path, value: bytes) -> None:
+    fill(folder, 10)
+    with opened(folder, PLAIN) as store:
+        table = store["plain"]
+        [key] = table._keys.encode(numbers(3, 4).select(["k"])).to_list()
+        batch = WriteBatch(raw_mode=True)
+        batch.put(key, value)
+        store._database.write(batch)
+        for way in ("scan", "lookup", "ranges"):
+            with pytest.raises(CorruptionError, match="rocksdb-damaged"):
+                read(store, numbers(0, 10), way)
+
+
+@pytest.mark.parametrize("meta", [b"", b"\xff", b"[" * 100_000, b'{"tables":[],"sequence":"x"}', b'"\xff"'])
+def test_what_a_folder_says_of_itself_may_be_nothing(folder: Path, meta: bytes) -> None:
+    fill(folder, 10)
+    with opened(folder, PLAIN) as store:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(b"\xfe", meta)
+        store._database.write(batch)
+    with pytest.raises(CorruptionError, match="rocksdb-"):
+        RocksStore([PLAIN], folder)

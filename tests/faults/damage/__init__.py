@@ -1,0 +1,1 @@
+"""Damage to every durable file of a root: detected, or without effect."""
