@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tests.children.commanded_job import Told, deliver, obey, say
+from tests.children.commanded_job import Commands, deliver, obey, say
 from tests.helpers.spark_inputs import SCHEMA, job
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.describe.runs import SparkJob
@@ -29,7 +29,7 @@ PARTITIONS = 4
 EXECUTORS = 2
 
 
-class ToldOnCluster(Told):
+class ClusterCommands(Commands):
     def stream(self, source: str = "") -> DataFrame:
         return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source or self.source)
 
@@ -94,7 +94,7 @@ def main(settings: str, jars: str = "") -> None:
     given = json.loads(Path(settings).read_text())
     os.environ["TIDESTATE_CONTROL"] = given["control"]
     fetched = {"spark.jars": jars, "spark.jars.packages": ""} if jars else {}
-    obey(ToldOnCluster, given["source"], **given["spark"] | fetched)
+    obey(ClusterCommands, given["source"], **given["spark"] | fetched)
 
 
 if __name__ == "__main__":

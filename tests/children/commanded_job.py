@@ -1,4 +1,4 @@
-"""A job on Spark in a process of its own, told by lines of JSON what to do; it answers with events.
+"""A job on Spark in a process of its own, which lines of JSON tell what to do; it answers with events.
 
 ``["start", ROOT]``, with ``"MOMENT:CHECKPOINT"`` to pause there; ``["settle"]``, ``["stop"]``, ``["drain"]``, and
 what the kind of its input adds. Options come last, as an object.
@@ -40,8 +40,8 @@ def deliver(panes: DataFrame, one: DeliveryId) -> None:
     say("delivered", checkpoint=one.checkpoint, rows=panes.count())
 
 
-class Told:
-    """What can be told."""
+class Commands:
+    """What can be asked for."""
 
     def __init__(self, spark: SparkSession, source: str) -> None:
         self.spark = spark
@@ -81,21 +81,21 @@ class Told:
         self.stop(drain=True)
 
 
-def obey(kind: Callable[[SparkSession, str], Told], source: str, **settings: str) -> None:
-    """Do what is told on standard input until that ends."""
+def obey(kind: Callable[[SparkSession, str], Commands], source: str, **settings: str) -> None:
+    """Do what is asked for on standard input until that ends."""
     os.environ |= trusting()
     spark = local_session(
-        "told",
+        "commanded",
         **settings,
         **{"spark.sql.streaming.pollingDelay": "200ms"},  # it would ask a hundred times a second for new input
     )
     say("ready", jars=spark.sparkContext.getConf().get("spark.jars"))
-    told = kind(spark, source)
+    commands = kind(spark, source)
     for line in sys.stdin:
         what, *arguments = json.loads(line)
         options = arguments.pop() if arguments and isinstance(arguments[-1], dict) else {}
         try:
-            getattr(told, what)(*arguments, **options)
+            getattr(commands, what)(*arguments, **options)
         except TidestateError as error:
             say("refused", code=error.code, text=str(error))
     spark.stop()

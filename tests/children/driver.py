@@ -27,7 +27,7 @@ class Driver:
         self._child.tell(*words)
 
     def heard(self, until: str) -> dict[str, Any]:
-        """What it says when it has done what it was told, with the checkpoints that a sink got meanwhile."""
+        """What it says when it has done what it was asked for, with the checkpoints that a sink got meanwhile."""
         delivered: dict[int, int] = {}
 
         def see(event: dict[str, Any]) -> None:
@@ -36,18 +36,18 @@ class Driver:
 
         return self._child.wait_for(lambda event: event["event"] in (until, "refused"), see) | {"sink": delivered}
 
-    def told(self, *words: object, until: str) -> dict[str, Any]:
+    def ask(self, *words: object, until: str) -> dict[str, Any]:
         self.tell(*words)
         return self.heard(until)
 
     def start(self, root: str, *pause: str, **options: Any) -> dict[str, Any]:
-        return self.told("start", root, *pause, options, until="started")
+        return self.ask("start", root, *pause, options, until="started")
 
     def goes_on(self, root: str, **options: Any) -> dict[str, Any]:
         """To the end of the input and of time."""
         assert self.start(root, **options)["event"] == "started"
-        self.told("settle", until="settled")
-        return self.told("drain", until="stopped")
+        self.ask("settle", until="settled")
+        return self.ask("drain", until="stopped")
 
     def kill(self) -> None:
         self._child.kill()

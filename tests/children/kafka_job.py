@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from tests.children.commanded_job import Told, obey, say
+from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
 from tidestate.operators import count, each_batch, sum_, tumbling, windowed
 from tidestate.operators.local.history_files import schema_of
@@ -32,7 +32,7 @@ def _events(messages: DataFrame) -> DataFrame:
     return messages.select(event).select(sf.timestamp_micros("event.t").alias("t"), "event.k", "event.v", "event.id")
 
 
-class ToldKafka(Told):
+class KafkaCommands(Commands):
     def stream(self, at_most: int = 90) -> DataFrame:
         options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(at_most)}
         return _events(self._at_topic(self.spark.readStream).options(**options).load())
@@ -96,4 +96,4 @@ class ToldKafka(Told):
 
 
 if __name__ == "__main__":
-    obey(ToldKafka, sys.argv[1], **{"spark.jars": sys.argv[2]})
+    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]})

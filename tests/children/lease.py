@@ -11,7 +11,7 @@ from tests.helpers.worked_example import STREAM, example
 from tidestate.statestore.errors import TidestateError
 
 
-def told() -> Iterator[pa.Table]:
+def batches() -> Iterator[pa.Table]:
     """A batch, then one for each line of standard input."""
     for number, batch in enumerate(STREAM):
         if number:
@@ -22,7 +22,7 @@ def told() -> Iterator[pa.Table]:
 
 def main(root: str) -> None:
     try:
-        example("retracting").standalone(checkpoint=root).run(told())
+        example("retracting").standalone(checkpoint=root).run(batches())
     except TidestateError as error:
         print(error.code, flush=True)
     else:

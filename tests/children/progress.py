@@ -17,7 +17,7 @@ from tools.java import local_session
 
 
 def job() -> Windowed:
-    """Sources are told apart by the column ``k``."""
+    """Sources are distinguished by the column ``k``."""
     described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds"))
     described = described.aggregate(n=count(), all=list_("id")).late("3 seconds", keep=["id"])
     return described.watermark(max_event_time("t", "5 seconds"), by="k", sources=["a", "b"], idle_timeout="1 hour")

@@ -1,4 +1,4 @@
-"""Divides a checkpoint anew and waits, to be killed, before or after its manifest."""
+"""Divides a checkpoint again and waits, to be killed, before or after its manifest."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ import sys
 
 from pyspark.sql import DataFrame
 
-from tests.children.commanded_job import Told, obey, say
+from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
 from tests.servers.packages import READS_ENDPOINT, S3A, WITHOUT_BUNDLE
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 
-class ToldS3(Told):
+class S3Commands(Commands):
     def stream(self) -> DataFrame:
         return self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(self.source)
 
@@ -37,7 +37,7 @@ def main(folder: str, jars: str = "") -> None:
     endpoint = {} if READS_ENDPOINT else {"spark.hadoop.fs.s3a.endpoint": os.environ["AWS_ENDPOINT_URL"]}
     packages = {"spark.jars.packages": ",".join(S3A), "spark.jars.excludes": WITHOUT_BUNDLE}
     obey(
-        ToldS3,
+        S3Commands,
         folder,
         **({"spark.jars": jars} if jars else packages),
         **endpoint,

@@ -40,7 +40,7 @@ def _java(folder: Path, hidden: Path) -> None:
     os.environ["JAVA_HOME"] = str(folder)
 
 
-def _said(**event: Any) -> None:
+def _answered(**event: Any) -> None:
     print(json.dumps(event), flush=True)
 
 
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
             error = refused.code
             print(refused, file=sys.stderr)
         head = Checkpoint.open(root).head()
-        _said(event=event, code=error, kind=head.manifest.kind if head else None)
+        _answered(event=event, code=error, kind=head.manifest.kind if head else None)
 
     run(shared, "shared")
     run(hidden, "hidden")

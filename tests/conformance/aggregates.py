@@ -63,8 +63,8 @@ ALIASES = {
 }
 BY_TIME = ("first", "last", "earliest", "latest")
 """Aggregates whose inputs, in a case of kind `accumulation`, are pairs of a value and its time."""
-TOLD_APART = ("set", "count_distinct", "count_by_value")
-"""Aggregates that need values which can be told apart by sorting."""
+REPORTED_APART = ("set", "count_distinct", "count_by_value")
+"""Aggregates that need values which can be distinguished by sorting."""
 
 
 @dataclass(frozen=True)

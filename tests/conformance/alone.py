@@ -70,7 +70,7 @@ def _answer(case: Case, bench: Bench, events: list[Event], name: str) -> Any:
     window = {"type": "tumbling", "size": 2 * SPAN, "offset": -SPAN}
     if events:
         return _live(case, bench, window, events, name)
-    # A window of nothing is seen where all it had was shown and discarded: its on-time pane is empty.
+    # A window of nothing is seen where all it had was observed and discarded: its on-time pane is empty.
     return _of_nothing(msgspec.structs.replace(case, window=window, accumulation_mode="discarding"), bench, name)
 
 

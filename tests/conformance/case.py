@@ -1,4 +1,4 @@
-"""Reading cases: what a file must look like, and what is said when it does not."""
+"""Reading cases: what a file must look like, and what is answered when it does not."""
 
 from __future__ import annotations
 

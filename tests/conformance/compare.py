@@ -122,13 +122,13 @@ def _emitted(
     if expected.ordered is True:
         if len(wanted) == len(found) and all(map(fields.matches, wanted, found)):
             return []
-        return [failure(case, expected, "emissions, in this order", wanted, _told(wanted, found))]
+        return [failure(case, expected, "emissions, in this order", wanted, _reported(wanted, found))]
     if same_multiset(wanted, found, fields.matches):
         return []
-    return [failure(case, expected, "emissions", wanted, _told(wanted, found))]
+    return [failure(case, expected, "emissions", wanted, _reported(wanted, found))]
 
 
-def _told(wanted: list[Emission], found: list[Emission]) -> list[Emission]:
+def _reported(wanted: list[Emission], found: list[Emission]) -> list[Emission]:
     """Without the fields that nobody asked for."""
     names = {"window", "key", "value", "kind"}.union(*wanted)
     return [{name: value for name, value in one.items() if name in names} for one in found]
@@ -137,12 +137,12 @@ def _told(wanted: list[Emission], found: list[Emission]) -> list[Emission]:
 def _retractions_first(case: Case, expected: Expectation, steps: Sequence[Sequence[Emission]]) -> list[Failure]:
     """Within a step, whatever is taken back of a key is taken back before the key's new panes."""
     for number in range(expected.from_step, expected.after_step + 1):
-        shown: set[str] = set()
+        observed: set[str] = set()
         for emission in steps[number]:
             key = repr(emission.get("key"))
             if emission["kind"] != "retract":
-                shown.add(key)
-            elif key in shown:
+                observed.add(key)
+            elif key in observed:
                 return [failure(case, expected, "retractions before new panes", [], list(steps[number]))]
     return []
 
@@ -155,16 +155,16 @@ def _last(case: Case, fields: Fields, expected: Expectation, history: list[Emiss
 
 
 def _sizes(case: Case, expected: Expectation, found: list[Emission]) -> list[Failure]:
-    shown = [one for one in found if one["kind"] != "retract"]
+    observed = [one for one in found if one["kind"] != "retract"]
     failures = []
-    if expected.pane_count is not None and expected.pane_count != len(shown):
-        failures.append(failure(case, expected, "number of panes", [expected.pane_count], [len(shown)]))
+    if expected.pane_count is not None and expected.pane_count != len(observed):
+        failures.append(failure(case, expected, "number of panes", [expected.pane_count], [len(observed)]))
     if expected.pane_sizes is not None:
-        sizes = [_size(one["value"]) for one in shown]
+        sizes = [_size(one["value"]) for one in observed]
         if not same_multiset(expected.pane_sizes, sizes, same):
             failures.append(failure(case, expected, "sizes of panes", expected.pane_sizes, sizes))
     if expected.sum is not None:
-        total = sum(_total(one["value"]) for one in shown)
+        total = sum(_total(one["value"]) for one in observed)
         if not same(expected.sum, total):
             failures.append(failure(case, expected, "sum of all values", [expected.sum], [total]))
     return failures
@@ -207,12 +207,12 @@ def check_windows(case: Case, expected: Expectation, found: Sequence[Sequence[An
 
 
 def failure(case: Case, expected: Expectation | None, what: str, wanted: Any, found: Any) -> Failure:
-    """A failure of these steps; things are shown as `shown` does."""
+    """A failure of these steps; things are observed as `observed` does."""
     first, last = (expected.from_step, expected.after_step) if expected else (None, None)
-    return Failure(case.id, first, last, what, tuple(map(shown, wanted)), tuple(map(shown, found)))
+    return Failure(case.id, first, last, what, tuple(map(observed, wanted)), tuple(map(observed, found)))
 
 
-def shown(thing: Any) -> str:
+def observed(thing: Any) -> str:
     """An emission on one line: ``[0, 10) key=a value=[1, 2] early``."""
     if not isinstance(thing, dict) or not thing.keys() & {"window", "value", "values", "key"}:
         return str(thing)

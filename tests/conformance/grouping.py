@@ -31,11 +31,11 @@ def windows(case: Case, bench: Bench) -> list[Failure]:
                 failures += check_state(case, fields, expected, driver.live())
     if not any(step.action == "end_of_stream" for step in steps):
         driver.emitted.append(emissions(driver.harness.finish(), made.input, made.asked))
-    shown = [one for found in driver.emitted for one in found]
+    observed = [one for found in driver.emitted for one in found]
     for expected in case.expect:
         if expected.after_step == len(steps) - 1 and expected.windows is not None:
             only = Expectation(from_step=expected.from_step, after_step=expected.after_step, windows=expected.windows)
-            failures += check_state(case, fields, only, shown)
+            failures += check_state(case, fields, only, observed)
     return failures
 
 

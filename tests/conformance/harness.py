@@ -61,13 +61,13 @@ def _emission(row: dict[str, Any], made: Input, asked: Asked) -> dict[str, Any]:
     values = [
         decoded(shape, made.value, row[name]) for name, shape in zip(asked.aggregates, asked.shapes, strict=True)
     ]
-    said: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
+    answered: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
     if made.keyed:
-        said["key"] = None if row["key"] is None else made.key.decode(row["key"])
-    said["value"] = values if asked.several else values[0]
+        answered["key"] = None if row["key"] is None else made.key.decode(row["key"])
+    answered["value"] = values if asked.several else values[0]
     if "kind" in row:
-        said["kind"] = "retract" if row["kind"] == "retract" else KINDS[row["timing"]]
-        said |= {"index": row["pane"], "is_first": row["pane"] == 0, "is_last": row["last"]}
+        answered["kind"] = "retract" if row["kind"] == "retract" else KINDS[row["timing"]]
+        answered |= {"index": row["pane"], "is_first": row["pane"] == 0, "is_last": row["last"]}
         stamp = row["timestamp"] if "timestamp" in row else row["window_end"] - 1
-        said["timestamp"] = made.units.instant(stamp, "+inf")
-    return said
+        answered["timestamp"] = made.units.instant(stamp, "+inf")
+    return answered

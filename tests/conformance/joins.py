@@ -117,13 +117,13 @@ def _act(
 
 
 def _emission(row: dict[str, Any], made: Input) -> Emission:
-    said: Emission = {"key": made.key.decode(row["key"]), "timestamp": made.units.instant(row["time"], "+inf")}
+    answered: Emission = {"key": made.key.decode(row["key"]), "timestamp": made.units.instant(row["time"], "+inf")}
     for side in ("left", "right"):
         there = row[f"{side}_time"] is not None
-        said[side] = made.value.decode(row[f"{side}_value"]) if there else None
+        answered[side] = made.value.decode(row[f"{side}_value"]) if there else None
     if "window_start" in row:
-        said["window"] = made.units.window(row["window_start"], row["window_end"])
-    return said
+        answered["window"] = made.units.window(row["window_start"], row["window_end"])
+    return answered
 
 
 def _compare(case: Case, expected: Any, emitted: list[list[Emission]]) -> list[Failure]:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tests.conformance.aggregates import TOLD_APART, Asked, asked, name_of, specs
+from tests.conformance.aggregates import REPORTED_APART, Asked, asked, name_of, specs
 from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
@@ -74,7 +74,7 @@ def input_of(case: Case, events: Sequence[Event] | None = None, units: Units | N
     """The columns for ``events``, by default those of the case's steps."""
     if events is None:
         events = [event for step in steps_of(case) for event in step.events]
-    flat = any(name_of(spec) in TOLD_APART for spec in specs(case.aggregate))
+    flat = any(name_of(spec) in REPORTED_APART for spec in specs(case.aggregate))
     return Input(
         units or units_of(case),
         codec_for([event.key for event in events], key=True),

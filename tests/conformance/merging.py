@@ -49,19 +49,19 @@ def _cogroup(case: Case, bench: Bench, made: Input) -> list[Failure]:
         live = [_group(row, made) for row in rows_of(harness.windows())]
         for expected in case.expect:
             asked = expected.after_step == number and expected.state is not None
-            if asked and not same_multiset(expected.state or [], live, _alike):
+            if asked and not same_multiset(expected.state or [], live, _same_in_all):
                 failures.append(failure(case, expected, "groups", expected.state, live))
     return failures
 
 
 def _group(row: dict[str, Any], made: Input) -> dict[str, Any]:
-    said: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
+    answered: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
     if made.keyed:
-        said["key"] = made.key.decode(row["key"])
-    return said | {side: decoded("values", made.value, row[side]) for side in SIDES}
+        answered["key"] = made.key.decode(row["key"])
+    return answered | {side: decoded("values", made.value, row[side]) for side in SIDES}
 
 
-def _alike(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
+def _same_in_all(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
     lists = all(same(wanted[side], found[side], "values") for side in SIDES if side in wanted)
     return lists and all(same(wanted[name], found[name]) for name in wanted.keys() - set(SIDES))
 
@@ -74,10 +74,10 @@ def _sessions(case: Case, bench: Bench, made: Input) -> list[Failure]:
     how: Any = HOW[asked["how"]]
     description = session_join(event_time="time", on="key" if made.keyed else None, gap=gap, how=how)
     harness = _open(bench, description, made)
-    shown = [_act(harness, description, made, step) for step in steps_of(case)]
+    observed = [_act(harness, description, made, step) for step in steps_of(case)]
     failures = []
     for expected in case.expect:
-        rows = [row for panes in shown[expected.from_step : expected.after_step + 1] for row in rows_of(panes)]
+        rows = [row for panes in observed[expected.from_step : expected.after_step + 1] for row in rows_of(panes)]
         found = [_pair(row, made) for row in rows]
         if expected.emit is not None and not same_multiset(expected.emit, found, _same_pair):
             failures.append(failure(case, expected, "pairs", expected.emit, found))
@@ -141,8 +141,8 @@ def _objects(rows: list[dict[str, Any]]) -> pa.Table:
 
 def _object(row: dict[str, Any], key: str) -> dict[str, Any]:
     """A pair as one object; of a side that is not there all is null."""
-    said = {key: row[key]}
+    answered = {key: row[key]}
     for side in SIDES:
         fields = {name.removeprefix(f"{side}_"): value for name, value in row.items() if name.startswith(f"{side}_")}
-        said |= {name: value for name, value in fields.items() if name not in ("t", key)}
-    return said
+        answered |= {name: value for name, value in fields.items() if name not in ("t", key)}
+    return answered

@@ -27,7 +27,7 @@ def dedup(case: Case, bench: Bench) -> list[Failure]:
 
 
 def _description(case: Case, made: Input) -> Any:
-    """Rows are told apart by columns; within the watermark an id is forgotten ``delay`` after its row's time."""
+    """Rows are distinguished by columns; within the watermark an id is forgotten ``delay`` after its row's time."""
     spec = case.dedup or {}
     names = [COLUMNS.get(name) for name in str(spec.get("on", "")).split("+")]
     if None in names:

@@ -23,11 +23,11 @@ def rewindowed(case: Case, bench: Bench) -> list[Failure]:
     harness: Any = bench.open(described(case, made), made.schema, bench.store, bench.room(0))
     for number, step in enumerate(steps):
         harness.feed(made.table(step.events, [number] * len(step.events), 0))
-    shown = [_emission(row, made) for row in rows_of(harness.finish())]
+    observed = [_emission(row, made) for row in rows_of(harness.finish())]
     failures = []
     for expected in case.expect:
         only = Expectation(from_step=expected.from_step, after_step=expected.after_step, windows=expected.windows)
-        failures += check_state(case, Fields(("values",), False, frozenset(case.soft_fields)), only, shown)
+        failures += check_state(case, Fields(("values",), False, frozenset(case.soft_fields)), only, observed)
     return failures
 
 
@@ -45,11 +45,11 @@ def described(case: Case, made: Input) -> Chain:
 
 
 def _emission(row: dict[str, Any], made: Input) -> dict[str, Any]:
-    said: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
+    answered: dict[str, Any] = {"window": made.units.window(row["window_start"], row["window_end"])}
     if made.keyed:
-        said["key"] = made.key.decode(row["key"])
-    said["value"] = [made.value.decode(value) for value in _flat(row["value"])]
-    return said
+        answered["key"] = made.key.decode(row["key"])
+    answered["value"] = [made.value.decode(value) for value in _flat(row["value"])]
+    return answered
 
 
 def _flat(values: Any) -> list[Any]:

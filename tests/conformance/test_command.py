@@ -99,7 +99,7 @@ def test_bad_arguments_are_status_2(arguments: list[str], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "answered"),
     [
         ("{", "not JSON"),
         ("3", "an array of cases is expected, found int"),
@@ -115,13 +115,13 @@ def test_bad_arguments_are_status_2(arguments: list[str], tmp_path: Path) -> Non
         ('[{"id": "a", "kind": "pane", "accumulation_mode": "guessing"}]', "Invalid enum value 'guessing'"),
     ],
 )
-def test_a_file_that_is_amiss_is_said_to_be(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_amiss_is_reported_to_be(text: str, answered: str, tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     found = CliRunner().invoke(app, [str(path)])
     assert found.exit_code == 2
     assert str(path) in found.stderr
-    assert said in found.stderr
+    assert answered in found.stderr
 
 
 def test_a_folder_without_cases_is_amiss(tmp_path: Path) -> None:

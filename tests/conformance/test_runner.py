@@ -1,4 +1,4 @@
-"""The runner: what is changed fails, a file that is amiss is said to be, a skip has its reason."""
+"""The runner: what is changed fails, a file that is amiss is answered to be, a skip has its reason."""
 
 from __future__ import annotations
 
@@ -151,16 +151,16 @@ def test_windows_merge_where_they_overlap(fields: Raw, tmp_path: Path) -> None:
     assert ran({"id": "x", "kind": "window_merge", **fields}, tmp_path).status == "passed"
 
 
-# Steps and units, on a harness that answers as told
+# Steps and units, on a harness that answers by a script
 
 
-class Told:
+class Scripted:
     """A harness that shows the panes it was given, one list a call, and notes what it is asked."""
 
     def __init__(self, answers: list[list[Raw]]) -> None:
         self.answers, self.calls = answers, []
 
-    def opened(self, description: Any, schema: pa.Schema, store: Any, folder: Path) -> Told:
+    def opened(self, description: Any, schema: pa.Schema, store: Any, folder: Path) -> Scripted:
         return self
 
     def _answer(self, call: str, argument: Any = None) -> pa.Table:
@@ -187,74 +187,74 @@ class Told:
 
 def pane(window: tuple[int, int], value: Any, timing: str = "on_time", kind: str = "emit", key: Any = None) -> Raw:
     start, end = (bound * 1000 for bound in window)
-    said = {"window_start": start, "window_end": end, "result0": value, "key": key}
-    return said | {"pane": 0, "timing": timing, "kind": kind, "last": False}
+    answered = {"window_start": start, "window_end": end, "result0": value, "key": key}
+    return answered | {"pane": 0, "timing": timing, "kind": kind, "last": False}
 
 
 def test_each_step_is_a_batch_and_its_panes_are_its_own(tmp_path: Path) -> None:
-    told = Told([[], [pane((0, 10), 1)]])
+    scripted = Scripted([[], [pane((0, 10), 1)]])
     raw = case([EVENT, MARK], [over(0, 0, emit=[]), over(1, 1, emit=[{"window": [0, 10], "value": 1}])])
-    assert ran(raw, tmp_path, told.opened).status == "passed"
-    assert told.calls == [("feed", [0]), ("watermark", 10_000)]
-    early = Told([[pane((0, 10), 1)], []])
+    assert ran(raw, tmp_path, scripted.opened).status == "passed"
+    assert scripted.calls == [("feed", [0]), ("watermark", 10_000)]
+    early = Scripted([[pane((0, 10), 1)], []])
     (first, second) = ran(raw, tmp_path, early.opened).failures
     assert (first.first, second.first) == (0, 1)
 
 
 def test_where_a_trigger_speaks_of_batches_they_are_gathered(tmp_path: Path) -> None:
-    told = Told([])
+    scripted = Scripted([])
     triggers = {"early": {"type": "end_of_batch"}, "ontime": False, "late": None}
     raw = case([EVENT, EVENT, {"end_batch": True}, EVENT], [], triggers=triggers)
-    assert ran(raw, tmp_path, told.opened).status == "passed"
-    assert told.calls == [("feed", [0, 1]), ("feed", [2])]
+    assert ran(raw, tmp_path, scripted.opened).status == "passed"
+    assert scripted.calls == [("feed", [0, 1]), ("feed", [2])]
 
 
 def test_a_periodic_trigger_sees_the_clock_at_the_end_of_a_batch(tmp_path: Path) -> None:
-    told = Told([])
+    scripted = Scripted([])
     triggers = {"early": {"type": "processing_time_every", "ms": 5}, "ontime": False, "late": None}
     raw = case([{"processing_time": 5}, EVENT, {"end_batch": True}], [], triggers=triggers)
-    assert ran(raw, tmp_path, told.opened).status == "passed"
-    assert told.calls == [("feed", [0]), ("clock", 5_000)]
+    assert ran(raw, tmp_path, scripted.opened).status == "passed"
+    assert scripted.calls == [("feed", [0]), ("clock", 5_000)]
 
 
 def test_elements_may_follow_the_end_of_time(tmp_path: Path) -> None:
     end = {"watermark": "inf", "wm_excl": "inf"}
-    told = Told([])
-    assert ran(case([EVENT, end, EVENT, {"end_of_stream": True}], []), tmp_path, told.opened).status == "passed"
-    assert [call for call, _ in told.calls] == ["feed", "watermark", "feed", "finish"]
-    told = Told([])
-    assert ran(case([EVENT, end], []), tmp_path, told.opened).status == "passed"
-    assert [call for call, _ in told.calls] == ["feed", "finish"]
+    scripted = Scripted([])
+    assert ran(case([EVENT, end, EVENT, {"end_of_stream": True}], []), tmp_path, scripted.opened).status == "passed"
+    assert [call for call, _ in scripted.calls] == ["feed", "watermark", "feed", "finish"]
+    scripted = Scripted([])
+    assert ran(case([EVENT, end], []), tmp_path, scripted.opened).status == "passed"
+    assert [call for call, _ in scripted.calls] == ["feed", "finish"]
 
 
 def test_retractions_come_before_what_replaces_them(tmp_path: Path) -> None:
     old, new = pane((0, 10), 1, "late", "retract"), pane((0, 10), 2, "late")
     emit = [{"value": 2}, {"value": 1, "kind": "retract"}]
     raw = case([EVENT], [over(0, 0, emit=emit, ordered="retract_first")])
-    assert ran(raw, tmp_path, Told([[old, new]]).opened).status == "passed"
-    assert ran(raw, tmp_path, Told([[new, old]]).opened).status == "failed"
+    assert ran(raw, tmp_path, Scripted([[old, new]]).opened).status == "passed"
+    assert ran(raw, tmp_path, Scripted([[new, old]]).opened).status == "failed"
 
 
 def test_counts_and_sizes_of_panes(tmp_path: Path) -> None:
     answers = [[pane((0, 10), [1, 2]), pane((0, 10), [3])]]
     raw = case([EVENT], [over(0, 0, pane_count=2, pane_sizes=[1, 2], sum=6)], aggregate="list")
-    assert ran(raw, tmp_path, Told(copy.deepcopy(answers)).opened).status == "passed"
+    assert ran(raw, tmp_path, Scripted(copy.deepcopy(answers)).opened).status == "passed"
     for name, wrong in (("pane_count", 1), ("pane_sizes", [2, 2]), ("sum", 5)):
         asked = case([EVENT], [over(0, 0, **{name: wrong})], aggregate="list")
-        assert ran(asked, tmp_path, Told(copy.deepcopy(answers)).opened).status == "failed"
+        assert ran(asked, tmp_path, Scripted(copy.deepcopy(answers)).opened).status == "failed"
 
 
 def test_fields_that_are_soft_and_windows_that_start_early_are_left_out(tmp_path: Path) -> None:
     answers = [[pane((-5, 5), 1), pane((0, 10), 1, "early")]]
     emit = [{"window": [0, 10], "value": 1, "kind": "ontime"}]
     raw = case([EVENT], [over(0, 0, emit=emit)], soft_fields=["kind"], ignore_window_start_below=0)
-    assert ran(raw, tmp_path, Told(copy.deepcopy(answers)).opened).status == "passed"
-    assert ran(raw | {"soft_fields": []}, tmp_path, Told(copy.deepcopy(answers)).opened).status == "failed"
+    assert ran(raw, tmp_path, Scripted(copy.deepcopy(answers)).opened).status == "passed"
+    assert ran(raw | {"soft_fields": []}, tmp_path, Scripted(copy.deepcopy(answers)).opened).status == "failed"
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_refusals_are_counted_by_element_and_window(named: bool, tmp_path: Path) -> None:
-    class Refusing(Told):
+    class Refusing(Scripted):
         def ledger(self) -> pa.Table:
             bounds = [(-5_000, 5_000), (0, 10_000)] if named else [(None, None)]
             rows = [{"row": 0, "time": 1_000, "window_start": start, "window_end": end} for start, end in bounds]
@@ -280,7 +280,7 @@ def test_windows_of_an_element_have_it_in_them() -> None:
 
 
 def test_what_is_raised_is_a_failure(tmp_path: Path) -> None:
-    class Broken(Told):
+    class Broken(Scripted):
         def feed(self, rows: pa.Table) -> pa.Table:
             raise OSError("no space")
 
@@ -309,13 +309,13 @@ def test_what_is_not_there_is_skipped_by_its_name(fields: Raw, feature: str, tmp
 def test_rows_that_repeat_are_asked_of_the_operator_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Raw] = []
 
-    class Seen(Told):
+    class Seen(Scripted):
         def feed(self, rows: pa.Table) -> pa.Table:
             new = [key not in self.calls for key in rows["key"].to_pylist()]
             self.calls += rows["key"].to_pylist()
             return rows.filter(pa.array(new))
 
-    monkeypatch.setattr(operators, "deduplicated", lambda **said: asked.append(said), raising=False)
+    monkeypatch.setattr(operators, "deduplicated", lambda **answered: asked.append(answered), raising=False)
     steps = [{"event": {"ts": 1, "key": key, "value": value}} for key, value in (("a", 1), ("a", 2), ("b", 3))]
     raw = case(steps, [over(0, 2, emit=[{"key": "a", "value": 1}, {"key": "b", "value": 3}])], kind="dedup")
     raw["dedup"] = {"on": "key", "within_watermark": True, "delay": 7}

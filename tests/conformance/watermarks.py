@@ -33,7 +33,7 @@ NONE_YET = Expectation(from_step=0, after_step=0)
 
 
 @dataclass(frozen=True)
-class Shown:
+class Observed:
     """What can be seen after a step."""
 
     watermark_us: int
@@ -42,26 +42,29 @@ class Shown:
 
 
 def watermark(case: Case, _bench: Bench) -> list[Failure]:
-    """The watermark after the steps, what was said of it on the way, and what is still kept."""
+    """The watermark after the steps, what was answered of it on the way, and what is still kept."""
     check_supported(msgspec.structs.replace(case, generator=None))
     for expected in case.expect:
         for name in expected.__struct_fields__:
             if name not in STATED and getattr(expected, name) != getattr(NONE_YET, name):
                 raise Unsupported(f"expectation {name}")
     made = Sequences(case) if (case.generator or {}).get("type") in SEQUENCES else Inputs(case)
-    shown = [made.shown()]
+    observed = [made.observed()]
     for step in steps_of(case):
         made.take(step)
-        shown.append(made.shown())
+        observed.append(made.observed())
     words = Words(case, made.units)
     return [
-        one for expected in case.expect if not expected.unasserted for one in _compare(case, words, expected, shown)
+        one
+        for expected in case.expect
+        if not expected.unasserted
+        for one in _compare(case, words, expected, observed)
     ]
 
 
-def _compare(case: Case, words: Words, expected: Expectation, shown: list[Shown]) -> list[Failure]:
-    """``shown`` begins before the first step."""
-    covered = shown[expected.from_step : expected.after_step + 2]
+def _compare(case: Case, words: Words, expected: Expectation, observed: list[Observed]) -> list[Failure]:
+    """``observed`` begins before the first step."""
+    covered = observed[expected.from_step : expected.after_step + 2]
     pairs = list(pairwise(covered))
     moves = [words.of(now.watermark_us) for was, now in pairs if now.watermark_us > was.watermark_us]
     changes = [("idle" if now.idle else "active") for was, now in pairs if now.idle != was.idle]
@@ -147,17 +150,17 @@ class Inputs:
         elif step.action == "processing_time":
             self._now_us = self.units.us(step.body["processing_time"])
         elif step.action in ("watermark", "status", "end_of_stream"):
-            self._round.reports.append(self._said(step))
+            self._round.reports.append(self._answered(step))
         elif step.action not in ("event", "bundle", "end_batch"):
             raise Unsupported(f"step {step.action} in a watermark case")
         if not self._in_batches or step.action in ("end_batch", "end_of_stream", "status", "processing_time"):
             self._close()
 
-    def shown(self) -> Shown:
+    def observed(self) -> Observed:
         """After the steps so far."""
-        return Shown(self._tracker.watermark_us, self._tracker.idle, 0)
+        return Observed(self._tracker.watermark_us, self._tracker.idle, 0)
 
-    def _said(self, step: Step) -> dict[str, SourceReport]:
+    def _answered(self, step: Step) -> dict[str, SourceReport]:
         named = self._names if "input" not in step.body else [self._name(step.body["input"])]
         if step.action == "end_of_stream":
             return dict.fromkeys(named, SourceReport(END_US, ended=True))
@@ -220,9 +223,9 @@ class Sequences:
         else:
             raise Unsupported(f"step {step.action} in a case of sequence numbers")
 
-    def shown(self) -> Shown:
+    def observed(self) -> Observed:
         """After the steps so far."""
-        return Shown(self._origins.watermark_us, False, len(self._origins.pending))
+        return Observed(self._origins.watermark_us, False, len(self._origins.pending))
 
 
 def _names(case: Case) -> list[str]:

@@ -67,6 +67,12 @@ def test_code_is_plain_english(folder: str) -> None:
     assert not dialect(source(folder))
 
 
+def test_tests_are_plain_english() -> None:
+    """Joins there are by what is near in time."""
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert not dialect("\n".join(texts)).keys() & (WORDS - {"near", "besides"})
+
+
 def test_a_public_name_is_defined_once() -> None:
     assert not homonyms(), "two meanings for one name"
 

@@ -41,7 +41,7 @@ def per_country(late: str = "0 seconds") -> Any:
     return made.aggregate(users=count(), total=sum_("total"), most=max_("total"))
 
 
-def shown(panes: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+def observed(panes: pa.Table, *names: str) -> list[tuple[Any, ...]]:
     """Rows, times as minutes."""
     found = []
     for row in panes.to_pylist():

@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def shown(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:
+def observed(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:
     """Panes and ledgers of all checkpoints that put something out."""
     found = []
     for output in checkpoint.outputs():

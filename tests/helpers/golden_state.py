@@ -1,6 +1,6 @@
 """The golden files: state of every type and combiner, as version 1 of the format wrote it.
 
-``python -m tests.helpers.golden_state`` writes ``tests/golden`` anew; only a new format version is a reason to.
+``python -m tests.helpers.golden_state`` writes ``tests/golden`` again; only a new format version is a reason to.
 """
 
 from __future__ import annotations

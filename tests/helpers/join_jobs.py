@@ -73,7 +73,7 @@ def table(rows: list[Row], unit: str = "s") -> pa.Table:
     )
 
 
-def shown(panes: pa.Table, asked: Asked, unit: str = "s") -> Counter[Pane]:
+def observed(panes: pa.Table, asked: Asked, unit: str = "s") -> Counter[Pane]:
     starts = panes["window_start"].cast(pa.int64()).to_pylist() if asked.window else [None] * panes.num_rows
     keys = panes["key"] if asked.on else panes["left_key"]
     return Counter(

@@ -39,7 +39,7 @@ def sided(rows: Sequence[Row]) -> dict[str, pa.Table]:
 
 
 def near(how: Any = "full", **more: Any) -> Join:
-    """By distance, taking back what was shown alone."""
+    """By distance, taking back what was observed alone."""
     given = {"within": ("-3 seconds", "5 seconds"), "late": "6 seconds", "watermark_delay": "2 seconds"} | more
     return join(event_time="t", on="k", how=how, offset="at", origin="part", **given)
 
@@ -52,7 +52,7 @@ def held(**more: Any) -> Join:
 
 
 def sessions(how: Any = "full", **more: Any) -> SessionJoin:
-    """By session, taking back what was shown."""
+    """By session, taking back what was observed."""
     given = {"on": "k", "gap": "3 seconds", "late": "6 seconds", "watermark_delay": "2 seconds"} | more
     return session_join(event_time="t", how=how, offset="at", origin="part", **given)
 

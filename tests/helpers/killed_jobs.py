@@ -42,7 +42,7 @@ QUERIES = {
     "again": """
         select carrier, date_trunc('day', scheduled) as day, count(*), median(dep_delay) from flights group by all""",
 }
-SHOWN = {
+OBSERVED = {
     "chain": "carrier, window_start, hours, flights, worst",
     "join": "left_flight_id, right_temp, right_wind_speed",
     "merge": "origin, window_start, flights, round(wind, 9)",
@@ -98,7 +98,7 @@ def is_exact(folder: Path, job: str) -> None:
     if job == "again":
         assert head.manifest.totals["duplicates"] == FILES * 400
         assert len(set(late)) == len(late)
-    assert net(root, SHOWN[job]) == plain(folder, job, set(late))
+    assert net(root, OBSERVED[job]) == plain(folder, job, set(late))
 
 
 def forget_planned_batch(log: Path) -> None:
@@ -147,12 +147,12 @@ def net(root: Path, columns: str) -> list[tuple[Any, ...]]:
     checkpoint = Checkpoint.open(root)
     refs = [ref for one in checkpoint.outputs() for ref in one.panes]
     panes = pa.concat_tables([pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs])
-    shown = panes.set_column(panes.column_names.index("kind"), "kind", panes["kind"].cast(pa.string()))
+    observed = panes.set_column(panes.column_names.index("kind"), "kind", panes["kind"].cast(pa.string()))
     db = duckdb.connect()
     db.execute("set timezone = 'UTC'")
-    db.register("shown", shown)
+    db.register("observed", observed)
     sign = "sum(case kind when 'emit' then 1 else -1 end)"
-    found = db.execute(f"select {columns}, {sign} from shown group by all having {sign} != 0").fetchall()
+    found = db.execute(f"select {columns}, {sign} from observed group by all having {sign} != 0").fetchall()
     return sorted((row[:-1] for row in found for _ in range(row[-1])), key=repr)
 
 

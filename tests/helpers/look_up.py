@@ -97,7 +97,7 @@ def batches(cuts: tuple[int, ...]) -> list[dict[str, pa.Table]]:
     return found
 
 
-def shown(panes: pa.Table) -> list[tuple[str, int, int, int]]:
+def observed(panes: pa.Table) -> list[tuple[str, int, int, int]]:
     """What `EXPECTED` has, of panes."""
     assert set(panes["kind"].to_pylist()) <= {"emit"}
     seconds = [time.timestamp() for time in panes["time"].to_pylist()]

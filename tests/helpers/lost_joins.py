@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.twins.join import SIDES, Asked, Pane, Row
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.manifest import Rebuilding
@@ -46,10 +46,10 @@ class Joined:
         return self.description.rows(self.schema, **{s: table([one for one in rows if one.side == s]) for s in SIDES})
 
     def feed(self, rows: list[Row]) -> Counter[Pane]:
-        return shown(self.harness.feed(self.rows(rows)), self.asked)
+        return observed(self.harness.feed(self.rows(rows)), self.asked)
 
     def rebuild(self, rows: list[Row]) -> Counter[Pane]:
-        return shown(self.harness.rebuild(self.rows(rows)), self.asked)
+        return observed(self.harness.rebuild(self.rows(rows)), self.asked)
 
     @property
     def rebuilding(self) -> Rebuilding | None:

@@ -36,7 +36,7 @@ def content(me: int) -> bytes:
 
 def threads_race(objects: Objects, racers: int, rounds: int, name: str = "m/{}") -> dict[int, int]:
     """All racers create the name of each round at once; who won each: one, as its content says, and the others are
-    told so.
+    reported so.
     """
     barrier = threading.Barrier(racers)
     wins: list[tuple[int, int]] = []

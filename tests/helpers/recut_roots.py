@@ -210,8 +210,8 @@ class Root:
         """What the state of the operator that shows panes holds."""
         return in_seconds(values(query(self.root)))
 
-    def untold(self) -> list[Row]:
-        """What the first operator of a chain has not told the second yet."""
+    def unsent(self) -> list[Row]:
+        """What the first operator of a chain has not reported the second yet."""
         if not self.kind.chained or self.checkpoint.read(self.checkpoint.ids()[-1]).manifest.drained:
             return []
         first = query(self.root, operator="job")
@@ -238,26 +238,26 @@ def held_windows(root: Root, panes: list[list[Row]]) -> dict[Window, set[int]]:
     found = standing(panes, root.kind)
     for row in root.open_windows():
         window, own = window_of(row), set(numbers(bits_of(row, root.kind), row["n"]))
-        shown = found.get(window, set())
+        observed = found.get(window, set())
         if root.kind.discarding:
-            assert not own & shown
-            found[window] = own | shown
+            assert not own & observed
+            found[window] = own | observed
         else:
-            assert own >= shown
+            assert own >= observed
             found[window] = own
-    for row in root.untold():
+    for row in root.unsent():
         start = row["window_start"] // CHAINED * CHAINED
-        own, told = (
+        own, reported = (
             numbers(bits_of(row, root.kind), row["n"]),
             found.setdefault((start, start + CHAINED, None), set()),
         )
-        assert not told & set(own)
-        told.update(own)
+        assert not reported & set(own)
+        reported.update(own)
     return found
 
 
 def check_exact(root: Root, name: str) -> None:
-    """Every event that was taken in is once in what is open, shown or rejected; and where the naive twin has it."""
+    """Every event that was taken in is once in what is open, emitted or rejected; and where the naive twin has it."""
     kind, held = root.kind, root.held
     panes, late = root.put_out()
     windows = held_windows(root, panes)

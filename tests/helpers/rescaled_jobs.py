@@ -1,4 +1,4 @@
-"""Jobs of every kind of operator over the same small events, for whoever divides their state anew."""
+"""Jobs of every kind of operator over the same small events, for those who divide their state again."""
 
 from __future__ import annotations
 

@@ -325,8 +325,8 @@ def verbs(runner: type[Runner], tmp: Path) -> None:
     for verb, given in VERBS.items():
         command(verb, root, *(one.format(tmp) for one in given))
         if verb == "windows":
-            shown = lines_of(tidestate(verb, root, "--json").stdout)
-            assert sum(row["n"] for row in shown) == 15
+            observed = lines_of(tidestate(verb, root, "--json").stdout)
+            assert sum(row["n"] for row in observed) == 15
         if verb == "messages":
             assert len(lines_of(tidestate(verb, root, "--json").stdout)) == 15
     for place, rest in ((root, BATCHES[2:]), (tmp / "fork", BATCHES[3:])):

@@ -9,7 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]
-    """A storage nobody has tried. It has been asked for a create only when it was told so."""
+    """A storage nobody has tried. It has been asked for a create only when it was reported so."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -307,10 +307,10 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
 
 
 def test_every_verb_of_the_command_is_tried() -> None:
-    shown = {
+    observed = {
         line.split("`")[1] for line in (ROOT / "docs" / "CLI.md").read_text().splitlines() if line.startswith("| [`")
     }
-    assert shown == set(VERBS) | MAKE_ROOTS
+    assert observed == set(VERBS) | MAKE_ROOTS
     assert notes() == set("1234567")
 
 

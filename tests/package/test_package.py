@@ -1,4 +1,4 @@
-"""The wheel, installed into an empty environment beside a project whose folders are called as ours are here."""
+"""The wheel, installed into an empty environment, next to a project whose folders are called as ours are here."""
 
 from __future__ import annotations
 

@@ -86,9 +86,9 @@ def fetched(coordinates: Sequence[str], folder: Path) -> list[str]:
         raise UnavailableError("Maven Central did not answer in three minutes") from error
     paths = found.read_text().strip().split(os.pathsep) if found.exists() else []
     if done.returncode != 0 or len(paths) != len(coordinates):
-        said = done.stdout + done.stderr
-        missing = [line.strip(": \t") for line in said.splitlines() if line.endswith(": not found")]
-        raise UnavailableError(", ".join(missing) or said[-2000:])
+        answered = done.stdout + done.stderr
+        missing = [line.strip(": \t") for line in answered.splitlines() if line.endswith(": not found")]
+        raise UnavailableError(", ".join(missing) or answered[-2000:])
     return paths
 
 
@@ -120,12 +120,12 @@ class Broker:
 
     def _wait(self) -> None:
         assert self._process.stdout is not None
-        said = []
+        answered = []
         for line in self._process.stdout:
-            said.append(line)
+            answered.append(line)
             if STARTED in line:
                 return
-        raise AssertionError("".join(said)[-4000:])
+        raise AssertionError("".join(answered)[-4000:])
 
     def stop(self) -> None:
         """At once, by SIGKILL."""

@@ -69,7 +69,7 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "complete": (lambda rows: _windows(rows, sf.count("*").alias("n")), "complete"),
     "counted": (lambda rows: _windows(rows, sf.count("*").alias("n"), sf.sum("v").alias("s")), "append"),
     "summed": (lambda rows: _windows(rows, sf.sum("v").alias("s")), "append"),
-    "alike": (lambda rows: _windows(rows, sf.max("v").alias("x"), sf.max("id").alias("y")), "append"),
+    "same": (lambda rows: _windows(rows, sf.max("v").alias("x"), sf.max("id").alias("y")), "append"),
     "sketched": (lambda rows: _windows(rows, sf.approx_count_distinct("v").alias("d")), "append"),
     "grouped": (lambda rows: rows.groupBy("k").count(), "update"),
     "null": (lambda rows: _windows(rows.withColumn("k", sf.lit(None).cast("string")), sf.count("*")), "append"),
@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
         "another state",
     ),
     "fewer aggregates": ("counted", counting, "adopt-aggregate", "0 count int64"),
-    "which of two": ("alike", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "--buffer"),
+    "which of two": ("same", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "--buffer"),
     "two operators": ("twice", counting, "adopt-operators", "several stateful operators"),
     "join": ("joined", counting, "adopt-operator", "symmetricHashJoin"),
     "no window": ("grouped", counting, "adopt-operator", "stateStoreSave"),
@@ -194,7 +194,7 @@ def test_refused_before_anything_is_written(spark: SparkSession, folder: Path, t
 
 def test_which_of_two_is_what_the_user_says(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     job = counting(x=max_("v"), y=max_("id"))
-    location, root = str(folder / "native" / "alike"), str(tmp_path / "root")
+    location, root = str(folder / "native" / "same"), str(tmp_path / "root")
     found = plan_adoption(spark, location, root, job, COLUMNS, buffers={"y": 1})
     assert sorted(zip(*(found.taken.rows[name].to_pylist() for name in "xy"), strict=True)) == [(3, 2), (4, 3)]
 

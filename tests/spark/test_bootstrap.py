@@ -201,11 +201,11 @@ def test_a_source_that_is_no_files_goes_on_at_the_offset(spark: SparkSession, tm
     found = evidence.manifests(tmp_path / "root")
     assert next(m["spark"]["end"] for m in found if m["kind"] == "batch") == ['{"offset":1050,"timestamp":21000}']
     count = found[-1]["totals"]["events"]
-    shown = [dict(zip(("start", "end", "k", "n"), row, strict=False)) for row in net(tmp_path / "root")]
-    assert sum(row["n"] for row in shown) == count  # type: ignore[misc]
+    observed = [dict(zip(("start", "end", "k", "n"), row, strict=False)) for row in net(tmp_path / "root")]
+    assert sum(row["n"] for row in observed) == count  # type: ignore[misc]
     # Brute force: numbers from 0 on, ten seconds are 500 of them.
     expected = Counter((n // 500, str(n % 3)) for n in range(count))
-    assert sorted(row["n"] for row in shown) == sorted(expected.values())  # type: ignore[type-var]
+    assert sorted(row["n"] for row in observed) == sorted(expected.values())  # type: ignore[type-var]
 
 
 def test_offsets_of_several_sources(spark: SparkSession, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_what_does_not_fit_the_stream(spark: SparkSession, tmp_path: Path) -> No
             begun.bootstrap(wrong)
         assert caught.value.code == code
     assert not (tmp_path / "root").exists()
-    # What the stream leaves out the history leaves out alike.
+    # What the stream leaves out the history leaves out too.
     filtered = job().on_spark(source.where("v > 0"), checkpoint=tmp_path / "filtered", partitions=2)
     manifest = filtered.bootstrap(past.where("v > 0"))
     assert 0 < manifest.counters["events"] < 60

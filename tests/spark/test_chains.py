@@ -119,13 +119,13 @@ def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Pa
     soon = (datetime.now(UTC) - START).total_seconds() + 10
     write(tmp_path / "input", 0, batch([(soon + number / 20, "ab"[number % 2], number) for number in range(40)]))
     running.processAllAvailable()
-    shown, patience = 0, time.monotonic() + 120
-    while shown < 40 and time.monotonic() < patience:
+    observed, patience = 0, time.monotonic() + 120
+    while observed < 40 and time.monotonic() < patience:
         running.awaitTermination(0.2)
         panes = [row for rows in output(tmp_path / "root", "panes").values() for row in rows]
-        shown = sum(row[2] for row in panes)  # type: ignore[misc]
+        observed = sum(row[2] for row in panes)  # type: ignore[misc]
     running.stop()
-    assert shown == running.manifest.totals["first.accepted"] == 40
+    assert observed == running.manifest.totals["first.accepted"] == 40
     assert running.manifest.kind == "tick"
     assert 'operator="second"' in running.prometheus()
     with pytest.raises(UsageError, match="operator"):

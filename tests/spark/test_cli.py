@@ -35,7 +35,7 @@ def running(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     query.stop()
 
 
-def said(*arguments: object) -> Any:
+def answered(*arguments: object) -> Any:
     done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -50,10 +50,10 @@ def test_checkpoints_say_which_spark_batch_they_hold(running: tuple[Path, Durabl
     found = lines("list", root)
     assert [row["spark_batch"] for row in found] == [None, *range(BATCHES)]
     assert sum(row["events"] for row in found) == BATCHES * 120
-    shown = said("show", root)
-    assert shown["id"] == query.checkpoint_id
-    assert shown["spark"]["end"] == [f'{{"logOffset":{BATCHES - 1}}}']
-    assert shown["watermark_us"] == query.manifest.watermark_us
+    observed = answered("show", root)
+    assert observed["id"] == query.checkpoint_id
+    assert observed["spark"]["end"] == [f'{{"logOffset":{BATCHES - 1}}}']
+    assert observed["watermark_us"] == query.manifest.watermark_us
     assert "spark batch" in tidestate("show", root).stdout
 
 
@@ -89,7 +89,7 @@ def test_state_and_what_changed_in_it(running: tuple[Path, DurableQuery]) -> Non
 
 def test_all_is_whole_and_spark_agrees(running: tuple[Path, DurableQuery]) -> None:
     root, query = running
-    found = said("verify", root, "--read-data", "--spark-checkpoint")
+    found = answered("verify", root, "--read-data", "--spark-checkpoint")
     assert found["findings"] == []
     assert found["good"] == query.checkpoint_id
     assert found["checkpoints"] == len(Checkpoint.open(root).ids())

@@ -132,7 +132,7 @@ def rig(usual: Rig) -> Rig:
     """With all of the input, and both executors."""
     usual.forget()
     fill(usual.source, 0, len(TABLES))
-    usual.driver.told("whole", until="whole")
+    usual.driver.ask("whole", until="whole")
     return usual
 
 
@@ -165,7 +165,7 @@ def written(root: Path) -> set[str]:
 
 def ends(driver: Driver, root: Path | str, alone: Path) -> None:
     driver.heard("settled")
-    assert driver.told("drain", until="stopped")["event"] == "stopped"
+    assert driver.ask("drain", until="stopped")["event"] == "stopped"
     is_exact(root, alone)
 
 
@@ -206,8 +206,8 @@ def test_a_host_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> Non
     rig.cluster.kill_host(host)
     rig.driver.heard("settled")
     rig.cluster.start_host(host)
-    rig.driver.told("whole", until="whole")
-    assert rig.driver.told("drain", until="stopped")["event"] == "stopped"
+    rig.driver.ask("whole", until="whole")
+    assert rig.driver.ask("drain", until="stopped")["event"] == "stopped"
     is_exact(root, alone)
     rig.driver.kill()  # both of its executors may be on the other host
 
@@ -218,13 +218,13 @@ def test_partitions_move_and_come_back(rig: Rig, tmp_path: Path, alone: Path, st
     root, source = tmp_path / "root", tmp_path / "input"
     fill(source, 0, 1)
     rig.driver.start(str(root), store=store, source=str(source))
-    rig.driver.told("settle", until="settled")
+    rig.driver.ask("settle", until="settled")
     for number in range(1, len(TABLES)):
-        rig.driver.told("busy", HOSTS[number % 2], until="busy")
+        rig.driver.ask("busy", HOSTS[number % 2], until="busy")
         fill(source, number, number + 1)
-        rig.driver.told("settle", until="settled")
-        rig.driver.told("free", until="free")
-    assert rig.driver.told("drain", until="stopped")["event"] == "stopped"
+        rig.driver.ask("settle", until="settled")
+        rig.driver.ask("free", until="free")
+    assert rig.driver.ask("drain", until="stopped")["event"] == "stopped"
     is_exact(root, alone)
     alternating = [{HOSTS[1 - number % 2]} for number in range(1, len(TABLES))]
     until(lambda: len(rig.ran_on()) > len(TABLES), "what Spark noted")
@@ -238,7 +238,7 @@ def test_the_driver_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, mo
     pause = [f"{moment}:{IN_THE_MIDDLE}"] if "manifest" in moment else []
     rig.driver.start(str(root), *pause, store=store)
     if pause:
-        assert rig.driver.told("settle", until="paused")["event"] == "paused"
+        assert rig.driver.ask("settle", until="paused")["event"] == "paused"
     else:
         rig.order(moment)
         rig.driver.tell("settle")
@@ -253,15 +253,15 @@ def test_two_drivers_on_one_root(rig: Rig, tmp_path: Path, alone: Path, store: s
     """The newer one takes over while the older one is about to commit; executors of both are on each host."""
     root = tmp_path / "root"
     rig.driver.start(str(root), f"before-manifest:{IN_THE_MIDDLE}", store=store)
-    assert rig.driver.told("settle", until="paused")["event"] == "paused"
+    assert rig.driver.ask("settle", until="paused")["event"] == "paused"
     newer = rig.another()
     newer.start(str(root), store=store)
-    newer.told("settle", until="settled")
+    newer.ask("settle", until="settled")
     committed = Checkpoint.open(root).ids()
     (rig.control / "go").touch()
     assert rig.driver.heard("settled")["code"] == "fenced"
     assert Checkpoint.open(root).ids() == committed
-    assert newer.told("drain", until="stopped")["event"] == "stopped"
+    assert newer.ask("drain", until="stopped")["event"] == "stopped"
     newer.finish()
     is_exact(root, alone)
 
@@ -277,7 +277,7 @@ def test_a_zombie_writes_after_the_commit(speculating: Rig, tmp_path: Path, alon
     rig, root, source = speculating, tmp_path / "root", tmp_path / "input"
     rig.forget()
     fill(source, 0, IN_THE_MIDDLE)
-    rig.driver.told("whole", until="whole")
+    rig.driver.ask("whole", until="whole")
     rig.driver.start(str(root), store=store, source=str(source))
     rig.order("before")
     rig.driver.tell("settle")

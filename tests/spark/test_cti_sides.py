@@ -232,5 +232,5 @@ def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> 
     checkpoint = Checkpoint.open(tmp_path / "checkpoint")
     refs = [ref for found in checkpoint.outputs() for ref in found.panes]
     tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
-    assert look_up.shown(pa.concat_tables(tables)) == look_up.EXPECTED
+    assert look_up.observed(pa.concat_tables(tables)) == look_up.EXPECTED
     assert not output(tmp_path / "checkpoint", "late")

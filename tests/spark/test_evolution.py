@@ -57,7 +57,7 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     head = Checkpoint.open(root).head()
     assert head is not None
     assert head.manifest.operators["job"].types["v"] == "decimal128(19, 0)"
-    shown = CliRunner().invoke(app, ["show", str(root)])
-    assert f"checkpoint {head.manifest.operators['job'].since}" in shown.stdout
+    observed = CliRunner().invoke(app, ["show", str(root)])
+    assert f"checkpoint {head.manifest.operators['job'].since}" in observed.stdout
     printed = CliRunner().invoke(app, ["panes", str(root), "--limit", "1000"])
     assert printed.exit_code == 0

@@ -228,12 +228,12 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
 def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, example: str, death: int) -> None:
     """Killed before the first manifest with output: of a tick, and of a batch."""
     killed("tests.children.orders_and_shipments", tmp_path, example, death=death)
-    root, shown = tmp_path / "checkpoint", {}
+    root, observed = tmp_path / "checkpoint", {}
     for manifest in evidence.work(root):
         if manifest["panes"]:
             rows = evidence.rows(root, manifest["panes"], ["id", "left_value", "right_cost"])
-            shown[manifest["processing_us"]] = sorted(rows)
-    assert shown == {at(moment): sorted(rows) for moment, rows in EXPECTED[example][1].items()}
+            observed[manifest["processing_us"]] = sorted(rows)
+    assert observed == {at(moment): sorted(rows) for moment, rows in EXPECTED[example][1].items()}
     assert not output(root, "late")
 
 

@@ -1,4 +1,4 @@
-"""A Spark job that reads a real Kafka: its offsets shown, rewound, handed over, forked; every event exactly once.
+"""A Spark job that reads a real Kafka: its offsets observed, rewound, handed over, forked; every event exactly once.
 
 The broker and Spark's connector come from Maven Central, 28 MB; without them these tests are skipped.
 """
@@ -47,12 +47,12 @@ class Topic:
 
     def write(self, tables: list[pa.Table]) -> None:
         pq.write_table(pa.concat_tables(tables), self._file)
-        self._driver.told("produce", str(self._file), until="produced")
+        self._driver.ask("produce", str(self._file), until="produced")
         self.partitions = self.read("earliest")
 
     def read(self, starting: str) -> dict[str, list[int]]:
         """What a query of one's own sees that begins there."""
-        messages = self._driver.told("read", starting, until="read")["messages"]
+        messages = self._driver.ask("read", starting, until="read")["messages"]
         found: dict[str, list[int]] = {}
         for partition, _, event in sorted(messages):
             found.setdefault(str(partition), []).append(event)
@@ -97,8 +97,8 @@ def before(driver: Driver, topic: Topic, tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("before") / "root"
     topic.write(TABLES[:BEFORE])
     assert driver.start(str(root))["event"] == "started"
-    driver.told("settle", until="settled")
-    driver.told("stop", until="stopped")
+    driver.ask("settle", until="settled")
+    driver.ask("stop", until="stopped")
     assert positions(root)[-1][1] == topic.ends
     topic.write(TABLES[BEFORE:])
     whole = [one for ids in topic.partitions.values() for one in ids]
@@ -155,7 +155,7 @@ def ends(root: Path) -> list[Offsets]:
     return [end for _, end in positions(root)]
 
 
-def said(*arguments: object) -> Any:
+def answered(*arguments: object) -> Any:
     done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -163,15 +163,15 @@ def said(*arguments: object) -> Any:
 
 def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     driver.start(str(root))
-    driver.told("settle", until="settled")
+    driver.ask("settle", until="settled")
     newest = positions(root)[-1]
-    shown = said("show", root)
-    assert (shown["id"], offsets(*shown["spark"]["end"])) == newest
+    observed = answered("show", root)
+    assert (observed["id"], offsets(*observed["spark"]["end"])) == newest
     assert json.dumps(newest[1], separators=(",", ":")) in tidestate("show", root, columns=200).stdout
-    came = said("history", root, "--key", "k=a", "--window", "2024-01-01")["events"][0]["input"]["sources"]
+    came = answered("history", root, "--key", "k=a", "--window", "2024-01-01")["events"][0]["input"]["sources"]
     assert [offsets(one["end"]) for one in came] == ends(root)[:1]
-    assert said("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
-    driver.told("drain", until="stopped")
+    assert answered("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
+    driver.ask("drain", until="stopped")
     is_exact(ends(root), root, topic, tmp_path / "alone")
     late = [row for found in output(root, "late").values() for row in found]
     panes = [row for found in output(root, "panes").values() for row in found]
@@ -181,16 +181,16 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Pat
 
 @pytest.mark.parametrize(("batch", "at_most"), [(0, 60), (1, 90)])
 def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch: int, at_most: int) -> None:
-    """Spark cuts the rest otherwise: into 60 events, or into 90 of a topic that has grown, shared out anew."""
+    """Spark cuts the rest otherwise: into 60 events, or into 90 of a topic that has grown, shared out again."""
     to, begin = positions(root)[batch]
-    (source,) = said("rewind", root, "--to", to)["sources"]
+    (source,) = answered("rewind", root, "--to", to)["sources"]
     assert offsets(source["starting_offsets"]) == begin
     assert (
         f"startingOffsets {source['starting_offsets']}" in tidestate("rewind", root, "--to", to, columns=200).stdout
     )
     assert topic.read(source["starting_offsets"]) == topic.rest(begin)
     abandoned = ends(root)[batch + 1 :]
-    assert said("rewind", root, "--to", to, "--confirm")["done"]
+    assert answered("rewind", root, "--to", to, "--confirm")["done"]
     assert ends(root)[-1] == begin
     driver.goes_on(str(root), at_most=at_most)
     assert ends(root)[batch + 1] != abandoned[0]
@@ -198,20 +198,20 @@ def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch
 
 
 def test_rewound_in_a_topic_as_it_was(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
-    """The same batches come again, and what is shown is that of the run before, row for row."""
+    """The same batches come again, and what is observed is that of the run before, row for row."""
     driver.goes_on(str(root))
-    read, shown = ends(root), {kind: output(root, kind) for kind in ("panes", "late")}
-    assert said("rewind", root, "--to", positions(root)[-2][0], "--confirm")["done"]
+    read, observed = ends(root), {kind: output(root, kind) for kind in ("panes", "late")}
+    assert answered("rewind", root, "--to", positions(root)[-2][0], "--confirm")["done"]
     driver.goes_on(str(root))
     assert ends(root) == read
-    assert {kind: output(root, kind) for kind in shown} == shown
+    assert {kind: output(root, kind) for kind in observed} == observed
     is_exact(read, root, topic, tmp_path / "alone")
 
 
 def test_rewound_to_before_its_first_batch(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
-    (source,) = said("rewind", root, "--to", 1)["sources"]
+    (source,) = answered("rewind", root, "--to", 1)["sources"]
     assert source["starting_offsets"] is None
-    assert said("rewind", root, "--to", 1, "--confirm")["done"]
+    assert answered("rewind", root, "--to", 1, "--confirm")["done"]
     driver.goes_on(str(root))
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
@@ -232,7 +232,7 @@ def test_torn_in_a_power_cut(driver: Driver, topic: Topic, root: Path, tmp_path:
 
 def test_bootstrapped(driver: Driver, topic: Topic, before: Path, tmp_path: Path) -> None:
     root, history = tmp_path / "root", positions(before)[1][1]
-    driver.told("bootstrap", str(root), {"ending": {TOPIC: history}}, until="bootstrapped")
+    driver.ask("bootstrap", str(root), {"ending": {TOPIC: history}}, until="bootstrapped")
     assert ends(root) == [history]
     driver.goes_on(str(root))
     assert ends(root)[0] == history
@@ -244,7 +244,7 @@ def test_killed_before_spark_knows(driver: Driver, topic: Topic, root: Path, tmp
     """Between the manifest of a batch and Spark's commit of it."""
     last = Checkpoint.open(root).ids()[-1]
     driver.start(str(root), f"after-manifest:{last + 2}")  # the start's own fence is the first
-    driver.told("settle", until="paused")
+    driver.ask("settle", until="paused")
     driver.kill()
     assert positions(root)[-1][0] == last + 2
     batches = {name: {one.name for one in (root / "spark" / name).glob("[0-9]*")} for name in ("offsets", "commits")}
@@ -255,7 +255,7 @@ def test_killed_before_spark_knows(driver: Driver, topic: Topic, root: Path, tmp
 
 def test_forked(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     at, fork = positions(root)[1][0], tmp_path / "fork"
-    assert said("fork", root, fork, "--at", at)["checkpoint_id"] == at
+    assert answered("fork", root, fork, "--at", at)["checkpoint_id"] == at
     driver.goes_on(str(fork))
     whole = [end for _, end in positions(root, at)] + ends(fork)
     is_exact(whole, fork, topic, tmp_path / "alone", had=2)
@@ -271,8 +271,8 @@ def test_the_documents_name_what_was_tested() -> None:
 @pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")
 @pytest.mark.usefixtures("before")
 def test_query_of_sparks_own_is_adopted_at_its_offsets(driver: Driver, topic: Topic, tmp_path: Path) -> None:
-    driver.told("native", str(tmp_path / "native"), until="died")
-    done = driver.told("adopt", str(tmp_path / "native"), str(tmp_path / "root"), until="adopted")
+    driver.ask("native", str(tmp_path / "native"), until="died")
+    done = driver.ask("adopt", str(tmp_path / "native"), str(tmp_path / "root"), until="adopted")
     assert (done["batch"], done["planned"]) == (1, 2)
     first, *_, last = ends(tmp_path / "root")
     assert first == offsets(*done["end"])

@@ -1,4 +1,4 @@
-"""Forks, pins and collection beside a running Spark query, and what Spark's own checkpoint needs of what went."""
+"""Forks, pins and collection while a Spark query runs, and what Spark's own checkpoint needs of what went."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLES = sample(7, 80)
 GC = ("--keep", 2, "--grace", "0 seconds")
 
 
-def said(*arguments: object) -> Any:
+def answered(*arguments: object) -> Any:
     done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -38,12 +38,12 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     query = job().on_spark(stream(spark, folder), checkpoint=root, partitions=2).start()
     query.processAllAvailable()
     at = query.checkpoint_id - 1
-    made = said("fork", root, tmp_path / "fork", "--at", at)
+    made = answered("fork", root, tmp_path / "fork", "--at", at)
     assert made["checkpoint_id"] == at
     assert not (tmp_path / "fork/data").exists() or not list((tmp_path / "fork/data").rglob("*.arrow"))
-    said("pin", root, 3, "--name", "mine", "--note", "a test")
-    planned = said("gc", root, *GC)
-    done = said("gc", root, *GC, "--confirm")
+    answered("pin", root, 3, "--name", "mine", "--note", "a test")
+    planned = answered("gc", root, *GC)
+    done = answered("gc", root, *GC, "--confirm")
     assert (planned["checkpoints"], planned["done"], done["done"]) == (done["checkpoints"], False, True)
     assert done["checkpoints"] == [1, 2]
     listed = json_lines(tidestate("list", root, "--json"))
@@ -54,12 +54,12 @@ def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path)
     assert (gone.returncode, "collected" in gone.stderr) == (4, True)
     refused = tidestate("unpin", root, made["pin"])
     assert (refused.returncode, "pin-fork" in refused.stderr) == (5, True)
-    said("unpin", root, "mine")
+    answered("unpin", root, "mine")
     for number, table in enumerate(TABLES[4:], 4):
         write(tmp_path / "aside", number, table)
         next((tmp_path / "aside").iterdir()).rename(folder / f"{number:04d}.parquet")
     query.processAllAvailable()
-    assert said("gc", root, *GC, "--confirm")["checkpoints"]
+    assert answered("gc", root, *GC, "--confirm")["checkpoints"]
     query.stop(drain=True)
     forked = job().on_spark(stream(spark, folder), checkpoint=tmp_path / "fork", partitions=2).start()
     forked.processAllAvailable()
@@ -96,7 +96,7 @@ def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_pat
     assert tidestate("verify", root, "--read-data", "--spark-checkpoint").returncode == 0
 
 
-def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
+def test_spark_own_checkpoint_is_written_again_though_manifests_were_collected(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
@@ -111,7 +111,7 @@ def test_spark_own_checkpoint_is_written_anew_though_manifests_were_collected(
     run()
     collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
     shutil.rmtree(root / "spark")
-    assert said("repair", root, "--resync-spark", "--confirm")["done"]
+    assert answered("repair", root, "--resync-spark", "--confirm")["done"]
     for number, table in enumerate(TABLES[4:], 4):
         write(folder, number, table)
     run()

@@ -128,14 +128,16 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
 def test_a_replay_that_is_killed_is_given_again(tmp_path: Path) -> None:
     """All outputs: what was served without the messages that were lost, and the corrections of the second replay."""
     killed("tests.children.lost_orders", tmp_path, death=LOST_AFTER + 4)
-    shown = []
+    observed = []
     for manifest in evidence.work(tmp_path / "checkpoint"):
         rows = evidence.rows(tmp_path / "checkpoint", manifest["panes"], COLUMNS)
-        shown.append([(at // 1_000_000 - 1_700_000_000, *row) for at, *row in rows])
-    assert [Counter(map(repr, rows)) for rows in shown] == [Counter(map(repr, rows)) for rows in naive()]
-    assert sum(row[-1] == "retract" for row in shown[LOST_AFTER + 1]) > 3, "what was served without them is corrected"
+        observed.append([(at // 1_000_000 - 1_700_000_000, *row) for at, *row in rows])
+    assert [Counter(map(repr, rows)) for rows in observed] == [Counter(map(repr, rows)) for rows in naive()]
+    assert sum(row[-1] == "retract" for row in observed[LOST_AFTER + 1]) > 3, (
+        "what was served without them is corrected"
+    )
     left: Counter[str] = Counter()
-    for *values, kind in (row for rows in shown for row in rows):
+    for *values, kind in (row for rows in observed for row in rows):
         left[repr(values)] += 1 if kind == "emit" else -1
         assert left[repr(values)] >= 0, "a pane is taken back after it was emitted"
     assert not query(tmp_path / "checkpoint").incomplete_windows().num_rows
@@ -149,7 +151,7 @@ def naive() -> list[list[Any]]:
     taken: dict[int, Order] = {}
     there: set[int] = set()
     emitted: dict[tuple[int, str], Any] = {}
-    shown: list[list[Any]] = []
+    observed: list[list[Any]] = []
 
     def fire(mark: float, touched: set[tuple[int, str]]) -> None:
         panes = []
@@ -163,7 +165,7 @@ def naive() -> list[list[Any]]:
                 panes += [] if was is None else [(*was, "retract")]
                 panes.append((*now, "emit"))
                 emitted[window] = now
-        shown.append(panes)
+        observed.append(panes)
 
     mark = -1e9
     for number, batch in enumerate(orders()):
@@ -178,7 +180,7 @@ def naive() -> list[list[Any]]:
         mark = max([mark, *(order[1] - 10 for order in batch)])
         fire(mark, {window_of(order) for order in new.values()})
     fire(float("inf"), set())
-    return shown
+    return observed
 
 
 def window_of(order: Order) -> tuple[int, str]:

@@ -38,7 +38,7 @@ def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: 
 
     def rows(root: Path) -> list[str]:
         assert not output(root, "late")
-        return sorted(str(row) for shown in output(root, "panes").values() for row in shown)
+        return sorted(str(row) for observed in output(root, "panes").values() for row in observed)
 
     def run(files: int) -> list[str]:
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files).parquet(str(tmp_path / "input"))

@@ -1,4 +1,4 @@
-"""A Spark job that went back, was forked, divided anew, repaired or fell back, and then takes more files a batch than
+"""A Spark job that went back, was forked, rescaled, repaired or fell back, and then takes more files a batch than
 before: every event is once in its state, its net panes or its ledger, and late by the batches as they came.
 """
 

@@ -126,14 +126,16 @@ def test_two_sources_one_falls_idle_and_comes_back(
     until(lambda: marks(query)[0] == 32)  # by a tick: nothing came
     assert query.metrics().idle_sources == 1
     assert query.manifest.kind == "tick"
-    said = f"checkpoint {query.checkpoint_id} (tick): watermark 2024-01-01 00:00:32, lag "
-    assert [message for message in caplog.messages if message.startswith(said) and "idle sources: prices" in message]
+    answered = f"checkpoint {query.checkpoint_id} (tick): watermark 2024-01-01 00:00:32, lag "
+    assert [
+        message for message in caplog.messages if message.startswith(answered) and "idle sources: prices" in message
+    ]
     assert panes(root) == [("tick", 10, 1), ("tick", 30, 1)]
     give(query, prices=[(6, "a", 1)])
     assert marks(query)[1]["prices"] == 5  # too late: it is there, but behind
     assert query.manifest.totals["very_late"] == 1
-    (said,) = [message for message in caplog.messages if " rejected by " in message]
-    assert said.startswith(f"checkpoint {query.checkpoint_id}: 1 rows rejected by ")
+    (answered,) = [message for message in caplog.messages if " rejected by " in message]
+    assert answered.startswith(f"checkpoint {query.checkpoint_id}: 1 rows rejected by ")
     give(query, prices=[(34, "a", 1)], orders=[(59, "a", 1)])
     assert marks(query) == (34, {"orders": 59, "prices": 34})
     assert query.metrics().idle_sources == 0
@@ -151,7 +153,7 @@ def test_two_sources_one_falls_idle_and_comes_back(
 
 
 def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
-    """Processing-time windows and triggers, a fixed watermark and ingestion time: all shown by ticks."""
+    """Processing-time windows and triggers, a fixed watermark and ingestion time: all observed by ticks."""
     write(tmp_path / "in", 0, batch([(1, "a", 1), (2, "a", 2)]))
     second = tumbling("1 second")
     by_clock = windowed(processing_time=True, key="k").window(second).aggregate(n=count())

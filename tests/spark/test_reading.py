@@ -222,7 +222,7 @@ def test_a_job_over_the_panes_of_another_killed_counts_each_once(tmp_path: Path,
 
 
 def test_a_stream_of_another_root_is_refused(tmp_path: Path) -> None:
-    """A position is of one run: a root that was begun anew under the same path has others."""
+    """A position is of one run: a root that was begun again under the same path has others."""
     root = run(tmp_path / "root")
     stream = PaneStream(str(root))
     start, end = stream.first(), stream.newest()

@@ -1,4 +1,4 @@
-"""A Spark job whose state is divided anew between its runs, with a kill before and after: the panes it always had."""
+"""A Spark job that is rescaled between its runs, with a kill before and after: the panes it always had."""
 
 from __future__ import annotations
 

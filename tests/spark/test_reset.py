@@ -152,14 +152,14 @@ def test_a_start_stops_at_a_damaged_manifest_and_names_the_repair(
         run(spark, made / "input", root, drain=True)
 
 
-def test_a_start_falls_back_when_told_to(
+def test_a_start_falls_back_when_asked_to(
     spark: SparkSession, made: Path, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     flipped(state_file(root), 200)
     with caplog.at_level(logging.WARNING, "tidestate"):
         goes_on(spark, made, root, Policy(damaged="reset"))
-    said = "\n".join(caplog.messages)
-    assert f"back to checkpoint {BEFORE}, the newest intact one; abandoned: {BEFORE + 1}" in said
+    answered = "\n".join(caplog.messages)
+    assert f"back to checkpoint {BEFORE}, the newest intact one; abandoned: {BEFORE + 1}" in answered
 
 
 def gone(root: Path) -> None:
@@ -177,7 +177,7 @@ def newer(root: Path) -> None:
         (root / manifest_path(number)).unlink()
 
 
-def test_a_start_goes_on_above_what_it_saw_when_told_to(spark: SparkSession, made: Path, root: Path) -> None:
+def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, made: Path, root: Path) -> None:
     newer(root)
     goes_on(spark, made, root, Policy(damaged="reset"))
     assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]

@@ -96,8 +96,8 @@ def driver(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             raise
         pytest.skip("Hadoop's S3A could not be had from Maven Central")
     assert driver.start(bucket.url("before"))["event"] == "started"
-    assert driver.told("settle", until="settled")["checkpoint"] == BEFORE + 1
-    driver.told("stop", until="stopped")
+    assert driver.ask("settle", until="settled")["checkpoint"] == BEFORE + 1
+    driver.ask("stop", until="stopped")
     bucket.put_input(BEFORE, len(TABLES))
     yield driver
     driver.finish()
@@ -116,7 +116,7 @@ def root(driver: Driver, bucket: Bucket) -> str:
     return bucket.copy("before", uuid.uuid4().hex)
 
 
-def said(*arguments: object) -> Any:
+def answered(*arguments: object) -> Any:
     done = tidestate(*arguments, "--json")
     assert (done.returncode, done.stderr, SECRET in done.stdout) == (0, "", False)
     return json.loads(done.stdout)
@@ -137,36 +137,36 @@ def is_exact(root: str, alone: Path) -> None:
 
 def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path) -> None:
     driver.start(root)
-    driver.told("settle", until="settled")
+    driver.ask("settle", until="settled")
     listed = lines("list", root)
     batches = [row["spark_batch"] for row in listed if row["kind"] == "batch"]
     assert batches == list(range(len(TABLES)))
-    shown = said("show", root)
-    assert (shown["id"], shown["spark"]["batch_id"]) == (listed[-1]["id"], batches[-1])
+    observed = answered("show", root)
+    assert (observed["id"], observed["spark"]["batch_id"]) == (listed[-1]["id"], batches[-1])
     assert "running" in tidestate("show", root).stdout
     committed = [row for found in output(root, "panes").values() for row in found]
     assert len(lines("panes", root)) == len(committed) > 0
     assert lines("state", root)
-    assert said("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
+    assert answered("verify", root, "--read-data", "--spark-checkpoint")["findings"] == []
     refused = tidestate("rewind", root, "--to", 2, "--confirm")
     assert (refused.returncode, "[running]" in refused.stderr) == (5, True)
-    last = driver.told("drain", until="stopped")
+    last = driver.ask("drain", until="stopped")
     assert set(last["sink"]) == {last["checkpoint"]}
     is_exact(root, alone)
     panes = sum(map(len, output(alone, "panes").values()))
-    assert driver.told("panes", root, until="panes")["rows"] == panes > 0, "Spark reads pane_paths()"
+    assert driver.ask("panes", root, until="panes")["rows"] == panes > 0, "Spark reads pane_paths()"
 
 
 @pytest.mark.parametrize("to", [1, 2] if LONG else [1])
 def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int) -> None:
-    assert [Path(path).name for path in said("rewind", root, "--to", to)["sources"][0]["files"]] == [
+    assert [Path(path).name for path in answered("rewind", root, "--to", to)["sources"][0]["files"]] == [
         f"{number:04d}.parquet" for number in range(to - 1, BEFORE)
     ]
-    assert said("rewind", root, "--to", to, "--confirm")["done"]
+    assert answered("rewind", root, "--to", to, "--confirm")["done"]
     checkpoint = Checkpoint.open(root)
     assert checkpoint.objects.names("spark-replaced") == [str(BEFORE + 2)]
     assert checkpoint.objects.names("spark") == ([] if to == 1 else ["commits", "metadata", "offsets", "sources"])
-    if to == 1:  # Spark would begin anew; nothing that stands for a folder is left
+    if to == 1:  # Spark would begin again; nothing that stands for a folder is left
         assert bucket.keys(f"{root.rpartition('/')[2]}/spark/") == []
     done = driver.goes_on(root)
     assert checkpoint.objects.names("spark-replaced") == [str(BEFORE + 2)]
@@ -177,22 +177,22 @@ def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int
 def test_spark_mended(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
     name = root.rpartition("/")[2]
     bucket.client.put_object(Bucket=bucket.name, Key=f"{name}/spark/sources/0/0", Body=b"v1")
-    assert [one["path"] for one in said("repair", root, "--resync-spark")["findings"]] == ["spark/sources/0"]
+    assert [one["path"] for one in answered("repair", root, "--resync-spark")["findings"]] == ["spark/sources/0"]
     driver.goes_on(root)
     is_exact(root, alone)
     assert len(Checkpoint.open(root).objects.names("spark-replaced")) == 1
     bucket.remove(f"{name}/spark/")
-    assert said("repair", root, "--resync-spark", "--confirm")["done"]
+    assert answered("repair", root, "--resync-spark", "--confirm")["done"]
 
 
 def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
     driver.start(root)
     fork = bucket.url("fork")
-    assert said("fork", root, fork, "--at", 3)["checkpoint_id"] == 3
-    collected = said("gc", root, "--keep", 1, "--grace", "0 seconds", "--confirm")
+    assert answered("fork", root, fork, "--at", 3)["checkpoint_id"] == 3
+    collected = answered("gc", root, "--keep", 1, "--grace", "0 seconds", "--confirm")
     assert collected["checkpoints"][0] == 1
-    driver.told("settle", until="settled")
-    driver.told("drain", until="stopped")
+    driver.ask("settle", until="settled")
+    driver.ask("drain", until="stopped")
     is_exact(root, alone)
     driver.goes_on(fork)
     assert verify(Checkpoint.open(fork), read_percent=100, spark=True).worst is None
@@ -205,7 +205,7 @@ def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: 
 def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
     root = bucket.url("bootstrapped")
     history = [bucket.url(f"input/{number:04d}.parquet", "s3a") for number in range(BEFORE)]
-    assert driver.told("bootstrap", root, history, until="bootstrapped")["event"] == "bootstrapped"
+    assert driver.ask("bootstrap", root, history, until="bootstrapped")["event"] == "bootstrapped"
     driver.goes_on(root)
     head = Checkpoint.open(root).head()
     assert head is not None
@@ -216,10 +216,10 @@ def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
 def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_front: Proxy) -> None:  # noqa: F811
     s3_front.reset()
     s3_front.faults = {method: [(404, "NoSuchBucket")] * 50 for method in ("GET", "HEAD")}
-    driver.told("set", "fs.s3a.endpoint", s3_front.url, until="set")
+    driver.ask("set", "fs.s3a.endpoint", s3_front.url, until="set")
     bucket.client.create_bucket(Bucket="elsewhere")  # its name decides whether Hadoop makes a new connection
     refused = driver.start("s3://elsewhere/root")
-    driver.told("set", "fs.s3a.endpoint", bucket.client.meta.endpoint_url, until="set")
+    driver.ask("set", "fs.s3a.endpoint", bucket.client.meta.endpoint_url, until="set")
     assert (refused["event"], refused["code"]) == ("refused", "spark-storage-differs")
     assert SECRET not in refused["text"]
     assert Checkpoint.open("s3://elsewhere/root").ids() == []
@@ -228,7 +228,7 @@ def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_
 def test_killed(driver: Driver, root: str, alone: Path) -> None:
     """Between the files of a checkpoint and its manifest, with Spark's plan of the batch in its log."""
     driver.start(root, f"before-manifest:{BEFORE + 3}")
-    driver.told("settle", until="paused")
+    driver.ask("settle", until="paused")
     driver.kill()
     assert Checkpoint.open(root).ids()[-1] == BEFORE + 2
     driver.goes_on(root)
@@ -240,7 +240,7 @@ def test_nothing_secret_was_written(driver: Driver, bucket: Bucket) -> None:
     assert SECRET not in driver.log.read_text()
 
 
-def test_a_spark_without_s3a_is_told_what_it_lacks(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
+def test_a_spark_without_s3a_is_reported_what_it_lacks(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     with pytest.raises(UsageError, match="hadoop-aws") as caught:
         job().on_spark(stream(spark, tmp_path / "input"), checkpoint=bucket.url("untouched")).start()

@@ -1,4 +1,4 @@
-"""Where the entries of an Arrow array lie, whoever has made it."""
+"""Where the entries of an Arrow array lie, however it was made."""
 
 from __future__ import annotations
 

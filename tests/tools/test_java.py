@@ -27,7 +27,7 @@ def test_an_unsupported_java_is_one_clear_line(tmp_path: Path, monkeypatch: pyte
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_without_java_is_refused_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_java_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="spark needs java 17 or 21"):
         java_home()

@@ -24,8 +24,8 @@ def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
 
 
 def test_every_block_with_a_picture_is_drawn(drawn: dict[str, str]) -> None:
-    shown = re.findall(r"\(timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
-    assert sorted(shown) == sorted(drawn)
+    observed = re.findall(r"\(timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
+    assert sorted(observed) == sorted(drawn)
 
 
 def test_no_text_is_cut_off_and_no_step_runs_into_the_picture(drawn: dict[str, str]) -> None:
@@ -52,9 +52,9 @@ def test_check_tells_what_differs(
     monkeypatch.setattr(timelines, "FOLDER", tmp_path)
     monkeypatch.setattr(timelines, "pictures", lambda: iter(drawn.items()))
     assert timelines.main(["--check"]) == 1
-    said = capsys.readouterr().out
-    assert "stray: not on the page" in said
-    assert "session: not drawn yet" in said
-    assert "tumbling: the code draws something else now" in said
+    answered = capsys.readouterr().out
+    assert "stray: not on the page" in answered
+    assert "session: not drawn yet" in answered
+    assert "tumbling: the code draws something else now" in answered
     assert timelines.main([]) == 0
     assert timelines.main(["--check"]) == 0

@@ -1,6 +1,6 @@
 """A deliberately naive twin of the general window operator: any window, trigger, lateness rule and mode.
 
-One event at a time, every event kept for ever, every value computed anew from a list of events, every window
+One event at a time, every event kept for ever, every value computed again from a list of events, every window
 looked at in every batch. Times are integers (microseconds). Where the rules leave a choice, the comment that makes
 it begins with "Choice".
 """
@@ -16,11 +16,11 @@ from tests.twins.words import FOREVER, Reason, Rejected, Row, Setting, Trigger
 
 @dataclass
 class Element:
-    """An event in a window: when it came (processing time), and whether a pane has shown it."""
+    """An event in a window: when it came (processing time), and whether a pane has observed it."""
 
     event: Event
     came: int
-    shown: bool = False
+    observed: bool = False
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class Window:
 
     @property
     def new(self) -> list[Element]:
-        return [element for element in self.elements if not element.shown]
+        return [element for element in self.elements if not element.observed]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Twin:
 
     def live_windows(self) -> list[tuple[int, int, Key, Values]]:
         """Windows not yet forgotten, with what a pane fired now would show."""
-        found = [(w.start, w.end, w.key, self.shown_by(w)) for w in self.live]
+        found = [(w.start, w.end, w.key, self.observed_by(w)) for w in self.live]
         return sorted(found, key=lambda row: (row[:2], str(row[2])))
 
     # Which events, and into which windows
@@ -193,7 +193,7 @@ class Twin:
         if len(met) == 1 and (met[0].start, met[0].end) == (start, end):
             return met[0]
         # Choice: a grown session is another window: panes count from 0, no value has been fired for it. What its
-        # parts have shown stays shown (for the triggers, and for what discarding shows next).
+        # parts have observed stays observed (for the triggers, and for what discarding shows next).
         window = Window(start, end, key)
         for part in met:
             window.elements += part.elements
@@ -240,7 +240,7 @@ class Twin:
             taken_back = self.take_back(window, timing)
             place, panes = self.panes_of(window, timing, before, clock)
             rows[place] += taken_back + panes
-            # Choice: a pane of the batch in which the window expires is its last; there is no closing pane beside it.
+            # Choice: a pane of the batch in which the window expires is its last; there is no closing pane too.
             if not panes and self.expired(window) and self.closes(window):
                 # Choice: a closing pane is on time if the end passes in the same batch, else late.
                 rows["closing"] += self.fire(window, timing)
@@ -250,7 +250,7 @@ class Twin:
         """Where it belongs, and what the triggers show of the window at the end of the batch."""
         if timing == "on_time" and self.setting.on_time != "never":
             # Choice: it replaces an early pane that is due in the same batch (also if, with nothing new and
-            # `non_empty` or `only_updated`, it is not shown).
+            # `non_empty` or `only_updated`, it is not observed).
             wanted = self.setting.on_time == "always" or bool(window.new)
             return timing, self.fire(window, "on_time") if wanted else []
         # Choice: without an on-time pane, an early one that is due as the watermark passes still fires
@@ -310,16 +310,16 @@ class Twin:
         replaced, window.replaced = window.replaced, []
         return [retraction(row, timing) for row in replaced if self.setting.mode == "retracting"]
 
-    def shown_by(self, window: Window) -> Values:
+    def observed_by(self, window: Window) -> Values:
         elements = window.new if self.setting.mode == "discarding" else window.elements
         return self.values([element.event for element in elements])
 
     def fire(self, window: Window, timing: str) -> list[Row]:
         """A pane, and before it the retraction of the last one."""
-        values, old, something_new = self.shown_by(window), window.standing, bool(window.new)
-        # Choice: with a pane left out as nothing has changed, its elements count as shown.
+        values, old, something_new = self.observed_by(window), window.standing, bool(window.new)
+        # Choice: with a pane left out as nothing has changed, its elements count as observed.
         for element in window.elements:
-            element.shown = True
+            element.observed = True
         if self.setting.only_updated and self.unchanged(values, old, something_new):
             return []
         number = 0 if old is None else old.pane + 1

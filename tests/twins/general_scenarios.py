@@ -63,7 +63,7 @@ SCENARIOS: dict[str, tuple[Setting, list[Step]]] = {
         Setting(TEN, allowed=5, mode="retracting"),
         [("W12",), ("a8", "0..10 a late0 1"), ("a9 W15", "-0..10 a late0 1", "0..10 a late1 1+2!")],
     ),
-    "early by count, counted anew, and an on-time pane of nothing new": (
+    "early by count, counted again, and an on-time pane of nothing new": (
         Setting(TEN, early=COUNT_2),
         [
             ("a1",),
@@ -85,7 +85,7 @@ SCENARIOS: dict[str, tuple[Setting, list[Step]]] = {
         Setting(TEN, early=EACH_BATCH),
         [("a1 W10", "0..10 a on_time0 1!")],
     ),
-    "without on-time panes the early one of that batch is shown": (
+    "without on-time panes the early one of that batch is observed": (
         Setting(TEN, early=EACH_BATCH, on_time="never", allowed=5),
         [("a1 W10", "0..10 a early0 1"), ("a9", "0..10 a late1 1+2"), ("W15",)],
     ),
@@ -139,7 +139,7 @@ SCENARIOS: dict[str, tuple[Setting, list[Step]]] = {
             ("a9 W11", "0..10 a on_time2 1+2+3!"),
         ],
     ),
-    "late by count: what stays unseen is shown when the window is forgotten": (
+    "late by count: what stays unseen is observed when the window is forgotten": (
         Setting(TEN, late=COUNT_2, closing="if_new", allowed=10),
         [
             ("a1 W10", "0..10 a on_time0 1"),
@@ -250,11 +250,11 @@ def played(setting: Setting, steps: list[Step]) -> list[Step]:
             else:
                 number += 1
                 events.append(Event(int(word[1:]), word[0], 0, number, None))
-        found.append((text, *map(said, twin.batch(events, watermark, now))))
+        found.append((text, *map(answered, twin.batch(events, watermark, now))))
     return found
 
 
-def said(row: Row) -> str:
+def answered(row: Row) -> str:
     bounds = [str(time).replace(str(FOREVER), "inf") for time in row[:2]]
     values = "+".join(map(str, row.values))
     sign = "-" if row.kind == "retract" else ""

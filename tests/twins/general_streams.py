@@ -141,7 +141,7 @@ def histories(draw: st.DrawFn, *, generated: bool = True) -> History:
 
 
 @st.composite
-def retold(draw: st.DrawFn, setting: Setting, history: History) -> History:
+def recut(draw: st.DrawFn, setting: Setting, history: History) -> History:
     """The same events between the same watermarks, in other batches and (but for counts) in another order."""
     steps: list[Step] = []
     segment: list[Step] = []
@@ -149,12 +149,12 @@ def retold(draw: st.DrawFn, setting: Setting, history: History) -> History:
         if step.kind != "watermark":
             segment.append(step)
             continue
-        told = [event for each in segment for event in each.events]
+        reported = [event for each in segment for event in each.events]
         if setting.windows.name != "count":
-            told = draw(st.permutations(told))
-        cuts = sorted(draw(st.lists(st.integers(0, len(told)), max_size=3)))
-        bounds = zip([0, *cuts], [*cuts, len(told)], strict=True)
-        made = [Step("feed", tuple(told[first:last])) for first, last in bounds]
+            reported = draw(st.permutations(reported))
+        cuts = sorted(draw(st.lists(st.integers(0, len(reported)), max_size=3)))
+        bounds = zip([0, *cuts], [*cuts, len(reported)], strict=True)
+        made = [Step("feed", tuple(reported[first:last])) for first, last in bounds]
         for clock in reversed([each for each in segment if each.kind == "clock"]):
             made.insert(draw(st.integers(0, len(made))), clock)
         steps += [*in_order(made), step]

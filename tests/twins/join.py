@@ -79,9 +79,9 @@ class Stored:
     row: Row
     sent: int
     alone: set[int | None]
-    """Windows (None: there are none) in which it has met nobody and was not shown."""
-    shown: set[int | None]
-    """Those in which it was shown alone and may be taken back."""
+    """Windows (None: there are none) in which it has met nobody and was not observed."""
+    observed: set[int | None]
+    """Those in which it was observed alone and may be taken back."""
 
 
 class Twin:
@@ -147,9 +147,9 @@ class Twin:
             for window in sorted(one.alone, key=str):
                 if self.over(one.row, window, late=not self.asked.close):
                     one.alone.remove(window)
-                    one.shown.add(window)
+                    one.observed.add(window)
                     found[self.pane("emit", one.row, None, window)] += 1
-            one.shown = {window for window in one.shown if not self.over(one.row, window, late=True)}
+            one.observed = {window for window in one.observed if not self.over(one.row, window, late=True)}
         self.stored = [one for one in self.stored if not self.forgotten(one.row)]
         return found
 
@@ -235,11 +235,11 @@ class Twin:
             windows = sorted(start for start in shared if not self.closed(start))[: 1 if asked.first else None]
         for window in windows:
             for each in (left, right):
-                own = next(iter(each.alone | each.shown), None) if asked.first else window
-                if own in each.shown:
+                own = next(iter(each.alone | each.observed), None) if asked.first else window
+                if own in each.observed:
                     panes[self.pane("retract", each.row, None, own)] += 1
                 each.alone.discard(own)
-                each.shown.discard(own)
+                each.observed.discard(own)
             pane = self.pane("emit", left.row, right.row, window)
             if any((*asked.updates, *asked.late_updates)):
                 self.held.append((max(left.sent, right.sent), pane))

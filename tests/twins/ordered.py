@@ -209,9 +209,9 @@ class OrderedTwin(Twin):
         for window in self.live:
             window.touched = False
         if rows is None:
-            told = self.ledger[self.fed :]
+            reported = self.ledger[self.fed :]
             self.fed = len(self.ledger)
-            lines = [line for entry in told if entry.reason == "very_late" for line in self.lines(entry)]
+            lines = [line for entry in reported if entry.reason == "very_late" for line in self.lines(entry)]
         else:
             lines = [(row, None) for row in rows]
         if self.setting.offset:
@@ -279,11 +279,11 @@ class OrderedTwin(Twin):
             self.setting.on_time == "always" or (self.setting.on_time == "non_empty" and window.new)
         ):
             found += self.fire(window, "on_time")
-        # Choice: what is left over when the window is forgotten is shown, although there were panes in this batch.
+        # Choice: what is left over when the window is forgotten is observed, although there were panes in this batch.
         elif found and window.new and self.expired(window) and self.setting.closing != "never":
             found += self.fire(window, timing)
         if timing == "on_time":
-            # The window as a whole has its last pane in this step, also those shown when it was not full yet.
+            # The window as a whole has its last pane in this step, also those observed when it was not full yet.
             found = [row._replace(last=row.kind == "emit" and self.expired(window)) for row in found]
         return place, found
 

@@ -15,8 +15,8 @@ from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.ordered import OrderedSetting
 from tests.twins.ordered_strategies import History
-from tests.twins.ordered_streams import OrderedHarness, RealPlayer, TwinPlayer, told_by
-from tests.twins.transcripts.told import Step, sorted_steps
+from tests.twins.ordered_streams import OrderedHarness, RealPlayer, TwinPlayer, played_by
+from tests.twins.transcripts.script import Step, sorted_steps
 from tests.twins.words import EACH_BATCH, Row
 from tidestate.statestore.spec.store import StoreName
 
@@ -33,7 +33,7 @@ patient = pytest.mark.timeout(7200 if LONG else 600)
 def check_scenario(setting: OrderedSetting, steps: list[Step], restarts: bool) -> None:
     with new_folder() as folder:
         real = OrderedHarness(setting, "numbers", folder=folder / "root", partitions=3 if restarts else 1)
-        assert sorted_steps(told_by(real, steps, restarts)) == sorted_steps(steps)
+        assert sorted_steps(played_by(real, steps, restarts)) == sorted_steps(steps)
 
 
 def check_run(
@@ -84,28 +84,28 @@ def check_ledger(real: RealPlayer, twin: TwinPlayer) -> None:
 def check_kept(real: RealPlayer, twin: TwinPlayer) -> None:
     setting, found, expected = real.setting, real.windows(), twin.twin.live_windows()
     if setting.mode == "discarding":
-        # What was shown and discarded: kept where windows are kept as slices, gone elsewhere.
+        # What was observed and discarded: kept where windows are kept as slices, gone elsewhere.
         found, expected = [row[:3] for row in found], [row[:3] for row in expected]
     if setting.when is None:
         assert sorted(found, key=str) == sorted(expected, key=str)
 
 
-def complete(told: tuple[OrderedSetting, History]) -> bool:
+def complete(drawn: tuple[OrderedSetting, History]) -> bool:
     """Whether every element is in some pane at the end of the input, by whatever triggers."""
-    setting = told[0]
+    setting = drawn[0]
     if setting.closing != "never":
         return True
     return setting.late == EACH_BATCH and (setting.on_time != "never" or setting.early == EACH_BATCH)
 
 
-def splittable(told: tuple[OrderedSetting, History]) -> bool:
+def splittable(drawn: tuple[OrderedSetting, History]) -> bool:
     """Whether the windows do not ask in which batch an event came."""
-    return complete(told) and told[0].windows.name != "count" and told[0].axis != "offset"
+    return complete(drawn) and drawn[0].windows.name != "count" and drawn[0].axis != "offset"
 
 
 def check_net(setting: OrderedSetting, history: History, data: st.DataObject) -> None:
     """The twin's net and the operator's, of a history and of another way to tell it, are one."""
-    other = data.draw(strategies.retold(setting, history), label="retold")
+    other = data.draw(strategies.recut(setting, history), label="recut")
     nets, ledgers = [], []
     for each in (history, other):
         name = data.draw(NAMES, label="store")
@@ -129,5 +129,5 @@ def totals(setting: OrderedSetting, rows: list[Row]) -> dict:
 
 
 def without_clock(setting: OrderedSetting, row: tuple) -> tuple:
-    """Before the first batch the clock has not said anything, so there the watermark goes by batches."""
+    """Before the first batch the clock has not answered anything, so there the watermark goes by batches."""
     return (*row[:-3], *row[-2:]) if setting.axis == "processing" else row

@@ -23,7 +23,7 @@ KEYS: list[tuple[str, ...]] = [("k",), ("k",), ("k",), ()]
 
 @st.composite
 def triggers(draw: st.DrawFn, per_element: bool = False) -> dict[str, Any]:
-    """Choices that are allowed: something can be shown."""
+    """Choices that are allowed: something can be observed."""
     some = [None, *COUNTS] if per_element else EARLY
     found = {
         "early": draw(st.sampled_from(some)),
@@ -73,7 +73,7 @@ def feeding_settings(draw: st.DrawFn) -> OrderedSetting:
     choices = draw(triggers(kind == "each"))
     allowed = draw(st.sampled_from([0, 0, 2, 5]))
     if choices["late"] is not None and "processing" in choices["late"].kind and choices["closing"] == "never":
-        # When what is fed would be shown of a window that is over, after a while or never, is not asked here.
+        # When what is fed would be observed of a window that is over, after a while or never, is not asked here.
         choices["closing"] = "if_new"
     if kind == "offsets":
         size, step = draw(st.sampled_from([(3, 3), (4, 2), (5, 3)]))
@@ -203,7 +203,7 @@ def with_history(draw: st.DrawFn, of: st.SearchStrategy[OrderedSetting], *, back
 
 
 @st.composite
-def retold(draw: st.DrawFn, setting: OrderedSetting, history: History) -> History:
+def recut(draw: st.DrawFn, setting: OrderedSetting, history: History) -> History:
     """The same events between the same watermarks and feedings, in other batches and another order."""
     steps: list[Step] = []
     segment: list[Step] = []

@@ -14,8 +14,8 @@ from tests.twins.general_streams import plain, span, trigger, windows
 from tests.twins.naive import Values
 from tests.twins.ordered import Message, OrderedSetting, OrderedTwin
 from tests.twins.ordered_strategies import Step
-from tests.twins.transcripts.told import Step as Line
-from tests.twins.transcripts.told import Told, kept, said
+from tests.twins.transcripts.script import Script, answered, kept
+from tests.twins.transcripts.script import Step as Line
 from tests.twins.words import FOREVER, Rejected, Row, Trigger
 from tidestate import operators as api
 from tidestate.operators.describe.windowed import Windowed
@@ -172,7 +172,7 @@ class OrderedHarness:
             return self.rows(self.harness.advance_processing_time(time))
         return self.rows(self.harness.advance_watermark(time))
 
-    def play(self, step: Told) -> list[Row]:
+    def play(self, step: Script) -> list[Row]:
         if step.feeds:
             return self.reprocess_late(step.events if step.feeds == "feed:" else None)
         found = self.feed(step.events) if step.events else []
@@ -196,7 +196,7 @@ class OrderedHarness:
     def ledger(self) -> list[tuple]:
         """Events (columns the ledger has), reasons, watermarks, and the window that alone refused the event."""
         table = self.harness.ledger()
-        kept = [name for name in told(self.setting) if name in table.schema.names]
+        kept = [name for name in reported(self.setting) if name in table.schema.names]
         found = plain(table.select([*kept, "reason", "watermark"]))
         if self.setting.inherited or not {"window_start", "window_end"} <= set(table.schema.names):
             return [(*row, None, None) for row in found]
@@ -209,7 +209,7 @@ def seen(row: Sequence) -> Values:
     return tuple(row[0]) if len(row) == 1 and isinstance(row[0], list) else tuple(row)
 
 
-def told(setting: OrderedSetting) -> list[str]:
+def reported(setting: OrderedSetting) -> list[str]:
     """Columns of the input that a ledger has to have, in the order of the twin's events."""
     kept = names(setting)
     if setting.axis == "offset":
@@ -222,7 +222,7 @@ def told(setting: OrderedSetting) -> list[str]:
 
 def ledger_rows(setting: OrderedSetting, entry: Rejected) -> list[tuple]:
     """As the project's ledger has it: a row per window that refused, where others did not."""
-    event = tuple(getattr(entry.event, name) for name in told(setting))
+    event = tuple(getattr(entry.event, name) for name in reported(setting))
     named: Iterable[tuple] = entry.windows if entry.taken and not setting.inherited else [(None, None)]
     return [(*event, entry.reason, entry.watermark, *of) for of in named]
 
@@ -273,13 +273,13 @@ def real(
 # Scenarios
 
 
-def told_by(real: OrderedHarness, steps: list[Line], restarts: bool) -> list[Line]:
+def played_by(real: OrderedHarness, steps: list[Line], restarts: bool) -> list[Line]:
     """What the operator shows, in the words of the scenario."""
     number, seen_before, found = 0, Counter[str](), []
     for text, *expected in steps:
-        step = Told(text, number)
+        step = Script(text, number)
         number += len(step.events)
-        lines = [*map(said, real.play(step))]
+        lines = [*map(answered, real.play(step))]
         ledger = Counter(refusals(real))
         lines += (ledger - seen_before).elements()
         assert not seen_before - ledger

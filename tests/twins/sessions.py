@@ -52,7 +52,7 @@ class Brute:
         self.over += [one for one in self.live if one.end + self.late <= self.watermark]
         self.live = [one for one in self.live if one.end + self.late > self.watermark]
 
-    def shown(self) -> Counter[Pair]:
+    def observed(self) -> Counter[Pair]:
         sessions = [
             one for one in [*self.live, *self.over] if self.watermark is not None and one.end <= self.watermark
         ]

@@ -257,7 +257,7 @@ class Twin:
         return found
 
     def value(self, name: str, signed: list[tuple[int, Row]]) -> Any:
-        """A row takes back the newest one before it that is the same to the aggregate; to sums they are all alike."""
+        """A row takes back the newest one before it that is the same to the aggregate; to sums all are."""
         _, compute, columns = AGGREGATES[name]
         if not columns:
             gone = Counter(row.number for sign, row in signed if sign < 0)
@@ -288,10 +288,10 @@ def close(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-def read_retracting(case: Case, shown: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
+def read_retracting(case: Case, observed: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
     """A retraction takes back the pane that stands, and a new pane comes where none stands."""
     standing: dict[Window, tuple[Values, int]] = {}
-    for window, values, number, kind in shown:
+    for window, values, number, kind in observed:
         if kind == "retract":
             assert standing.pop(window) == (values, number)
         else:
@@ -300,18 +300,18 @@ def read_retracting(case: Case, shown: list[tuple[Window, Values, int, str]]) ->
     return {window: values for window, (values, _) in standing.items()}
 
 
-def read_accumulating(case: Case, shown: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
+def read_accumulating(case: Case, observed: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
     """The newest pane stands; one of no rows stands for no window."""
-    newest = {window: values for window, values, _, _ in shown}
+    newest = {window: values for window, values, _, _ in observed}
     empty = tuple(AGGREGATES[name][1]([]) for name in case.names)
     for values in newest.values():
         assert values[0] or close(values, empty)
     return {window: values for window, values in newest.items() if values[0]}
 
 
-def read_discarding(case: Case, shown: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
+def read_discarding(case: Case, observed: list[tuple[Window, Values, int, str]]) -> dict[Window, Values]:
     sums: dict[Window, list[int]] = {}
-    for window, values, _, _ in shown:
+    for window, values, _, _ in observed:
         so_far = sums.setdefault(window, [0] * len(values))
         sums[window] = [one + (value or 0) for one, value in zip(so_far, values, strict=True)]
     return {window: tuple(values) for window, values in sums.items() if values[0]}

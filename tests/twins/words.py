@@ -1,4 +1,4 @@
-"""What the naive twins are told and what they say: triggers, windows, settings, rows of panes and of the ledger."""
+"""What the naive twins are given and answer: triggers, windows, settings, rows of panes and of the ledger."""
 
 from __future__ import annotations
 

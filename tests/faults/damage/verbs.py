@@ -27,7 +27,7 @@ _MEASURED = ("seconds", "rate", "predicted_s", "parallel", "age", "bytes", "file
 """What no two runs have in common, or what damage may change: how long it took, how much there is to delete."""
 
 
-def said(root: str, *arguments: str) -> str:
+def output_of(root: str, *arguments: str) -> str:
     """What a verb prints. Raises what it raises."""
     done = CliRunner().invoke(app, [arguments[0], root, *arguments[1:]], env={"COLUMNS": "200"})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -39,14 +39,14 @@ def said(root: str, *arguments: str) -> str:
 
 
 def printed(*arguments: str) -> Reader:
-    return lambda root: said(root, *arguments)
+    return lambda root: output_of(root, *arguments)
 
 
 def values(*arguments: str) -> Reader:
     """What a verb prints as JSON, without what is measured."""
 
     def asked(root: str) -> Any:
-        text = said(root, *arguments, "--json")
+        text = output_of(root, *arguments, "--json")
         lines = [text] if text == SAYS_SO else [_plain(json.loads(line)) for line in text.splitlines()]
         return lines[0] if len(lines) == 1 else lines
 
@@ -65,7 +65,7 @@ def rows(*arguments: str) -> Reader:
     def asked(root: str) -> Any:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             output = Path(folder) / "rows.json"
-            said(root, *arguments, "--format", "json", "--output", str(output))
+            output_of(root, *arguments, "--format", "json", "--output", str(output))
             answer = output.read_bytes()
             return SAYS_SO if arguments[0] == "history" and json.loads(answer)["unread"] else answer
 
@@ -76,7 +76,7 @@ def verified(*options: str) -> Reader:
     """Findings, of abandoned checkpoints too, or how much is intact."""
 
     def asked(root: str) -> str:
-        text = said(root, "verify", *options)
+        text = output_of(root, "verify", *options)
         return text if text.startswith("intact") else SAYS_SO
 
     return asked

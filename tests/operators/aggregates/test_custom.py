@@ -1,4 +1,4 @@
-"""Accumulations and functions of users: what they are given, what they are told, and the same panes on Spark."""
+"""Accumulations and functions of users: what they are given, what they are reported, and the same panes on Spark."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ WRONG_ANSWERS: dict[str, Callable[[], Aggregate]] = {
 
 
 @pytest.mark.parametrize("make", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())
-def test_a_function_that_answers_something_else_is_told_so(tmp_path: Path, make: Callable[[], Aggregate]) -> None:
+def test_a_function_that_answers_something_else_is_reported_so(tmp_path: Path, make: Callable[[], Aggregate]) -> None:
     with pytest.raises(UsageError, match="own-function"):
         job(a=make()).standalone(checkpoint=tmp_path).run([BATCH], drain=True)
 
@@ -281,10 +281,10 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
     query.processAllAvailable()
     query.stop(drain=True)
     alone = description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
-    assert sorted(map(repr, shown(tmp_path / "spark"))) == sorted(map(repr, rows(alone)))
+    assert sorted(map(repr, observed(tmp_path / "spark"))) == sorted(map(repr, rows(alone)))
 
 
-def shown(root: Path) -> list[tuple[object, ...]]:
+def observed(root: Path) -> list[tuple[object, ...]]:
     import pyarrow.parquet as pq
 
     from tidestate.recovery.log.checkpoint import Checkpoint

@@ -160,15 +160,15 @@ def windows_of(batches: list[list[Event]], size_us: int, slide_us: int) -> dict[
 
 def check_retractions(panes: list[dict[str, Any]]) -> None:
     """A retraction shows what the pane before showed, to the bit."""
-    shown: dict[Any, dict[str, Any]] = {}
+    observed: dict[Any, dict[str, Any]] = {}
     outside = ("timing", "kind", "last")
     for pane in panes:
         where = (pane["window_start"], pane["k"], pane["pane"])
         plain = {name: repr(value) for name, value in pane.items() if name not in outside}
         if pane["kind"] == "emit":
-            shown[where] = plain
+            observed[where] = plain
         else:
-            assert plain == shown.pop(where)
+            assert plain == observed.pop(where)
     assert any(pane["kind"] == "retract" for pane in panes)
 
 

@@ -73,7 +73,7 @@ def all_wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
 
 
 def like(value: Any) -> Any:
-    """As what it is told apart by."""
+    """As what it is distinguished by."""
     return "nan" if naive.nan(value) else repr(value + 0) if isinstance(value, float) else repr(value)
 
 
@@ -212,7 +212,7 @@ VALUES = [
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=[str(kind) for kind, _ in VALUES])
 @pytest.mark.parametrize("first", [0, 1])
-def test_values_of_any_type_are_told_apart(kind: pa.DataType, values: list[Any], first: int) -> None:
+def test_values_of_any_type_are_distinguished(kind: pa.DataType, values: list[Any], first: int) -> None:
     """Also in part of an array."""
     column = pa.array([values[-1], *values], kind).slice(1)[first:]
     found = group_ids([column], np.zeros(len(column), np.int64))

@@ -31,7 +31,7 @@ from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]
-Shown = dict[tuple[Any, ...], Row]
+Observed = dict[tuple[Any, ...], Row]
 FUNCTIONS: dict[str, Callable[[list[int]], Any]] = {
     "count": len,
     "sum": sum,
@@ -65,10 +65,10 @@ def windows_of(kind: str, rows: Sequence[Row]) -> list[tuple[int, int, str, list
     return [(*window, sorted(places)) for window, places in found.items()]
 
 
-def expected(kind: str, rows: list[list[Row]], columns: dict[str, tuple[str, int, str | None]]) -> Shown:
+def expected(kind: str, rows: list[list[Row]], columns: dict[str, tuple[str, int, str | None]]) -> Observed:
     """The last value of each window and column."""
     flat = [one | {"batch": number} for number, part in enumerate(rows) for one in part]
-    result: Shown = {}
+    result: Observed = {}
     for start, end, key, places in windows_of(kind, flat):
         values = {}
         for name, (function, since, _) in columns.items():
@@ -78,11 +78,11 @@ def expected(kind: str, rows: list[list[Row]], columns: dict[str, tuple[str, int
     return result
 
 
-def standing(parts: Sequence[pa.Table], mode: str, names: dict[str, str | None]) -> tuple[Shown, set[Any]]:
+def standing(parts: Sequence[pa.Table], mode: str, names: dict[str, str | None]) -> tuple[Observed, set[Any]]:
     """What stands at the end, and which windows showed something after the change. What is taken back must stand as
     it is taken back: with its own values, and nulls in columns that were not there.
     """
-    stands: Shown = {}
+    stands: Observed = {}
     touched = set()
     for number, part in enumerate(parts):
         for row in part.to_pylist():
@@ -194,7 +194,7 @@ def test_a_crash_behind_the_fence_of_a_change_and_the_way_back(tmp_path: Path) -
     assert stands == expected("tumbling", rows, OLD)
 
 
-def test_an_aggregate_that_comes_back_begins_anew(tmp_path: Path) -> None:
+def test_an_aggregate_that_comes_back_begins_again(tmp_path: Path) -> None:
     rows, before = events(3), first("tumbling")
     for stop, described in ((2, before), (4, without(before, "total")), (6, before)):
         before_last = described.standalone(checkpoint=tmp_path, store=Parquet(max_levels=2)).run(tables(rows)[:stop])
@@ -218,15 +218,15 @@ REFUSED: dict[str, tuple[Callable[[Windowed], Windowed], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_state_cannot_follow_is_shown_and_nothing_happens(tmp_path: Path, name: str) -> None:
+def test_what_the_state_cannot_follow_is_emitted_and_nothing_happens(tmp_path: Path, name: str) -> None:
     rows = [part.append_column("u", part["t"]) for part in tables(events(0))]
-    described, (change, shown) = first("tumbling"), REFUSED[name]
+    described, (change, observed) = first("tumbling"), REFUSED[name]
     described.standalone(checkpoint=tmp_path).run(rows[:3])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(IncompatibleError) as caught:
         change(described).standalone(checkpoint=tmp_path).run(rows)
     assert caught.value.code == "configuration-changed"
-    assert set(shown) & set(caught.value.context["changed"])
+    assert set(observed) & set(caught.value.context["changed"])
     assert caught.value.context["changed"].keys() == caught.value.context["why"].keys()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -262,7 +262,7 @@ def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_p
     parts = [[(1, "a")], [(25, "b")], [(5, "a"), (6, "a")], [(26, "b")], [(3, "a"), (12, "a"), (27, "b")]]
     rows = tables([[{"t": t, "k": k, "v": 0} for t, k in part] for part in parts])
     described("1 minute").standalone(checkpoint=tmp_path).run(rows[:3])
-    # The two events that wait for a fifth are shown as their window closes, once, whatever crashes.
+    # The two events that wait for a fifth are observed as their window closes, once, whatever crashes.
     crashing = described("2 seconds").standalone(checkpoint=tmp_path)
     crashing._hook = die
     with pytest.raises(Killed):

@@ -1,4 +1,4 @@
-"""A changed job that is killed, rewound, forked or divided anew around its change; a chain of which one operator
+"""A changed job that is killed, rewound, forked or divided again around its change; a chain of which one operator
 changes; what is fed back under other names.
 """
 
@@ -42,7 +42,7 @@ from tidestate.statestore.spec.tables import TIME
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
 EVENTS = events(6)
 EVENTS_BY_ID = stream(random.Random(3))
-Shown = list[list[tuple[object, ...]]]
+Observed = list[list[tuple[object, ...]]]
 
 
 def run(described: Any, root: Path, batches: list[pa.Table], store: StoreConfig, *, drain: bool = False) -> None:
@@ -50,7 +50,7 @@ def run(described: Any, root: Path, batches: list[pa.Table], store: StoreConfig,
     described.standalone(checkpoint=root, store=store).run(batches, drain=drain)
 
 
-def shown(root: Path, last: int | None = None) -> Shown:
+def observed(root: Path, last: int | None = None) -> Observed:
     """Panes of each checkpoint that counts and has any."""
     checkpoint = Checkpoint.open(root)
     refs = [one.panes for one in checkpoint.outputs(last=last) if one.panes]
@@ -65,11 +65,11 @@ def of_batches(root: Path, number: int) -> int:
 
 def in_one_go(
     root: Path, before: Any, after: Any, since: int, batches: tuple[list[pa.Table], list[pa.Table]]
-) -> Shown:
+) -> Observed:
     """A job that is changed after so many batches, and to which nothing else happens."""
     run(before, root, batches[0][:since], Parquet())
     run(after, root, batches[1], Parquet(), drain=True)
-    return shown(root)
+    return observed(root)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_killed_at_the_fence_of_a_change(tmp_path: Path, moment: str, name: Stor
     run(changed(), root, ROWS, store_config(name, cache), drain=True)
     head = Checkpoint.open(root).read(Checkpoint.open(root).ids()[-1]).manifest
     assert head.operators["windows"].since == fence
-    assert shown(root) == in_one_go(tmp_path / "whole", before, changed(), CHANGED, (ROWS, ROWS))
+    assert observed(root) == in_one_go(tmp_path / "whole", before, changed(), CHANGED, (ROWS, ROWS))
     assert verify(Checkpoint.open(root), read_percent=100).worst is None
 
 
@@ -110,14 +110,14 @@ class Jobs:
         self.after = case.change(self.before)
         self.old, self.new = tables(EVENTS), tables(EVENTS, case.value, case.kind)
 
-    def changed_after(self, since: int, folder: Path) -> Shown:
+    def changed_after(self, since: int, folder: Path) -> Observed:
         """What it shows if nothing else happens than a change after so many batches."""
         root = folder / f"changed-after-{since}"
         return in_one_go(root, self.before, self.after, since, (self.old, self.new))
 
-    def unchanged(self, folder: Path) -> Shown:
+    def unchanged(self, folder: Path) -> Observed:
         run(self.before, folder / "unchanged", self.old, Parquet(), drain=True)
-        return shown(folder / "unchanged")
+        return observed(folder / "unchanged")
 
 
 @pytest.mark.slow
@@ -130,16 +130,16 @@ def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfi
     reset_to(Checkpoint.open(root), of_batches(root, CHANGED - 1))
     shutil.copytree(root, other)
     run(jobs.before, root, jobs.old, store, drain=True)
-    assert shown(root) == jobs.unchanged(tmp_path)
+    assert observed(root) == jobs.unchanged(tmp_path)
     run(jobs.after, other, jobs.new, store, drain=True)
-    assert shown(other) == jobs.changed_after(CHANGED - 1, tmp_path)
+    assert observed(other) == jobs.changed_after(CHANGED - 1, tmp_path)
     for one in (root, other):
         assert verify(Checkpoint.open(one), read_percent=100).worst is None
 
 
 @pytest.mark.slow
 @AROUND
-def test_changed_and_divided_anew(tmp_path: Path, name: str, store: StoreConfig) -> None:
+def test_changed_and_divided_again(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """After the change, and in another root between its last batch before and its start after."""
     jobs, roots = Jobs(name), (tmp_path / "after", tmp_path / "between")
     for root in roots:
@@ -149,7 +149,7 @@ def test_changed_and_divided_anew(tmp_path: Path, name: str, store: StoreConfig)
     for root in roots:
         rescale(root, 3)
         run(jobs.after, root, jobs.new, store, drain=True)
-        assert shown(root) == wanted
+        assert observed(root) == wanted
         assert verify(Checkpoint.open(root), read_percent=100).worst is None
 
 
@@ -162,10 +162,10 @@ def test_a_fork_that_is_changed(tmp_path: Path, name: str, store: StoreConfig) -
     at = of_batches(root, CHANGED)
     fork(root, tmp_path / "fork", at)
     run(jobs.after, tmp_path / "fork", jobs.new, store, drain=True)
-    begun = len(shown(root, last=at))
-    assert shown(tmp_path / "fork") == jobs.changed_after(CHANGED, tmp_path)[begun:]
+    begun = len(observed(root, last=at))
+    assert observed(tmp_path / "fork") == jobs.changed_after(CHANGED, tmp_path)[begun:]
     run(jobs.before, root, jobs.old, store, drain=True)
-    assert shown(root) == jobs.unchanged(tmp_path)
+    assert observed(root) == jobs.unchanged(tmp_path)
     for one in (root, tmp_path / "fork"):
         assert verify(Checkpoint.open(one), read_percent=100).worst is None
 

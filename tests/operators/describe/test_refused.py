@@ -65,8 +65,8 @@ REFUSED: dict[str, tuple[Callable[[], Windowed], str | None]] = {
         ),
         None,
     ),
-    "nothing is ever shown": (lambda: base().trigger(on_time="never", late=None, closing="never"), None),
-    "nothing is ever shown of offsets": (
+    "nothing is ever observed": (lambda: base().trigger(on_time="never", late=None, closing="never"), None),
+    "nothing is ever observed of offsets": (
         lambda: by_offset().trigger(on_time="never", late=None, closing="never"),
         None,
     ),
@@ -180,10 +180,12 @@ TAKEN: dict[str, Callable[[], Windowed]] = {
     "retracting sessions, which merge": lambda: (
         base(session("3 seconds")).trigger(late=None, closing="never").accumulation("retracting")
     ),
-    "shown on time alone": lambda: base().trigger(late=None, closing="never"),
-    "shown at the close alone": lambda: base().trigger(on_time="never", late=None, closing="if_new"),
-    "shown early alone": lambda: base().trigger(early=every_element(), on_time="never", late=None, closing="never"),
-    "shown late alone": lambda: base().trigger(on_time="never", closing="never"),
+    "observed on time alone": lambda: base().trigger(late=None, closing="never"),
+    "observed at the close alone": lambda: base().trigger(on_time="never", late=None, closing="if_new"),
+    "observed early alone": lambda: base().trigger(
+        early=every_element(), on_time="never", late=None, closing="never"
+    ),
+    "observed late alone": lambda: base().trigger(on_time="never", closing="never"),
     "per element": lambda: base(offset="offset").trigger(early=after_count(2), per_element=True),
     "per element, late alone": lambda: base(offset="offset").trigger(late=after_count(2), per_element=True),
     "per element, early alone": lambda: base(offset="offset").trigger(

@@ -91,10 +91,10 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("name", "example"), in_turn(STORES, sorted(EXAMPLES)))
 def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, restarts: bool, example: str) -> None:
-    """Case 2 of SAMZA-552: what is shown, in which order, and when."""
+    """Case 2 of SAMZA-552: what is observed, in which order, and when."""
     options, wanted = EXAMPLES[example]
     job = join(event_time="time", on="id", offset="offset", **options)
-    shown: dict[str, list[tuple[int, int, int]]] = {}
+    observed: dict[str, list[tuple[int, int, int]]] = {}
     store, waiting = store_config(name, tmp_path / "cache"), list(ARRIVALS)
 
     def begin() -> JoinOperator:
@@ -110,13 +110,13 @@ def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, 
             running.timeout(micros(now))
         for result in running.get_result():
             rows = result.panes.select(["id", "left_value", "right_cost"]).to_pylist()
-            shown.setdefault(now, []).extend(tuple(row.values()) for row in rows)
+            observed.setdefault(now, []).extend(tuple(row.values()) for row in rows)
             running.acknowledge(result.id)
         if restarts and second % 20 == 0:
             running.flush()
             running.close()
             running = begin()
-    assert shown == wanted
+    assert observed == wanted
     assert running.get_windows("right").to_pylist() == [
         {
             "window_start": None,

@@ -156,8 +156,8 @@ def check(asked: Any, naive: Naive, on: Sequence[str]) -> None:
                 found = ask(asked, "get_messages", side, *bounds, session=key, equal=value).to_pylist()
                 assert [(row["offset"], row["origin"]) for row in found] == [(row.at, row.part) for row in wanted]
         found = ask(asked, "get_messages", side).to_pylist()
-        shown = [(int(row["time"].timestamp()), row["offset"], row["origin"]) for row in found]
-        assert shown == [(row.t, row.at, row.part) for row in every]
+        observed = [(int(row["time"].timestamp()), row["offset"], row["origin"]) for row in found]
+        assert observed == [(row.t, row.at, row.part) for row in every]
 
 
 def windows_of(windows: pa.Table) -> list[Any]:
@@ -237,7 +237,7 @@ def test_identities_are_forgotten_when_a_message_would_be_too_late(tmp_path: Pat
         assert [row["events"] for row in running.get_windows("left").to_pylist()] == [30], "one long session"
 
 
-def test_it_flushes_when_a_later_session_begins_pairs_are_shown_or_one_is_forgotten(tmp_path: Path) -> None:
+def test_it_flushes_when_a_later_session_begins_pairs_are_emitted_or_one_is_forgotten(tmp_path: Path) -> None:
     with operator(job(on="user"), tmp_path) as running:
         first = running.flush()
         running.add_messages(**sided([Row("left", "x", 1, 10, "a", 0)]))

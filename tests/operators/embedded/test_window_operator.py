@@ -79,7 +79,7 @@ def batches(draw: st.DrawFn) -> list[list[Message]]:
 def ledger(root: Path, schema: pa.Schema) -> set[tuple[str, int]]:
     checkpoint = Checkpoint.open(root)
     rows = [row for m in checkpoint.history() for row in read_rows(checkpoint, m.late, schema).to_pylist()]
-    # What has no time cannot be told from a new one when it is forgotten; a replay then comes in here again.
+    # What has no time cannot be distinguished from a new one when it is forgotten; a replay then comes in here again.
     mine = [(row["part"], row["at"]) for row in rows if row["t"] and row["reason"] != "out_of_retention"]
     assert len(mine) == len(set(mine)), "an event is rejected once"
     return {(row["part"], row["at"]) for row in rows}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
-from tests.helpers.click_chains import CLICKS, SECOND, clicks, per_country, per_user, shown
+from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
 from tests.helpers.process import LONG, examples
 from tidestate.operators import (
     DISCARDING,
@@ -43,12 +43,12 @@ STORES = [Memory(), Parquet(), RocksDB()]
 def net(panes: pa.Table, *names: str) -> Counter[tuple[Any, ...]]:
     """What is left when retractions are taken off."""
     found: Counter[tuple[Any, ...]] = Counter()
-    for row, kind in zip(shown_in_order(panes, names), panes["kind"].to_pylist(), strict=True):
+    for row, kind in zip(observed_in_order(panes, names), panes["kind"].to_pylist(), strict=True):
         found[row] += 1 if kind == "emit" else -1
     return +found if all(value >= 0 for value in found.values()) else found
 
 
-def shown_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def observed_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return list(zip(*(panes[name].to_pylist() for name in names), strict=True))
 
 
@@ -66,8 +66,8 @@ def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) 
     # An hour is over when the minutes before the watermark are all in: at 3700 s those of 3600 s are.
     assert [one.num_rows for one in panes] == [0, 0, 2, 0]
     names = ("window_start", "country", "users", "total", "most")
-    assert shown(panes[2], *names) == [(0, "be", 2, 5, 3), (0, "nl", 3, 23, 12)]
-    assert shown(tested.finish(), *names) == [(60, "nl", 2, 2, 1)]
+    assert observed(panes[2], *names) == [(0, "be", 2, 5, 3), (0, "nl", 3, 23, 12)]
+    assert observed(tested.finish(), *names) == [(60, "nl", 2, 2, 1)]
     head = evidence.manifests(tmp_path)[-1]
     assert list(head["operators"]) == ["per_user", "per_country"]
     assert head["operators"]["per_country"]["inputs"] == ["per_user"]
@@ -89,8 +89,8 @@ def test_late_events_are_taken_back_downstream(store: Any) -> None:
     ]
     whole = pa.concat_tables(parts)
     assert parts[0].num_rows == 0
-    assert shown(parts[1], *names) == [(0, "nl", 3, 8, 5)]
-    assert shown(parts[2], "kind", *names) == [
+    assert observed(parts[1], *names) == [(0, "nl", 3, 8, 5)]
+    assert observed(parts[2], "kind", *names) == [
         ("emit", 0, "be", 1, 9, 9),
         ("emit", 0, "nl", 3, 12, 9),
         ("retract", 0, "nl", 3, 8, 5),
@@ -106,7 +106,7 @@ def test_what_is_new_alone_adds_up_downstream() -> None:
     tested = Harness(chain(users, per_country()), CLICKS)
     tested.feed(clicks((1, "a", "nl", 5)))
     tested.feed(clicks((2, "a", "nl", 7)))
-    assert shown(tested.finish(), "country", "total") == [("nl", 12)]
+    assert observed(tested.finish(), "country", "total") == [("nl", 12)]
 
 
 def test_sessions_that_merge_are_taken_back_downstream() -> None:
@@ -127,7 +127,7 @@ def test_sessions_that_merge_are_taken_back_downstream() -> None:
         tested.finish(),
     ]
     first = pa.concat_tables(parts).filter(pa.compute.equal(pa.concat_tables(parts)["window_start"].cast("int64"), 0))
-    assert shown(parts[0], "visits", "most") == [(2, 2)]
+    assert observed(parts[0], "visits", "most") == [(2, 2)]
     assert net(first, "visits", "most") == Counter({(1, 4): 1})
 
 
@@ -135,7 +135,7 @@ def test_windows_of_the_operator_before_are_kept() -> None:
     again = windowed(key="country", name="again").aggregate(users=count(), smallest=min_("total"))
     tested = Harness(chain(per_user(), again), CLICKS, partitions=2)
     panes = tested.feed(clicks((1, "a", "nl", 5), (2, "b", "nl", 7), (61, "b", "nl", 9), (200, "x", "be", 1)))
-    assert shown(panes, "window_start", "window_end", "country", "users", "smallest") == [
+    assert observed(panes, "window_start", "window_end", "country", "users", "smallest") == [
         (0, 1, "nl", 2, 5),
         (1, 2, "nl", 1, 9),
     ]
@@ -146,7 +146,7 @@ def test_the_newest_pane_may_stand_for_those_before() -> None:
     newest = windowed(key=["user", "country"], name="newest").aggregate(n=last("n", by="n"))
     tested = Harness(chain(users, newest.late("1 hour")), CLICKS)
     parts = [tested.feed(clicks((1, "a", "nl", 5), (100, "a", "nl", 5))), tested.feed(clicks((2, "a", "nl", 5)))]
-    assert [shown(part, "window_start", "n") for part in parts] == [[(0, 1)], [(0, 2)]]
+    assert [observed(part, "window_start", "n") for part in parts] == [[(0, 1)], [(0, 2)]]
 
 
 def test_two_streams_meet_behind_an_aggregate(tmp_path: Path) -> None:
@@ -159,16 +159,16 @@ def test_two_streams_meet_behind_an_aggregate(tmp_path: Path) -> None:
     schemas = {"clicks": CLICKS, "weather": weather.set(1, pa.field("country", pa.string()))}
     tested = Harness(described, schemas, folder=tmp_path, partitions=2)
     hours = [{"hour": 0, "country": "nl", "wind": 3.5}, {"hour": 3600 * SECOND, "country": "nl", "wind": 4.5}]
-    observed = pa.Table.from_pylist(hours, schemas["weather"])
+    rain = pa.Table.from_pylist(hours, schemas["weather"])
     parts = [
-        tested.feed({"clicks": clicks((1, "a", "nl", 1), (2, "b", "be", 1)), "weather": observed}),
+        tested.feed({"clicks": clicks((1, "a", "nl", 1), (2, "b", "be", 1)), "weather": rain}),
         tested.feed({"clicks": clicks((3601, "a", "nl", 1))}),
         tested.finish(),
     ]
     names = ("country", "left_n", "right_wind")
     assert parts[0].num_rows == 0
-    assert shown(parts[1], *names) == [("be", 1, None), ("nl", 1, 3.5)]
-    assert shown(parts[2], *names) == [("nl", 1, 4.5)]
+    assert observed(parts[1], *names) == [("be", 1, None), ("nl", 1, 3.5)]
+    assert observed(parts[2], *names) == [("nl", 1, 4.5)]
 
 
 def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
@@ -179,10 +179,10 @@ def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
     tested = Harness(chain(per_user(), per_country()), CLICKS, folder=tmp_path)
     assert "operator per_country is new" in caplog.text
     tested.feed(clicks((2, "a", "nl", 7)))
-    assert shown(tested.feed(clicks((7200, "x", "be", 1))), "country", "total") == [("nl", 12)]
+    assert observed(tested.feed(clicks((7200, "x", "be", 1))), "country", "total") == [("nl", 12)]
     shorter = Harness(per_user(), CLICKS, folder=tmp_path)
     assert "operator per_country is not in this job any more" in caplog.text
-    assert shown(shorter.finish(), "country", "total") == [("be", 1)]
+    assert observed(shorter.finish(), "country", "total") == [("be", 1)]
     with pytest.raises(IncompatibleError, match="other-job"):
         Harness(per_user(late="1 second", name="other"), CLICKS, folder=tmp_path)
 
@@ -228,7 +228,7 @@ def test_each_operator_has_its_own_ledger_and_windows() -> None:
     tested.feed(clicks((3700, "a", "nl", 1)))
     tested.feed(clicks((2, "a", "nl", 6)))
     # The hour is over for the second operator, which allows no lateness: both rows stand in its ledger.
-    assert shown(tested.ledger("per_country"), "kind", "n", "total") == [("emit", 2, 11), ("retract", 1, 5)]
+    assert observed(tested.ledger("per_country"), "kind", "n", "total") == [("emit", 2, 11), ("retract", 1, 5)]
     assert tested.windows("per_user").num_rows == 2
     assert tested.windows("per_country").num_rows == 0
     with pytest.raises(UsageError, match="harness-operator"):
@@ -242,10 +242,10 @@ def test_a_wider_window_behind_a_sliding_one_waits_for_the_starts() -> None:
     tested = Harness(described, CLICKS)
     names = ("window_end", "n", "windows")
     # The window that starts at 50 s is not over at 69 s, so the minute that holds its start is not either.
-    assert shown(tested.feed(clicks((5, "a", "nl", 1), (55, "a", "nl", 1), (69, "a", "nl", 1))), *names) == [
+    assert observed(tested.feed(clicks((5, "a", "nl", 1), (55, "a", "nl", 1), (69, "a", "nl", 1))), *names) == [
         (0, 1, 1)
     ]
-    assert shown(tested.feed(clicks((70, "a", "nl", 1))), *names) == [(1, 4, 3)]
+    assert observed(tested.feed(clicks((70, "a", "nl", 1))), *names) == [(1, 4, 3)]
 
 
 EVENTS = st.lists(

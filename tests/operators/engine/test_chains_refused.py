@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.click_chains import CLICKS, clicks, per_country, per_user, shown
+from tests.helpers.click_chains import CLICKS, clicks, observed, per_country, per_user
 from tidestate.operators import (
     RETRACTING,
     chain,
@@ -87,4 +87,4 @@ def test_a_join_that_lets_no_time_through_is_warned_about() -> None:
         tested = Harness(described, {"a": CLICKS, "b": CLICKS})
     one = clicks((1, "u", "nl", 1), (200, "u", "nl", 1))
     assert tested.feed({"a": one, "b": one}).num_rows == 0
-    assert shown(tested.finish(), "window_start", "n") == [(0, 1), (3, 1)]
+    assert observed(tested.finish(), "window_start", "n") == [(0, 1), (3, 1)]

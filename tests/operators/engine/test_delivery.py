@@ -31,7 +31,7 @@ class Breakdown(Exception):
 
 
 class Sink:
-    """Remembers what came, and breaks down at the checkpoints it is told, once each."""
+    """Remembers what came, and breaks down at the checkpoints it is asked for, once each."""
 
     def __init__(self, *refuse: int) -> None:
         self.came: list[tuple[int, Rows]] = []
@@ -187,7 +187,7 @@ def test_a_sink_that_refuses_holds_the_intake(
     assert dict(sink.came) == outbox(tmp_path)
     assert sink.offers == 3 * len(sink.came)
     waited = [one for one in caplog.messages if one.startswith("the sink refuses the panes")]
-    assert len(waited) == len(sink.came), "said once for each, not at every offer"
+    assert len(waited) == len(sink.came), "answered once for each, not at every offer"
 
 
 def test_who_waits_for_a_sink_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_who_waited_for_a_sink_delivers_nothing_that_was_abandoned_meanwhile(tmp
     assert [one.checkpoint for one in offered] == [3]
 
 
-def test_pauses_grow_up_to_a_bound_and_it_is_said_since_when() -> None:
+def test_pauses_grow_up_to_a_bound_and_it_is_reported_since_when() -> None:
     pauses, taken = list[float](), list[str]()
     offers = delivery.Offers(lambda: None)
 

@@ -112,7 +112,7 @@ def test_a_delivery_that_is_made_later_is_that_of_the_run_that_made_the_panes(tm
     assert sink.offered == before
 
 
-def test_each_start_is_a_run_of_its_own_whoever_opened_the_root(tmp_path: Path) -> None:
+def test_each_start_is_a_run_of_its_own_after_any_opener(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open_or_create(tmp_path)
     graph = bind_graph(example(), STREAM[0].schema)
     runs = [Job.begin(graph, checkpoint, Parquet(), partitions=1).head.writer for _ in range(3)]

@@ -1,4 +1,4 @@
-"""One driver, whoever runs a job: the same checkpoints, deliveries and warnings; what cannot be is not published."""
+"""One driver for all runners: the same checkpoints, deliveries and warnings; what cannot be is not published."""
 
 from __future__ import annotations
 
@@ -140,16 +140,16 @@ def _session(request: pytest.FixtureRequest) -> None:
 def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[Path], list[str]]]:
     """What was logged since the last call, without the name of the root."""
 
-    def said(root: Path) -> list[str]:
+    def answered(root: Path) -> list[str]:
         found = [one.getMessage().replace(str(root), "ROOT") for one in caplog.records]
         caplog.clear()
         return found
 
     with caplog.at_level(logging.WARNING, "tidestate"):
-        yield said
+        yield answered
 
 
-def test_harness_and_standalone_publish_deliver_and_warn_alike(
+def test_harness_and_standalone_publish_deliver_and_warn_in_the_same_way(
     tmp_path: Path, warnings: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standalone, "now_us", lambda: 0)

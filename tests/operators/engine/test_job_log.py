@@ -59,25 +59,25 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
-    (said,) = found
-    assert said.startswith(f"checkpoint {checkpoint}: the watermark of clicks leapt from 1970-01-01 00:00:19 to ")
-    assert "at=1970-01-01 00:17:10" in said
-    assert "user='\\x1b[31mbob', source=0, offset=40" in said
-    assert "events before 1970-01-01 00:17:10 are late from now on" in said
+    (answered,) = found
+    assert answered.startswith(f"checkpoint {checkpoint}: the watermark of clicks leapt from 1970-01-01 00:00:19 to ")
+    assert "at=1970-01-01 00:17:10" in answered
+    assert "user='\\x1b[31mbob', source=0, offset=40" in answered
+    assert "events before 1970-01-01 00:17:10 are late from now on" in answered
     for setting in ("max_event_time('at', hold_future=…)", "watermark delay (now 0 seconds)", ".late(allowed=…)"):
-        assert setting in said
-    assert f"tidestate rewind {root} {checkpoint - 1} " in said
+        assert setting in answered
+    assert f"tidestate rewind {root} {checkpoint - 1} " in answered
 
 
 def check_rejections(found: list[str], root: Path, checkpoint: int) -> None:
-    (said,) = found
-    assert said.startswith(
+    (answered,) = found
+    assert answered.startswith(
         f"checkpoint {checkpoint}: 20 rows rejected by clicks (very_late 20), for example one with at="
     )
-    assert "user='ann'" in said
-    assert "the watermark is 1970-01-01 00:17:10, moved by an event with at=1970-01-01 00:17:10" in said
-    assert f"tidestate late {root}" in said
-    assert "reprocess_late()" in said
+    assert "user='ann'" in answered
+    assert "the watermark is 1970-01-01 00:17:10, moved by an event with at=1970-01-01 00:17:10" in answered
+    assert f"tidestate late {root}" in answered
+    assert "reprocess_late()" in answered
 
 
 def test_standalone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,9 +118,9 @@ def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         )
         operator.add_messages(normal(40, 41))
         operator.flush()
-        (said,) = warnings(caplog)
-        assert "20 rows rejected by clicks (out_of_retention 20)" in said
-        assert "moved by an event with at=1970-01-01 00:17:10" in said
+        (answered,) = warnings(caplog)
+        assert "20 rows rejected by clicks (out_of_retention 20)" in answered
+        assert "moved by an event with at=1970-01-01 00:17:10" in answered
 
 
 def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -133,7 +133,7 @@ def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert "1 rows rejected by clicks (very_late 1)" in warnings(caplog)[0]
 
 
-def test_what_is_no_leap_is_not_said_to_be_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_no_leap_is_not_reported_to_be_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first batch, a history of a day a batch, a night without events, one event an hour, an input that ends."""
     tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
     hours = [np.sort(np.random.default_rng(day).uniform(day, day + 1, 200)) * DAY / SECOND for day in range(3)]
@@ -164,8 +164,8 @@ def test_the_reasons_of_one_batch_are_one_line(tmp_path: Path, caplog: pytest.Lo
         {"at": 2**62, "user": None, "source": 0, "offset": 31},
     ]
     tested.feed(pa.concat_tables([batch(1, first=32), pa.Table.from_pylist(odd, SCHEMA)]))
-    (said,) = warnings(caplog)
-    assert "3 rows rejected by clicks (null_event_time 1, null_key 1, very_late 1)" in said
+    (answered,) = warnings(caplog)
+    assert "3 rows rejected by clicks (null_event_time 1, null_key 1, very_late 1)" in answered
 
 
 def test_peaks_of_pieces_come_to_one_whatever_their_order() -> None:
@@ -189,8 +189,8 @@ def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
 def test_a_leap_in_the_first_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
     tested.feed(batch(*range(100), 1099))
-    (said,) = warnings(caplog)
-    assert "leapt from undefined to 1970-01-01 00:18:19" in said
+    (answered,) = warnings(caplog)
+    assert "leapt from undefined to 1970-01-01 00:18:19" in answered
     tested.feed(batch(*range(100), first=200))
     assert "100 rows rejected" in warnings(caplog)[0]
 
@@ -229,8 +229,8 @@ def test_a_join_is_advised_of_settings_that_it_has(
     tested = Harness(described, schema, folder=tmp_path / "root")
     for rows in (normal(0), leap()):
         tested.feed(described.rows(schema, left=rows.select(side.names), right=rows.select(side.names)))
-    (said,) = warnings(caplog)
-    assert advice in said
+    (answered,) = warnings(caplog)
+    assert advice in answered
 
 
 def test_before_the_first_watermark_it_is_undefined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,5 +92,5 @@ def test_each_checkpoint_logs_its_phases(tmp_path: Path, caplog: pytest.LogCaptu
     listed = json_lines(tidestate("list", tmp_path / "root", "--json"))
     assert [row["seconds"] for row in listed] == [None, times[0], second.spent.made]
     assert listed[0]["state_rows"] == 0 < listed[-1]["state_rows"]
-    shown = tidestate("show", tmp_path / "root").stdout
-    assert "the end of 2 took" in shown
+    observed = tidestate("show", tmp_path / "root").stdout
+    assert "the end of 2 took" in observed

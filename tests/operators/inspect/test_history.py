@@ -301,7 +301,7 @@ def test_on_s3(s3_root: str) -> None:
         ("1970-01-01", {"k": "nobody"}, NotFoundError, "no-such-window"),
     ],
 )
-def test_what_is_not_there_is_said(
+def test_what_is_not_there_is_reported(
     root: Path, window: str, key: dict[str, str], error: type[Exception], code: str
 ) -> None:
     with pytest.raises(error) as caught:

@@ -95,7 +95,7 @@ def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreNam
             running.add_messages(table(batch))
             then[running.flush()] = answers(running, kind)
             lying = files(root)
-            assert answers(query(root), kind) == then[running._job.head.id], "beside the running operator"
+            assert answers(query(root), kind) == then[running._job.head.id], "while the operator runs"
             assert files(root) == lying, "nothing is written"
     assert len(then) == 4
     for checkpoint_id, wanted in then.items():

@@ -79,8 +79,8 @@ def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
         "late ledger": sum(ref["bytes"] for m in made for ref in m["late"]),
     }
     assert drawn(file, "late-0") == {"mildly late, accepted": 3, "very late": 1, "null key": 1, "null event time": 1}
-    said = text_of(file)
-    assert "Intact: 7 checkpoints" in said
+    answered = text_of(file)
+    assert "Intact: 7 checkpoints" in answered
 
 
 @pytest.mark.slow
@@ -111,21 +111,21 @@ def test_a_root_on_s3(s3_root: str, tmp_path: Path) -> None:
     example().standalone(checkpoint=s3_root, store=Parquet()).run(STREAM)
     made = write_report(s3_root, tmp_path / "report.html", read_percent=100)
     assert (made.checkpoints, made.findings) == (7, 0)
-    said = text_of(tmp_path / "report.html")
-    assert s3_root in said
+    answered = text_of(tmp_path / "report.html")
+    assert s3_root in answered
     assert "testing" not in (tmp_path / "report.html").read_text()  # what the key is here
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["manifest", "chain", "gone", "cut", "bytes"])
-def test_damage_is_told_and_the_rest_is_shown(copy: Path, tmp_path: Path, name: str) -> None:
+def test_damage_is_reported_and_the_rest_is_emitted(copy: Path, tmp_path: Path, name: str) -> None:
     _, kind, path = damaged(copy, name)
     made = write_report(copy, tmp_path / "report.html", read_percent=100)
-    said = text_of(tmp_path / "report.html")
+    answered = text_of(tmp_path / "report.html")
     assert made.findings >= 1
-    assert "see below" in said
-    assert path in said
-    assert kind in said
+    assert "see below" in answered
+    assert path in answered
+    assert kind in answered
     assert drawn(tmp_path / "report.html", "checkpoints-3")["rows"] > 0
 
 
@@ -133,9 +133,9 @@ def test_a_newest_checkpoint_that_cannot_be_read_is_named(copy: Path, tmp_path: 
     newest = copy / "manifests" / f"{7:020d}.json"
     newest.write_bytes(newest.read_bytes()[:-9])
     write_report(copy, tmp_path / "report.html")
-    said = text_of(tmp_path / "report.html")
-    assert "7 cannot be read" in said
-    assert "newest checkpoint 6" in said
+    answered = text_of(tmp_path / "report.html")
+    assert "7 cannot be read" in answered
+    assert "newest checkpoint 6" in answered
 
 
 def test_roots_with_nothing_in_them_yet(copy: Path, tmp_path: Path) -> None:
@@ -149,14 +149,14 @@ def test_roots_with_nothing_in_them_yet(copy: Path, tmp_path: Path) -> None:
         shutil.rmtree(copy / folder)
     made = write_report(copy, tmp_path / "report.html")
     assert (made.checkpoints, made.findings) == (1, 0)
-    said = text_of(tmp_path / "report.html")
+    answered = text_of(tmp_path / "report.html")
     for sentence in (
         "No watermark yet.",
         "No event was late or rejected.",
         "There is no state yet.",
         "No windows in",
     ):
-        assert sentence in said
+        assert sentence in answered
     with pytest.raises(NotFoundError):
         write_report(tmp_path, tmp_path / "nowhere.html")
     assert not (tmp_path / "nowhere.html").exists()
@@ -188,7 +188,7 @@ def test_without_the_extra_the_error_names_it(root: Path, tmp_path: Path, monkey
 def test_only_the_last_checkpoints_are_read(root: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     whole = checkpoint_history(Checkpoint.open(root), 100)
-    part = checkpoint_history(Checkpoint.open(root, lambda *told: seen.append(told)), 3)
+    part = checkpoint_history(Checkpoint.open(root, lambda *reported: seen.append(reported)), 3)
     assert (part.older, whole.older) == (4, 0)
     assert part.points == whole.points[-3:]  # the one before is read too, for what was written since
     assert seen == [("checkpoints", done, 4) for done in range(5)]
@@ -252,12 +252,12 @@ def test_windows_in_the_state_have_the_results_that_the_verb_prints(tmp_path: Pa
         tested = Harness(one, schema, folder=tmp_path / name)
         tested.feed([{"t": t * 1_000_000, "k": k, "id": t} for t, k in ((1, "a"), (12, "b"), (13, "b"))])
         write_report(tmp_path / name, tmp_path / "report.html")
-        said = text_of(tmp_path / "report.html")
-        assert "00:00:10 to 1970-01-01 00:00:30 b open 2 n 2, each 2 values" in said
-        assert "slice" not in said
+        answered = text_of(tmp_path / "report.html")
+        assert "00:00:10 to 1970-01-01 00:00:30 b open 2 n 2, each 2 values" in answered
+        assert "slice" not in answered
 
 
-def test_of_many_windows_the_newest_are_shown(tmp_path: Path) -> None:
+def test_of_many_windows_the_newest_are_emitted(tmp_path: Path) -> None:
     base = windowed(event_time="t", key="k", name="one").window(tumbling("1 second")).aggregate(n=count())
     checkpoint = feed(base, tmp_path, [(second, f"key {second % 20}") for second in range(400)])
     found = standings(checkpoint, "one")
@@ -271,10 +271,10 @@ def test_every_operator_of_a_chain_has_its_part(tmp_path: Path) -> None:
     second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
     feed(chain(first.late("0 seconds"), second), tmp_path, [(0, "a"), (90, "b"), (91, "c")])
     write_report(tmp_path, tmp_path / "report.html")
-    said = text_of(tmp_path / "report.html")
+    answered = text_of(tmp_path / "report.html")
     for name in ("first", "second"):
-        assert f"Partitions of {name}" in said
-    assert "Windows of first" in said
+        assert f"Partitions of {name}" in answered
+    assert "Windows of first" in answered
     assert drawn(tmp_path / "report.html", "checkpoints-2") == {"rows": 3}
 
 
@@ -306,11 +306,11 @@ def test_what_a_reset_abandoned_is_drawn_and_not_counted(copy: Path, tmp_path: P
     past = checkpoint_history(Checkpoint.open(copy), 100)
     assert [point.id for point in past.counting] == [1, 2, 3, 8]
     assert written.findings == 1
-    said = text_of(tmp_path / "report.html")
-    assert "findings are in abandoned checkpoints only" in said
-    assert "A reset has abandoned 4 of them" in said
-    assert "abandoned by resets 4 to 7" in said
-    assert f"events {sum(point.events for point in past.counting)} in 4 checkpoints" in said
+    answered = text_of(tmp_path / "report.html")
+    assert "findings are in abandoned checkpoints only" in answered
+    assert "A reset has abandoned 4 of them" in answered
+    assert "abandoned by resets 4 to 7" in answered
+    assert f"events {sum(point.events for point in past.counting)} in 4 checkpoints" in answered
 
 
 def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Path) -> None:
@@ -321,10 +321,10 @@ def test_files_shared_since_a_rescale_are_counted_once(copy: Path, tmp_path: Pat
     past = checkpoint_history(Checkpoint.open(copy), 100)
     assert past.points[-1].sizes == before.points[-1].sizes
     assert past.points[-1].state_written == 0
-    said = text_of(tmp_path / "report.html")
-    assert "in 5 partitions" in said
-    assert "Files shared since a rescale count in each partition." in said
-    assert "cannot be read" not in said
+    answered = text_of(tmp_path / "report.html")
+    assert "in 5 partitions" in answered
+    assert "Files shared since a rescale count in each partition." in answered
+    assert "cannot be read" not in answered
 
 
 def test_a_fork_names_where_it_comes_from(copy: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def report(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-class Shown:
+class Observed:
     """A page that is open, and whatever went wrong in it."""
 
     def __init__(self, browser: Any, file: Path, width: int = 1440, scheme: str = "light") -> None:
@@ -100,8 +100,8 @@ class Shown:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1440])
 def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
-    shown = Shown(browser, report, width, scheme)
-    sizes = shown.ask(
+    observed = Observed(browser, report, width, scheme)
+    sizes = observed.ask(
         """[...document.querySelectorAll('[data-chart]')].map(box => {
             const svg = box.querySelector('svg'), outer = box.getBoundingClientRect();
             const own = svg.getBoundingClientRect();
@@ -114,29 +114,29 @@ def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme
         assert 0.8 * room <= own <= room + 1
         assert height > 60
         assert marks
-    assert shown.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    assert shown.wrong == []
-    shown.page.close()
+    assert observed.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert observed.wrong == []
+    observed.page.close()
 
 
 def test_lines_go_from_checkpoint_to_checkpoint(browser: Any, report: Path) -> None:
-    shown = Shown(browser, report)
-    paths = shown.ask("[...document.querySelectorAll('.mark-line path')].map(path => path.getAttribute('d'))")
+    observed = Observed(browser, report)
+    paths = observed.ask("[...document.querySelectorAll('.mark-line path')].map(path => path.getAttribute('d'))")
     assert len(paths) == 2
     for path in paths:
         places = [float(point.split(",")[0]) for point in re.split("[ML]", path)[1:]]
         assert len(places) == 6  # the fence has no watermark
         assert places == sorted(set(places))
-    shown.page.close()
+    observed.page.close()
 
 
 def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(browser: Any, report: Path) -> None:
-    def colours(shown: Shown) -> list[str]:
+    def colours(observed: Observed) -> list[str]:
         script = """[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
             getComputedStyle(document.querySelector('.mark-rect path')).fill]"""
-        return list(shown.ask(script))
+        return list(observed.ask(script))
 
-    light, dark = Shown(browser, report), Shown(browser, report, scheme="dark")
+    light, dark = Observed(browser, report), Observed(browser, report, scheme="dark")
     assert colours(light) == ["rgb(245, 246, 248)", "rgb(27, 35, 48)", "rgb(15, 108, 189)"]
     assert colours(dark) == ["rgb(17, 21, 27)", "rgb(232, 236, 242)", "rgb(90, 169, 238)"]
     dark.page.emulate_media(color_scheme="light")  # changed while the page is open
@@ -148,8 +148,8 @@ def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(browser: 
 
 
 def test_numbers_in_the_page_are_those_of_the_manifests(browser: Any, report: Path, root: Path) -> None:
-    shown = Shown(browser, report)
-    found = shown.table("Numbers of each checkpoint")
+    observed = Observed(browser, report)
+    found = observed.table("Numbers of each checkpoint")
     expected = [
         [
             str(m["id"]),
@@ -161,23 +161,23 @@ def test_numbers_in_the_page_are_those_of_the_manifests(browser: Any, report: Pa
         for m in reversed(evidence.manifests(root))
     ]
     assert [[row[at] for at in (0, 1, 5, 6, 7)] for row in found] == expected
-    drawn = shown.ask(
+    drawn = observed.ask(
         """[...document.querySelectorAll('[data-chart="checkpoints-3"] .mark-rect path')]
             .map(path => path.getAttribute('aria-label')).filter(Boolean).length"""
     )
     assert drawn == len(evidence.manifests(root))
-    shown.page.close()
+    observed.page.close()
 
 
 def test_pointing_at_a_bar_says_its_numbers(browser: Any, report: Path) -> None:
-    shown = Shown(browser, report)
-    bars = shown.page.locator('[data-chart="checkpoints-3"] .mark-rect path')
+    observed = Observed(browser, report)
+    bars = observed.page.locator('[data-chart="checkpoints-3"] .mark-rect path')
     bars.nth(2).hover()
-    said = shown.page.locator("#vg-tooltip-element.visible").inner_text()
-    assert "checkpoint" in said
-    assert "3" in said.split()
-    assert shown.wrong == []
-    shown.page.close()
+    answered = observed.page.locator("#vg-tooltip-element.visible").inner_text()
+    assert "checkpoint" in answered
+    assert "3" in answered.split()
+    assert observed.wrong == []
+    observed.page.close()
 
 
 def hostile(folder: Path) -> Manifest:
@@ -230,27 +230,27 @@ def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> Non
     Checkpoint.open(folder).publish(hostile(folder))
     made = write_report(folder, tmp_path / "report.html")
     assert made.findings == len(EVIL)
-    shown = Shown(browser, tmp_path / "report.html")
-    assert shown.wrong == []  # a script that was stopped by the page's policy would be here, too
-    assert shown.ask("window.hacked") is None
-    assert shown.ask("document.querySelectorAll('img, iframe, object, [onload], [onerror]').length") == 0
-    assert shown.ask("document.scripts.length") == 3
-    headings = shown.ask("[...document.querySelectorAll('h3')].map(one => one.textContent)")
+    observed = Observed(browser, tmp_path / "report.html")
+    assert observed.wrong == []  # a script that was stopped by the page's policy would be here, too
+    assert observed.ask("window.hacked") is None
+    assert observed.ask("document.querySelectorAll('img, iframe, object, [onload], [onerror]').length") == 0
+    assert observed.ask("document.scripts.length") == 3
+    headings = observed.ask("[...document.querySelectorAll('h3')].map(one => one.textContent)")
     for name in EVIL:
         assert f"Partitions of {name}" in headings
         assert f"Windows of {name}" in headings
-        assert [name, name] in [row[:2] for row in shown.table("Sources in the newest checkpoint")]
-    assert str(folder) in shown.ask("document.title")
-    paths = [row[2] for row in shown.table("What is wrong")]
+        assert [name, name] in [row[:2] for row in observed.table("Sources in the newest checkpoint")]
+    assert str(folder) in observed.ask("document.title")
+    paths = [row[2] for row in observed.table("What is wrong")]
     assert sorted(paths) == sorted(f"panes/{name}/{8:020d}-1.parquet.gone" for name in EVIL)
-    tooltips = shown.ask("JSON.parse(document.getElementById('charts').textContent)")
+    tooltips = observed.ask("JSON.parse(document.getElementById('charts').textContent)")
     assert EVIL[0] in json.dumps(tooltips, ensure_ascii=False)
-    bar = shown.page.locator('[data-chart="windows-0"] .mark-rect path').first
+    bar = observed.page.locator('[data-chart="windows-0"] .mark-rect path').first
     bar.hover()
-    assert any(name[:9] in shown.page.locator("#vg-tooltip-element").inner_text() for name in EVIL)
-    assert shown.ask("window.hacked") is None
-    assert shown.wrong == []
-    shown.page.close()
+    assert any(name[:9] in observed.page.locator("#vg-tooltip-element").inner_text() for name in EVIL)
+    assert observed.ask("window.hacked") is None
+    assert observed.wrong == []
+    observed.page.close()
 
 
 def test_a_served_report_is_renewed_by_the_browser(browser: Any, tmp_path: Path) -> None:

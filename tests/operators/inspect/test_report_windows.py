@@ -36,18 +36,18 @@ def test_sessions_of_joins_are_by_their_key_with_times_as_times(kind: str, sessi
 def test_windows_of_sides_by_offset_are_numbers(tmp_path: Path) -> None:
     windows = (count_window(4, by="offset"), tumbling("6 seconds"))
     made = [Row(side, "x", at, at, "a", 1) for at in range(6) for side in ("left", "right")]
-    for own, shown in ((windows[:1], "4 to 8 left open"), (windows, "00:00:06 right open")):
-        root = tmp_path / shown[:4].strip()
+    for own, observed in ((windows[:1], "4 to 8 left open"), (windows, "00:00:06 right open")):
+        root = tmp_path / observed[:4].strip()
         described = join(event_time="t", on="k", offset="at", window=own if len(own) == 2 else own * 2)
         with join_operator(described, root) as running:
             running.add_messages(**sided(made))
             running.flush()
         (tmp_path / "report.html").unlink(missing_ok=True)
         write_report(root, tmp_path / "report.html")
-        said = text_of(tmp_path / "report.html")
-        assert shown in said
-        assert "00:00:00.000004" not in said
-    assert "windows of the side left are of offsets" in said
+        answered = text_of(tmp_path / "report.html")
+        assert observed in answered
+        assert "00:00:00.000004" not in answered
+    assert "windows of the side left are of offsets" in answered
 
 
 def test_counted_windows_have_no_line_of_a_watermark_that_is_a_time(tmp_path: Path) -> None:

@@ -109,9 +109,9 @@ def check(
         found = [
             (*bounds(real.setting, row), row[2 : 2 + width], row[2 + width : -2], *row[-2:]) for row in plain(table)
         ]
-        for start, end, key, values, events, shown in found:
+        for start, end, key, values, events, observed in found:
             # A session that has merged with others is another one; it cannot have the bounds of one before.
-            assert shown == panes[start, end, key]
+            assert observed == panes[start, end, key]
             assert events >= values[0] if real.setting.mode == "discarding" else events == values[0]
         return sorted((row[:4] for row in found), key=str)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.cuts import cuts, net
-from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators import Memory, count_window, join, sliding, tumbling
 from tidestate.operators.describe.join import Join
@@ -79,10 +79,10 @@ def test_pairs_in_windows_of_each_side_do_not_depend_on_the_cut(seed: int) -> No
         harness = Harness(description, schema, store=store, partitions=chance.choice([1, 3]))
         found = net([])
         for some in cut:
-            found += shown(harness.feed(batch(description, schema, some)), join_)
+            found += observed(harness.feed(batch(description, schema, some)), join_)
             if chance.random() < 0.2:
                 harness.restart()
-        found += shown(harness.finish(), join_)
+        found += observed(harness.finish(), join_)
         assert found == expected, (join_, [len(some) for some in cut])
         assert harness.ledger().num_rows == twin.rejected
     assert sum(expected.values()) > 10

@@ -24,22 +24,22 @@ STORES: dict[str, StoreConfig] = {
 def outputs(
     description: Join, store: StoreConfig, folder: Path, partitions: int, restart: bool
 ) -> dict[str, list[tuple[Any, ...]]]:
-    """What is shown, by the second at which it is: the clock goes by seconds, messages come at theirs."""
+    """What is observed, by the second at which it is: the clock goes by seconds, messages come at theirs."""
     schema = description.schema(ORDERS, SHIPMENTS)
     harness = Harness(description, schema, store=store, folder=folder, partitions=partitions)
     found: dict[str, list[tuple[Any, ...]]] = {}
     for moment in MOMENTS:
         coming = arriving(moment)
-        # Messages that come at a moment are in what is shown at it: the clock moves with them, not before.
+        # Messages that come at a moment are in what is observed at it: the clock moves with them, not before.
         harness._now = at(moment)
         panes = [] if coming else [harness.advance_processing_time(at(moment))]
         panes += [harness.feed(description.rows(schema, **{side: rows})) for side, rows in coming.items()]
         if restart:
             harness.restart()
         names = ("id", "left_value", "right_cost")
-        shown = [tuple(row[name] for name in names) for table in panes for row in table.to_pylist()]
-        if shown:
-            found[moment] = shown
+        observed = [tuple(row[name] for name in names) for table in panes for row in table.to_pylist()]
+        if observed:
+            found[moment] = observed
     assert harness.finish().num_rows == 0
     assert harness.ledger().num_rows == 0
     return found

@@ -23,7 +23,7 @@ from tidestate.statestore.errors import UsageError
 Pair = tuple[Any, ...]
 
 
-def shown(panes: pa.Table) -> list[Pair]:
+def observed(panes: pa.Table) -> list[Pair]:
     return [(row["order"], row["left_price"], row["right_weight"]) for row in panes.to_pylist()]
 
 
@@ -33,13 +33,13 @@ def test_each_side_has_a_watermark_and_the_smaller_one_counts() -> None:
     harness = Harness(description, schema)
 
     def feed(*fed: Row) -> list[Pair]:
-        return shown(harness.feed(description.rows(schema, **tables(list(fed)))))
+        return observed(harness.feed(description.rows(schema, **tables(list(fed)))))
 
-    assert feed(Row("left", "a", 1, 1), Row("left", "b", 90, 2)) == []  # the right side has said nothing yet
+    assert feed(Row("left", "a", 1, 1), Row("left", "b", 90, 2)) == []  # the right side has sent nothing yet
     assert feed(Row("right", "b", 93, 3)) == [("b", 2, 3), ("a", 1, None)]
 
 
-def test_a_late_partner_takes_back_what_was_shown_alone() -> None:
+def test_a_late_partner_takes_back_what_was_emitted_alone() -> None:
     near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
     for unmatched, expected in (
         ("close", [("emit", 1, None), ("retract", 1, None), ("emit", 1, 2)]),
@@ -124,7 +124,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "join-offset",
     ),
     "three windows": ({"window": (None, None, None)}, "join-pair"),
-    "lateness beside windows of each side": ({"window": (tumbling("1 s"), None), "late": "1 s"}, "lateness"),
+    "lateness with windows of each side": ({"window": (tumbling("1 s"), None), "late": "1 s"}, "lateness"),
     "a negative delay": ({"within": (None, None), "watermark_delay": ("0 s", "-1 s")}, "lateness"),
     "each of no windows": ({"within": (None, None), "occurrence": "each"}, "join-occurrence"),
     "no such occurrence": ({"window": tumbling("1 s"), "occurrence": "last"}, "join-occurrence"),
@@ -206,7 +206,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], tuple[str, str]]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_layouts_follow_the_matrix_and_are_shown(name: str) -> None:
+def test_layouts_follow_the_matrix_and_are_emitted(name: str) -> None:
     asked, layouts = LAYOUTS[name]
     description = join(**({"event_time": "t", "on": "k"} | asked))
     plan = bind_plan(description, description.schema(PLACES, PLACES))

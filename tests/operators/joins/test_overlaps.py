@@ -210,7 +210,7 @@ def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> N
     schema = join.schema(look_up.READINGS, look_up.LIMITS)
     runner = join.standalone(checkpoint=tmp_path / "root")
     panes = runner.run([join.rows(schema, **sides) for sides in look_up.batches(cuts)], drain=True)
-    assert look_up.shown(panes) == look_up.EXPECTED
+    assert look_up.observed(panes) == look_up.EXPECTED
     assert not [row for manifest in evidence.work(tmp_path / "root") for row in manifest.get("late", [])]
 
 
@@ -221,7 +221,7 @@ def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> 
     checkpoint = Checkpoint.open(tmp_path / "checkpoint")
     refs = [ref for found in checkpoint.outputs() for ref in found.panes]
     tables = [pq.read_table(checkpoint.objects.locate(ref.path)) for ref in refs]
-    assert look_up.shown(pa.concat_tables(tables)) == look_up.EXPECTED
+    assert look_up.observed(pa.concat_tables(tables)) == look_up.EXPECTED
 
 
 def test_a_chain_counts_the_pairs(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
@@ -88,7 +88,7 @@ def test_pairs_are_those_of_the_twin(
                 if pick.random() < 0.3:
                     made.harness.restart(REBUILD)
         assert made.feed(batch) == twin.batch(batch, 0), asked
-    assert shown(made.harness.finish(), asked) == twin.finish(), asked
+    assert observed(made.harness.finish(), asked) == twin.finish(), asked
     assert made.harness.ledger().num_rows == twin.rejected, asked
 
 
@@ -122,8 +122,8 @@ def test_a_join_that_has_lost_some_files_is_as_one_that_has_lost_none(
                 assert made.state(name) == whole.state(name)
         panes += made.feed(batch)
         wanted += whole.feed(batch)
-    panes += shown(made.harness.finish(), asked)
-    assert panes == wanted + shown(whole.harness.finish(), asked), asked
+    panes += observed(made.harness.finish(), asked)
+    assert panes == wanted + observed(whole.harness.finish(), asked), asked
 
 
 NEAR = Asked(low=0, high=60, late=60, named=True)
@@ -262,7 +262,7 @@ def test_by_hand(tmp_path: Path) -> None:
         operator.add_messages(right=table([R3]))
         emitted: Counter[Pane] = Counter()
         for result in operator.get_result():
-            emitted += shown(result.panes, NEAR)
+            emitted += observed(result.panes, NEAR)
     assert emitted == pairs((1, 11), (2, 11), (1, 12), (2, 12), (1, 13), (2, 13))
 
 

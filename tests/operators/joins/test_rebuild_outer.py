@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.join_jobs import SCHEMA, STORES, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
@@ -75,7 +75,7 @@ def test_it_comes_to_what_a_join_emits_that_has_lost_nothing(
             made.harness.finish()
         had = [row for one in batches for row in one]
         panes += made.rebuild(pick.sample(had, len(had)))
-    panes += shown(made.harness.finish(), asked)
+    panes += observed(made.harness.finish(), asked)
     assert net(panes) == net(wanted + twin.finish()), asked
     assert made.harness.ledger().num_rows == twin.rejected, asked
 
@@ -116,7 +116,7 @@ def test_rows_wait_until_all_are_back(tmp_path: Path) -> None:
     made.harness.restart()
     assert made.rebuilding is None
     assert made.feed([]) == Counter([pane("emit", 9, None)])
-    assert made.feed([]) == shown(made.harness.finish(), NEAR) == Counter()
+    assert made.feed([]) == observed(made.harness.finish(), NEAR) == Counter()
 
 
 def test_what_had_expired_before_a_row_is_no_partner_of_it(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_what_had_expired_before_a_row_is_no_partner_of_it(tmp_path: Path) -> No
         if lost:
             panes += made.rebuild([row for batch in steps for row in batch])
             assert made.rebuilding is None
-        panes += shown(made.harness.finish(), NEAR)
+        panes += observed(made.harness.finish(), NEAR)
         assert net(panes) == net(wanted + twin.finish())
         assert wanted[pane("emit", 15, 16)] == 1
         assert not wanted[pane("emit", 15, 12)]
@@ -147,10 +147,10 @@ def test_what_is_given_up_is_no_partner_and_is_not_emitted(tmp_path: Path) -> No
     made.harness.restart(FORGET)
     alone = row("left", 100, 10)
     assert made.feed([alone, row("right", 200, 10)]) == Counter([pane("emit", 9, None)])
-    assert shown(made.harness.finish(), NEAR) == Counter([pane("emit", 100, None), pane("emit", None, 200)])
+    assert observed(made.harness.finish(), NEAR) == Counter([pane("emit", 100, None), pane("emit", None, 200)])
     made = served(tmp_path / "nothing_back")
     made.harness.restart(FORGET)
-    assert made.feed([]) == shown(made.harness.finish(), NEAR) == Counter()
+    assert made.feed([]) == observed(made.harness.finish(), NEAR) == Counter()
 
 
 def test_rows_are_lost_again(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_input_cannot_end_while_rows_are_missing(tmp_path: Path) -> None:
         made.harness.finish()
     assert made.harness._job.head.id == before
     made.rebuild([L1, R1, L2])
-    assert shown(made.harness.finish(), NEAR) == Counter([pane("emit", 9, None)])
+    assert observed(made.harness.finish(), NEAR) == Counter([pane("emit", 9, None)])
 
 
 def test_operators_that_follow_wait_too(tmp_path: Path) -> None:
@@ -210,5 +210,5 @@ def test_by_hand(tmp_path: Path) -> None:
         operator.drain()
         emitted: Counter[Pane] = Counter()
         for result in operator.get_result():
-            emitted += shown(result.panes, NEAR)
+            emitted += observed(result.panes, NEAR)
     assert emitted == Counter([pane("emit", 1, 3), pane("emit", 40, 40), pane("emit", 9, None)])

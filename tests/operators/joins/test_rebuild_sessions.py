@@ -140,13 +140,13 @@ def test_once_all_rows_are_back_what_stands_is_the_product_of_sessions(
         mark = number * 8 + pick.choice([-12, 0, 4])
         brute.passed(mark)
         made.reach(mark)
-        values = {pair[2:] for pair in brute.shown()}
+        values = {pair[2:] for pair in brute.observed()}
         assert all(pair[2:] in values for pair in made.net), "no pair of rows that are in no session"
         if made.rebuilding is None:
-            assert made.net == brute.shown()
+            assert made.net == brute.observed()
     brute.passed(ENDED)
     made.take(made.harness.finish())
-    assert made.net == brute.shown()
+    assert made.net == brute.observed()
 
 
 @settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -175,7 +175,7 @@ def test_what_is_over_before_the_replay_is_left_as_it_stands(
     made.take(made.harness.finish())
     pairs = [pair[2:] for pair in made.net]
     assert len(set(pairs)) == len(pairs)
-    assert set(pairs) <= {pair[2:] for pair in brute.shown()}
+    assert set(pairs) <= {pair[2:] for pair in brute.observed()}
 
 
 L1, R1, L2, R2 = (

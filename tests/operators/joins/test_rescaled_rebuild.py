@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.join_jobs import STORES, shown
+from tests.helpers.join_jobs import STORES, observed
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
 from tests.helpers.process import examples
@@ -53,7 +53,7 @@ def test_it_comes_to_what_a_join_emits_that_has_lost_nothing(
         panes += made.feed(batch)
         wanted += twin.batch(batch, 0)
         assert number < until or net(panes) == net(wanted), asked
-    panes += shown(made.harness.finish(), asked)
+    panes += observed(made.harness.finish(), asked)
     assert net(panes) == net(wanted + twin.finish()), asked
 
 

@@ -1,4 +1,4 @@
-"""Session joins against brute force: after every step what is shown, net, are all pairs of the sessions passed."""
+"""Session joins against brute force: after every step what is observed, net, are all pairs of the sessions passed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 
 
-def shown(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
-    """What is taken back, and what is shown."""
+def observed(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]]:
+    """What is taken back, and what is observed."""
     keys = [panes["k"].to_pylist()] * 2 if keyed else [panes[f"{side}_k"].to_pylist() for side in ("left", "right")]
     values = [panes[name].to_pylist() for name in ("left_price", "right_cost")]
     ends = seconds(panes, "window_end")
@@ -61,7 +61,7 @@ def joins(draw: st.DrawFn) -> tuple[SessionJoin, Brute]:
 
 
 class Play:
-    """A description and brute force, step by step; ``net`` is what stands of everything shown."""
+    """A description and brute force, step by step; ``net`` is what stands of everything observed."""
 
     def __init__(self, made: tuple[SessionJoin, Brute], store: StoreConfig, folder: str) -> None:
         self.description, self.brute = made
@@ -70,11 +70,11 @@ class Play:
         self.net: Counter[Pair] = Counter()
 
     def check(self, panes: pa.Table) -> None:
-        gone, come = shown(panes, self.brute.keyed)
-        assert not gone - self.net  # nothing is taken back that was not shown
-        assert not gone & come  # and nothing that is shown again as it was
+        gone, come = observed(panes, self.brute.keyed)
+        assert not gone - self.net  # nothing is taken back that was not observed
+        assert not gone & come  # and nothing that is observed again as it was
         self.net = self.net - gone + come
-        assert self.net == self.brute.shown()
+        assert self.net == self.brute.observed()
 
     def kept(self) -> None:
         for side in ("left", "right"):
@@ -86,7 +86,7 @@ class Play:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-def test_what_is_shown_is_the_product_of_sessions(store: StoreConfig) -> None:
+def test_what_is_emitted_is_the_product_of_sessions(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(25))
     @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
     def check(made: tuple[SessionJoin, Brute], batches: list[list[Row]], restart: bool) -> None:

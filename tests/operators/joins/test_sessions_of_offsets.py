@@ -133,8 +133,8 @@ def joins(draw: st.DrawFn) -> tuple[SessionJoin, Callable[[], Line]]:
     return description, lambda: Line(how, offsets, late, start, keyed=keyed, apart=apart)
 
 
-def shown(panes: pa.Table) -> tuple[Counter[Pair], Counter[Pair]]:
-    """What is taken back, and what is shown."""
+def observed(panes: pa.Table) -> tuple[Counter[Pair], Counter[Pair]]:
+    """What is taken back, and what is observed."""
     assert panes.schema.field("window_start").type == panes.schema.field("window_end").type == pa.int64()
     found: tuple[Counter[Pair], Counter[Pair]] = Counter(), Counter()
     for row in panes.to_pylist():
@@ -245,7 +245,7 @@ RUNNERS: dict[str, Callable[[SessionJoin, StoreConfig, str], InHarness | Alone |
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_what_is_shown_is_the_product_of_sessions(runner: str, store: StoreConfig) -> None:
+def test_what_is_emitted_is_the_product_of_sessions(runner: str, store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(16))
     @given(joins(), st.one_of(logs(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5)), st.booleans())
     def check(made: tuple[SessionJoin, Callable[[], Line]], batches: list[list[Row]], restart: bool) -> None:
@@ -256,20 +256,20 @@ def test_what_is_shown_is_the_product_of_sessions(runner: str, store: StoreConfi
             for batch in batches:
                 line.add(sorted(batch, key=lambda row: row.side))
                 net = settled(running.feed(batch), net)
-                assert net == line.shown()
+                assert net == line.observed()
                 if restart:
                     running.restart()
                 running.look(line)
             line.passed(ENDED)
-            assert settled(running.end(), net) == line.shown()
+            assert settled(running.end(), net) == line.observed()
 
     check()
 
 
 def settled(panes: pa.Table, net: Counter[Pair]) -> Counter[Pair]:
-    gone, come = shown(panes)
-    assert not gone - net, "nothing is taken back that was not shown"
-    assert not gone & come, "and nothing that is shown again as it was"
+    gone, come = observed(panes)
+    assert not gone - net, "nothing is taken back that was not observed"
+    assert not gone & come, "and nothing that is observed again as it was"
     return net - gone + come
 
 

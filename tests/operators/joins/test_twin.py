@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, shown, table
+from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, observed, table
 from tests.helpers.process import examples
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators.bind.operator import bind_plan
@@ -73,7 +73,7 @@ def _own(pick: random.Random, named: bool) -> dict[str, Any]:
 
 def _batches(pick: random.Random) -> list[list[Row]]:
     """Offsets and times grow, more or less; some messages come again."""
-    offsets, said, batches = {"left": 0, "right": 0}, list[Row](), list[list[Row]]()
+    offsets, answered, batches = {"left": 0, "right": 0}, list[Row](), list[list[Row]]()
     for number in range(pick.randint(1, 5)):
         batch = []
         for place in range(pick.randint(0, 8)):
@@ -82,10 +82,10 @@ def _batches(pick: random.Random) -> list[list[Row]]:
             at = max(0, 7 + number * 7 + pick.choice([0, 5, 9, -3, -9, -16]))
             batch.append(Row(side, pick.choice("aab"), at, 100 * number + place, offsets[side]))
         pick.shuffle(batch)
-        if pick.random() < 0.3 and batch + said:
-            batch += pick.choices(batch + said, k=2)
+        if pick.random() < 0.3 and batch + answered:
+            batch += pick.choices(batch + answered, k=2)
         batches.append(batch)
-        said += batch
+        answered += batch
     return batches
 
 
@@ -102,23 +102,23 @@ def played(seed: int, store: StoreConfig, unit: str = "s") -> None:
         for batch in batches:
             sides = {side: table([row for row in batch if row.side == side], unit) for side in SIDES}
             panes = harness.feed(description.rows(schema, **sides))
-            assert shown(panes, asked, unit) == twin.batch(batch, now), asked
+            assert observed(panes, asked, unit) == twin.batch(batch, now), asked
             assert all(time >= output_watermark for time in panes["time"].cast(pa.int64()).to_pylist()), asked
             if twin.watermark is not None:
                 output_watermark = plan.output_watermark(int(twin.watermark) * UNITS[unit], "time")
             if pick.random() < 0.3:
                 harness.restart()
             now += pick.choice([0, 1, 3])
-            assert shown(harness.advance_processing_time(now * UNITS[unit]), asked, unit) == twin.clock(now), asked
+            assert observed(harness.advance_processing_time(now * UNITS[unit]), asked, unit) == twin.clock(now), asked
         panes = harness.finish()
-        assert shown(panes, asked, unit) == twin.finish(), asked
+        assert observed(panes, asked, unit) == twin.finish(), asked
         assert all(time >= output_watermark for time in panes["time"].cast(pa.int64()).to_pylist()), asked
         assert harness.ledger().num_rows == twin.rejected, asked
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-def test_what_is_shown_is_what_the_twin_shows(store: StoreConfig) -> None:
+def test_what_is_emitted_is_what_the_twin_shows(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(20))
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:

@@ -382,10 +382,10 @@ def test_the_command_prints_and_finds_such_keys(tmp_path: Path) -> None:
     described.standalone(checkpoint=tmp_path).run(rows, drain=True)
     one = f"id=0x{b'0123456789abcdef'.hex()}"
     for form in ("table", "json", "csv"):
-        shown = tidestate(
+        observed = tidestate(
             "panes", tmp_path, "--key", one, "--key", "at=02:00:00", "--format", form, columns=200
         ).stdout
-        assert ("02:00:00" in shown, "01:00:00" in shown) == (True, False)
+        assert ("02:00:00" in observed, "01:00:00" in observed) == (True, False)
     about = tidestate("history", tmp_path, "--window", "1970-01-01T00:00:00", "--key", one, "--key", "at=02:00:00")
     assert "n=1" in about.stdout
     wrong = tidestate("panes", tmp_path, "--key", "at=25:00")

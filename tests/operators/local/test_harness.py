@@ -81,7 +81,7 @@ def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Pat
     assert harness.ledger()["reason"].to_pylist() == ["window_closed"]
 
 
-def test_windows_of_offsets_begin_where_they_are_told_to() -> None:
+def test_windows_of_offsets_begin_where_they_are_asked_to() -> None:
     schema = pa.schema([("o", pa.int64())])
     description = windowed(offset="o").aggregate(n=count())
     tested = Harness(description.window(count_window(3, by="offset", start=1)), schema)

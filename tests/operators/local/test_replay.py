@@ -81,7 +81,7 @@ def test_a_drained_checkpoint_may_be_run_again_without_new_input(tmp_path: Path)
     assert panes(tmp_path) == lines(EXPECTED["accumulating"])
 
 
-def test_a_window_of_another_size_is_shown_and_refused(tmp_path: Path) -> None:
+def test_a_window_of_another_size_is_emitted_and_refused(tmp_path: Path) -> None:
     example().standalone(checkpoint=tmp_path).run(STREAM[:3])
     before = snapshot(tmp_path)
     with pytest.raises(IncompatibleError) as caught:

@@ -155,7 +155,7 @@ def test_a_drain_gives_the_final_cti_where_it_is_wanted(tmp_path: Path, final: b
     assert advances(tmp_path / "root")["orders"]["cti_us"] == (END_US if final else 3 * SECOND)
 
 
-def test_lateness_is_none_unless_it_is_said(tmp_path: Path) -> None:
+def test_lateness_is_none_unless_it_is_reported(tmp_path: Path) -> None:
     settings_ = advance_time("drop", generation(1))
     usual = windowed(event_time="t", offset="at").window(tumbling("1 second")).aggregate(n=count())
     assert job(settings_).lateness_us == 0
@@ -234,7 +234,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
             tested.feed(part.take(pa.array(order.permutation(part.num_rows))))
         state = evidence.operator(evidence.manifests(Path(folder))[-1])["advances"].get("orders")
         tested.finish()
-        shown = [
+        observed = [
             time
             for manifest in evidence.work(Path(folder))
             for _, times in evidence.rows(Path(folder), manifest.get("panes", []), ["last", "times"])
@@ -244,7 +244,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     whole = advance(at_query, Advance(), lifetimes(stream, "t", "end", shape_column="shape"))
     counted = whole.kept & np.array([shape != "edge_end" for shape in stream["shape"].to_pylist()])
     expected = [time // SECOND for time in whole.starts[counted].tolist()]
-    assert Counter(int(time.timestamp()) for time in shown) == Counter(expected)
+    assert Counter(int(time.timestamp()) for time in observed) == Counter(expected)
     gone = whole.rejected_events(stream)
     assert refused == Counter(zip(gone["at"].to_pylist(), gone["reason"].to_pylist(), strict=True))
     assert Advance(**state) == whole.state

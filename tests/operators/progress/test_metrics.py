@@ -62,6 +62,6 @@ def test_families_of_an_operator() -> None:
 
 def test_without_a_watermark_there_is_no_sample_of_it() -> None:
     found: Metrics = metrics(begin(sources("A")))
-    said = {one.name: one.samples for one in progress_families(found, {}, {}, [], {})}
-    assert said["idle_sources"] == [({}, 0)]
-    assert said["watermark_seconds"] == []
+    answered = {one.name: one.samples for one in progress_families(found, {}, {}, [], {})}
+    assert answered["idle_sources"] == [({}, 0)]
+    assert answered["watermark_seconds"] == []

@@ -27,7 +27,7 @@ from tidestate.operators.progress.origins import (
 from tidestate.statestore.errors import UsageError
 
 
-def said(taken: OriginsStep) -> list[str]:
+def answered(taken: OriginsStep) -> list[str]:
     return [ORIGIN_REASONS[code] for code in taken.reasons.tolist()]
 
 
@@ -52,7 +52,7 @@ def test_the_table_of_longest_consecutive_sequences(seen: list[int], longest: in
 
 def test_the_sequence_number_is_1_for_the_first_buffer_and_must_not_have_gaps() -> None:
     assert after(origins([1]), Buffer(1, 2, watermark=5)).watermark_us == BEGINNING_US
-    assert said(arrive(origins([1]), Buffer(1, 0), Buffer(1, -1))) == ["bad_sequence"] * 2
+    assert answered(arrive(origins([1]), Buffer(1, 0), Buffer(1, -1))) == ["bad_sequence"] * 2
 
 
 def test_the_same_sequence_number_exists_for_different_sources() -> None:
@@ -62,8 +62,8 @@ def test_the_same_sequence_number_exists_for_different_sources() -> None:
 
 def test_the_sequence_number_is_unique_for_each_buffer() -> None:
     found = arrive(origins([1]), Buffer(1, 1, watermark=5), Buffer(1, 1, watermark=5), Buffer(1, 3), Buffer(1, 3))
-    assert said(found) == ["", "seen_before", "", "seen_before"]
-    assert said(arrive(found.origins, Buffer(1, 1), Buffer(1, 3))) == ["seen_before"] * 2
+    assert answered(found) == ["", "seen_before", "", "seen_before"]
+    assert answered(arrive(found.origins, Buffer(1, 1), Buffer(1, 3))) == ["seen_before"] * 2
 
 
 # ChunkNumber
@@ -90,7 +90,7 @@ def test_a_sequence_number_is_whole_when_all_chunks_up_to_the_last_were_seen() -
 def test_a_repeated_chunk_is_not_counted_twice() -> None:
     found = arrive(origins([1]), Buffer(1, 1, 1, True), Buffer(1, 1, 1, True), Buffer(1, 1, 1, True))
     assert found.origins.prefix_of(1) == 0
-    assert said(found) == ["", "seen_before", "seen_before"]
+    assert answered(found) == ["", "seen_before", "seen_before"]
 
 
 # Reasoning about progress
@@ -129,7 +129,7 @@ def test_ours_a_buffer_may_stand_for_a_range_of_sequence_numbers() -> None:
     assert found.prefix_of(1) == 0
     found = after(found, Buffer(1, 5, behind=4, watermark=5))
     assert (found.prefix_of(1), found.watermark_us) == (10, 10)
-    assert said(arrive(origins([1]), Buffer(1, 3, behind=3), Buffer(1, 3, behind=-1))) == ["bad_sequence"] * 2
+    assert answered(arrive(origins([1]), Buffer(1, 3, behind=3), Buffer(1, 3, behind=-1))) == ["bad_sequence"] * 2
 
 
 def test_ours_a_range_within_another_does_not_stop_progress() -> None:
@@ -154,7 +154,7 @@ def test_ours_a_bad_buffer_does_not_bring_in_an_origin() -> None:
     known = after(origins([1]), Buffer(1, 1, watermark=50))
     found = arrive(known, Buffer(2, 0), Buffer(3, 1, -1), Buffer(None, 1))  # type: ignore[arg-type]
     assert found.origins.ids.tolist() == [1]
-    assert said(found) == ["bad_sequence", "bad_chunk", "bad_sequence"]
+    assert answered(found) == ["bad_sequence", "bad_chunk", "bad_sequence"]
 
 
 def test_ours_an_origin_that_ends_leaves_the_minimum_and_the_checkpoint() -> None:
@@ -167,7 +167,7 @@ def test_ours_an_origin_that_ends_leaves_the_minimum_and_the_checkpoint() -> Non
     assert save(known).origins == [(1, 1, 50, -1)]
     known = end(known, {1: 1})
     assert (known.watermark_us, known.ids.tolist()) == (50, [])  # the next one may be on time
-    assert said(arrive(known, Buffer(1, 1), Buffer(2, 9), Buffer(3, 0))) == [
+    assert answered(arrive(known, Buffer(1, 1), Buffer(2, 9), Buffer(3, 0))) == [
         "seen_before",
         "seen_before",
         "bad_sequence",
@@ -196,10 +196,10 @@ def test_ours_an_origin_without_any_buffer_can_end() -> None:
     assert end(origins([1, 2]), {1: 0}).ids.tolist() == [2]
 
 
-def test_ours_a_sequence_after_the_end_is_told() -> None:
+def test_ours_a_sequence_after_the_end_is_reported() -> None:
     known = end(after(origins([1]), Buffer(1, 9)), {1: 4})
     assert (len(known.pending), known.counters.sequence_after_end) == (0, 1)
-    assert said(arrive(known, Buffer(1, 5), Buffer(1, 4))) == ["sequence_after_end", ""]
+    assert answered(arrive(known, Buffer(1, 5), Buffer(1, 4))) == ["sequence_after_end", ""]
 
 
 @pytest.mark.parametrize("last", [{2: 1}, {1: 0}, {1: -1}])
@@ -216,7 +216,7 @@ def test_an_end_that_cannot_be_is_refused(last: dict[int, int]) -> None:
 def test_ours_two_last_chunks_the_lower_counts() -> None:
     rows = [Buffer(1, 1, 0, False, 1), Buffer(1, 1, 1, True, 2), Buffer(1, 1, 2, True, 9)]
     found = arrive(origins([1]), *rows)
-    assert said(found) == ["", "", "two_last_chunks"]
+    assert answered(found) == ["", "", "two_last_chunks"]
     assert (found.origins.prefix_of(1), found.origins.watermark_us) == (1, 2)
     first = arrive(origins([1]), rows[2])
     later = arrive(first.origins, rows[1], rows[0])
@@ -224,9 +224,9 @@ def test_ours_two_last_chunks_the_lower_counts() -> None:
     assert (later.origins.counters.two_last_chunks, later.origins.counters.counted) == (1, 2)
 
 
-def test_ours_a_chunk_after_the_last_is_told() -> None:
+def test_ours_a_chunk_after_the_last_is_reported() -> None:
     found = arrive(origins([1]), Buffer(1, 1, 1, True), Buffer(1, 1, 2, False, 99))
-    assert said(found) == ["", "chunk_after_last"]
+    assert answered(found) == ["", "chunk_after_last"]
     assert after(found.origins, Buffer(1, 1, 0, False, 7)).watermark_us == 7
 
 
@@ -244,11 +244,11 @@ def test_ours_a_watermark_before_the_epoch_is_one_like_others() -> None:
     assert after(origins([1]), Buffer(1, 1, watermark=-5)).watermark_us == -5
 
 
-def test_ours_nulls_are_told_row_by_row() -> None:
+def test_ours_nulls_are_reported_row_by_row() -> None:
     rows = buffers(pa.array([1, None, 1, 1]), pa.array([1, 1, None, 2]), pa.array([0, 0, 0, None]))
-    assert said(advance_origins(origins([1]), rows)) == ["", "bad_sequence", "bad_sequence", "bad_sequence"]
-    assert said(arrive(origins([1]), Buffer(1, 1, -1))) == ["bad_chunk"]
-    assert said(arrive(origins(), Buffer(1, 0))) == ["bad_sequence"]
+    assert answered(advance_origins(origins([1]), rows)) == ["", "bad_sequence", "bad_sequence", "bad_sequence"]
+    assert answered(arrive(origins([1]), Buffer(1, 1, -1))) == ["bad_chunk"]
+    assert answered(arrive(origins(), Buffer(1, 0))) == ["bad_sequence"]
 
 
 def test_ours_a_gap_that_does_not_close_is_reported() -> None:
@@ -270,7 +270,7 @@ def test_ours_a_gap_is_given_up_after_a_bounded_wait_if_asked() -> None:
     known, (gap,) = wait(known, 151, patience_us=50)
     assert gap.given_up
     assert (known.prefix_of(1), known.watermark_us, len(known.pending), known.counters.gave_up) == (5, 5, 0, 3)
-    assert said(arrive(known, Buffer(1, 2))) == ["seen_before"]
+    assert answered(arrive(known, Buffer(1, 2))) == ["seen_before"]
     assert wait(known, 152, patience_us=50)[1] == []
 
 

@@ -114,19 +114,19 @@ buffers_of_any_kind = st.builds(
 
 
 @given(st.lists(st.lists(buffers_of_any_kind, max_size=10), max_size=5), st.integers(0, 3))
-def test_whatever_comes_is_told_and_nothing_goes_back(batches: list[list[Buffer]], patience: int) -> None:
-    known, told = origins([1, 2]), 0
+def test_whatever_comes_is_reported_and_nothing_goes_back(batches: list[list[Buffer]], patience: int) -> None:
+    known, reported = origins([1, 2]), 0
     for now, batch in enumerate(batches):
         before, prefixes = known.watermark_us, dict(zip(known.ids.tolist(), known.prefixes.tolist(), strict=True))
         found = arrive(known, *batch)
         known, _ = wait(found.origins, now, patience)
-        told += len(batch)
+        reported += len(batch)
         assert len(found.reasons) == len(batch)
         assert known.watermark_us >= before
         assert all(known.prefix_of(origin) >= prefix for origin, prefix in prefixes.items())
         known = round_trip(known)
     counters = msgspec.structs.asdict(known.counters)
-    assert sum(counters[name] for name in ("counted", *ORIGIN_REASONS[1:])) == told
+    assert sum(counters[name] for name in ("counted", *ORIGIN_REASONS[1:])) == reported
 
 
 def test_a_million_buffers_in_random_order_within_a_window() -> None:

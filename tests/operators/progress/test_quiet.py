@@ -351,8 +351,8 @@ def test_both_sides_of_a_join_and_what_reads_it(tmp_path: Path) -> None:
     described = chain(met, counted.aggregate(n=count()).late("0 seconds"), inputs={"met": ("one", "two")})
     tested = Harness(described, {"one": SCHEMA, "two": SCHEMA}, folder=tmp_path)
     tested.feed({"one": rows(1, 4), "two": rows(2)})
-    shown = [tested.advance_processing_time(second * SECOND)["n"].to_pylist() for second in (6, 10, 14)]
-    assert [n for found in shown for n in found] == [2]
+    observed = [tested.advance_processing_time(second * SECOND)["n"].to_pylist() for second in (6, 10, 14)]
+    assert [n for found in observed for n in found] == [2]
 
 
 @pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])

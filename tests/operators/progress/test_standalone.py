@@ -239,9 +239,9 @@ def test_repetitions_are_forgotten_by_the_smaller_watermark(tmp_path: Path) -> N
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The wall clock of the runner, to be set, in microseconds."""
-    shown = [0]
-    monkeypatch.setattr(runner, "now_us", lambda: shown[0])
-    return shown
+    observed = [0]
+    monkeypatch.setattr(runner, "now_us", lambda: observed[0])
+    return observed
 
 
 STREAM = [
@@ -292,7 +292,7 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path, clo
     assert marks(tmp_path / "root")[3:] == [55, 55, 65]
 
 
-def test_sources_that_are_told_apart_otherwise_are_refused(tmp_path: Path, clock: list[int]) -> None:
+def test_sources_that_are_distinguished_otherwise_are_refused(tmp_path: Path, clock: list[int]) -> None:
     run(tmp_path / "root", STREAM, clock)
     with pytest.raises(IncompatibleError) as caught:
         run(tmp_path / "root", STREAM, clock, by="k", sources=[])

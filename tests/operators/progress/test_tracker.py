@@ -49,7 +49,7 @@ def test_streaminsight_different_data_sources_may_proceed_at_different_speeds() 
 
 
 def test_ripple_b_still_at_0() -> None:
-    """t0 of the table: A has advanced to 100, B has said nothing: no watermark, so window [0, 100) does not fire."""
+    """t0 of the table: A has advanced to 100, B has sent nothing: no watermark, so window [0, 100) does not fire."""
     settings = sources("A", "B")
     tracker = after_marks(begin(settings), settings, {"A": 100})
     assert tracker.watermark_us == BEGINNING_US
@@ -316,7 +316,7 @@ class Twin:
             self.join(name)
 
     def join(self, name: str) -> None:
-        self.sources[name] = {"mark": self.w, "state": "counted", "said_idle": False, "quiet": 0}
+        self.sources[name] = {"mark": self.w, "state": "counted", "answered_idle": False, "quiet": 0}
 
     def round(self, given_: dict[str, SourceReport], now: int) -> None:
         passed = max(0, now - self.now) if self.now is not None else 0
@@ -341,10 +341,10 @@ class Twin:
             self.w = max(self.w, self.reached)
 
     def observe(self, one: dict[str, Any], report: SourceReport, passed: int) -> None:
-        if one["said_idle"]:
+        if one["answered_idle"]:
             if report.status != "active":
                 return
-            one["said_idle"] = False
+            one["answered_idle"] = False
         alive = report.rows > 0 or report.status == "active"
         if report.watermark_us <= LAST_US and report.watermark_us > one["mark"]:
             one["mark"] = report.watermark_us
@@ -358,7 +358,7 @@ class Twin:
         if not alive and one["quiet"] > TIMEOUT:
             one["state"] = "idle"
         if report.status == "idle":
-            one["state"], one["said_idle"] = "idle", True
+            one["state"], one["answered_idle"] = "idle", True
 
 
 @given(rounds, st.sets(st.integers(0, 25)))

@@ -107,7 +107,7 @@ class Brute:
             marks = [newest - self.delays[side] for side, newest in self.newest.items()]
             self.watermark = max(min(marks), self.watermark if self.watermark is not None else min(marks))
 
-    def shown(self) -> dict[tuple[str, int], dict[str, Any]]:
+    def observed(self) -> dict[tuple[str, int], dict[str, Any]]:
         passed = self.watermark
         return {
             # By slice, then as they arrived; late ones follow, batch by batch.
@@ -161,12 +161,12 @@ def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
                 batch = sorted(batch, key=lambda row: row.side)
                 brute.batch(batch)
                 taken(harness.feed(one_stream(description, batch)), latest)
-                assert latest == brute.shown()
+                assert latest == brute.observed()
                 if restart:
                     harness.restart()
             taken(harness.finish(), latest)
             brute.watermark = 10**6
-            assert latest == brute.shown()
+            assert latest == brute.observed()
 
     check()
 
@@ -189,7 +189,7 @@ def test_the_watermark_is_that_of_the_side_that_is_behind() -> None:
     def fed(*batch: Row) -> list[int]:
         return seconds(harness.feed(one_stream(description, list(batch))), "window_end")
 
-    assert fed(Row("left", "a", 5, 1), Row("left", "a", 95, 2)) == []  # the right side has said nothing yet
+    assert fed(Row("left", "a", 5, 1), Row("left", "a", 95, 2)) == []  # the right side has sent nothing yet
     assert fed(Row("right", "a", 12, 3)) == [10]
     assert fed(Row("left", "a", 200, 4)) == []
     assert fed(Row("right", "a", 31, 5)) == [20]
@@ -201,7 +201,7 @@ def test_a_watermark_of_another_kind_is_by_side_too() -> None:
     batch = [Row("left", "a", 5, 1), Row("left", "a", 22, 2)]
     assert harness.feed(one_stream(description, batch)).num_rows == 0
     idle = harness.advance_processing_time(60 * SECOND)
-    assert seconds(idle, "window_end") == []  # the side that is silent is idle; the other has said nothing since
+    assert seconds(idle, "window_end") == []  # the side that is silent is idle; the other has sent nothing since
     assert seconds(harness.feed(one_stream(description, [Row("left", "a", 33, 3)])), "window_end") == [10, 30]
     assert configuration_of(description)["watermark"]["by"] == "side"
 
@@ -292,7 +292,7 @@ def test_the_blocks_of_the_page_run() -> None:
     command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
-    said = [
+    answered = [
         line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith(("# {", "# ("))
     ]
-    assert done.stdout.splitlines() == said
+    assert done.stdout.splitlines() == answered

@@ -30,10 +30,10 @@ def panes(description: object, batches: Batches) -> pa.Table:
         return runner.run([fed(batch) for batch in batches], drain=True)
 
 
-def last_of_keys(shown: pa.Table, *names: str) -> dict[str, tuple[object, ...]]:
+def last_of_keys(observed: pa.Table, *names: str) -> dict[str, tuple[object, ...]]:
     """What stands at the end: the newest pane of each key, unless it was taken back for good."""
     found: dict[str, tuple[object, ...]] = {}
-    for row in shown.to_pylist():
+    for row in observed.to_pylist():
         values = tuple(row[name] for name in names)
         if row["kind"] == "emit":
             found[row["k"]] = values
@@ -50,7 +50,7 @@ def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, la
     whole = windowed(event_time="time", key="k", name="sums").window(tumbling("1 day"))
     sums = whole.aggregate(n=count(), cost=sum_("right_cost")).accumulation(RETRACTING)
     batches = [sorted(batch, key=lambda row: row.side) for batch in numbered(batches)]
-    shown = panes(chain(pairs, sums, inputs={"pairs": ("orders", "costs")}), batches)
+    observed = panes(chain(pairs, sums, inputs={"pairs": ("orders", "costs")}), batches)
     brute, newest = Brute("inner", 5, late, True), {}
     for batch in batches:
         for row in batch:
@@ -63,10 +63,10 @@ def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, la
     brute.passed(ENDED)
     counts: Counter[str] = Counter()
     costs: Counter[str] = Counter()
-    for (_, _, key, _, _, cost), times in brute.shown().items():
+    for (_, _, key, _, _, cost), times in brute.observed().items():
         counts[key] += times
         costs[key] += cost * times
-    assert last_of_keys(shown, "n", "cost") == {key: (counts[key], costs[key]) for key in counts}
+    assert last_of_keys(observed, "n", "cost") == {key: (counts[key], costs[key]) for key in counts}
 
 
 @settings(deadline=None, max_examples=examples(10))
@@ -79,11 +79,11 @@ def test_a_union_is_read_as_one_stream(batches: Batches) -> None:
     names = ("first", "second")
     parts = [{name: table(batch[place::2], LEFT) for place, name in enumerate(names)} for batch in batches]
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        shown = description.standalone(checkpoint=folder, partitions=2).run(parts, drain=True)
+        observed = description.standalone(checkpoint=folder, partitions=2).run(parts, drain=True)
     counts, prices = Counter(row.key for batch in batches for row in batch), Counter[str]()
     for row in (row for batch in batches for row in batch):
         prices[row.key] += row.value
-    assert last_of_keys(shown, "n", "price") == {key: (counts[key], prices[key]) for key in counts}
+    assert last_of_keys(observed, "n", "price") == {key: (counts[key], prices[key]) for key in counts}
 
 
 def test_a_union_passes_on_what_its_operators_take_back() -> None:
@@ -99,9 +99,9 @@ def test_a_union_passes_on_what_its_operators_take_back() -> None:
     description = chain(*parts, both, sums, inputs=inputs)
     first = [Row("left", "a", 1, 5), Row("left", "a", 25, 7), Row("right", "a", 2, 3), Row("right", "a", 26, 1)]
     late = [Row("left", "a", 2, 10), Row("right", "a", 3, 20)]
-    shown = panes(description, [first, late, [Row("right", "b", 30, 2)]])
-    # Two windows of each side, two of which were shown anew.
-    assert last_of_keys(shown, "total", "n") == {"a": (46, 4), "b": (2, 1)}
+    observed = panes(description, [first, late, [Row("right", "b", 30, 2)]])
+    # Two windows of each side, two of which were observed again.
+    assert last_of_keys(observed, "total", "n") == {"a": (46, 4), "b": (2, 1)}
 
 
 def test_a_merge_is_of_panes_that_are_never_taken_back() -> None:

@@ -57,7 +57,7 @@ def one_stream(description: Union, batch: list[Event]) -> pa.Table:
     return description.rows(description.schema(PANES, PANES, PANES), **sides)
 
 
-def told(panes: pa.Table) -> Counter[tuple[Any, ...]]:
+def reported(panes: pa.Table) -> Counter[tuple[Any, ...]]:
     times = [at // SECOND for at in panes["time"].cast(pa.int64()).to_pylist()]
     assert panes["time"].equals(panes["t"])
     columns = (panes["side"].to_pylist(), panes["k"].to_pylist(), times, panes["v"].to_pylist())
@@ -76,7 +76,7 @@ def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
             for batch in batches:
                 panes = harness.feed(one_stream(description, batch))
                 timed = [(*one[:3], tuple(one[3])) for one in batch if one[2] is not None]
-                assert told(panes) == Counter(timed)
+                assert reported(panes) == Counter(timed)
                 lost += len(batch) - len(timed)
                 if restart:
                     harness.restart()
@@ -107,7 +107,7 @@ def test_it_runs_alone_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     batches = [one_stream(description, [("a", "x", at, [at]), ("b", "y", at + 1, [])]) for at in range(4)]
     first = description.standalone(checkpoint=tmp_path, partitions=2).run(batches[:2])
     rest = description.standalone(checkpoint=tmp_path, partitions=2).run(batches, drain=True)
-    assert told(first) + told(rest) == told(pa.concat_tables(batches))
+    assert reported(first) + reported(rest) == reported(pa.concat_tables(batches))
     assert first.schema.names == ["k", "t", "v", "kind", "side", "time"]
 
 
@@ -140,7 +140,7 @@ def test_senseless_unions_are_refused(name: str) -> None:
         union(**({"event_time": "t", "sides": ("a", "b")} | asked))
 
 
-def test_sides_that_are_not_alike_are_refused() -> None:
+def test_sides_that_differ_are_refused() -> None:
     more = PANES.append(pa.field("extra", pa.int64()))
     with pytest.raises(UsageError, match="side-columns"):
         three().schema(PANES, PANES, more)

@@ -109,10 +109,10 @@ def test_what_goes_by_order_is_the_same_by_any_cut_in_order(kind: str) -> None:
         .aggregate(n=count(), one=first("v", by="t"), other=last("v", by="t"), every=list_("v"))
         .accumulation(RETRACTING)
     )
-    shown = by_cut(description, given, chance)
-    found = [net(panes, "pane", "timing", "last", "every") for panes in shown]
+    observed = by_cut(description, given, chance)
+    found = [net(panes, "pane", "timing", "last", "every") for panes in observed]
     assert all(one == found[0] for one in found)
-    lists = [plain([pane for pane in panes if pane["timing"] == "on_time"], "k", "every") for panes in shown]
+    lists = [plain([pane for pane in panes if pane["timing"] == "on_time"], "k", "every") for panes in observed]
     assert all(one == lists[0] for one in lists)
     if kind == "count":
         by_key = defaultdict(list)

@@ -197,8 +197,8 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
     for cut in cuts(given, chance, tries=2, single=name == "either"):
         store, partitions = chance.choice([MEMORY, Parquet()]), chance.choice([1, 3])
         batches = [table(some) for some in cut]
-        shown, ledger = played(description, batches, store=store, partitions=partitions, restarts=len(cut) < 9)
-        found = Counter((p["window_start"].timestamp() // 9, p["k"], tuple(p["every"])) for p in shown)
+        observed, ledger = played(description, batches, store=store, partitions=partitions, restarts=len(cut) < 9)
+        found = Counter((p["window_start"].timestamp() // 9, p["k"], tuple(p["every"])) for p in observed)
         assert found == panes
         assert Counter(row["v"] for row in ledger) == refused
         assert {row["reason"] for row in ledger} <= {"window_closed"}
@@ -252,18 +252,18 @@ def naive_sessions(rows: list[dict[str, Any]], trigger: Trigger, gap: int) -> tu
             one = meets[0]
             one["end"] = t + gap
         else:
-            one = {"start": t, "end": t + gap, "whole": Part(trigger), "values": [], "shown": None}
+            one = {"start": t, "end": t + gap, "whole": Part(trigger), "values": [], "observed": None}
             of_key.append(one)
         one["whole"].add()
         one["values"].append(row["v"])
         if one["whole"].holds(False):
             one["whole"].fire(False)
-            one["shown"] = tuple(one["values"])
+            one["observed"] = tuple(one["values"])
     panes = Counter[Any]()
     for key, of_key in sessions.items():
         for one in of_key:
-            shown = one["shown"] if one["whole"].done else tuple(one["values"])
-            panes[key, shown] += 1
+            observed = one["observed"] if one["whole"].done else tuple(one["values"])
+            panes[key, observed] += 1
     return panes, refused
 
 
@@ -280,9 +280,9 @@ def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str)
     )
     panes, refused = naive_sessions(given, trigger, 3 * SECOND)
     for cut in cuts(given, chance, tries=1, single=False):
-        shown, ledger = played(description, [table(some) for some in cut])
+        observed, ledger = played(description, [table(some) for some in cut])
         found: Counter[Any] = Counter()
-        for pane in shown:
+        for pane in observed:
             found[pane["k"], tuple(pane["every"])] += 1 if pane["kind"] == "emit" else -1
         assert +found == panes
         assert not -found

@@ -185,8 +185,8 @@ def test_any_budget_shows_the_same(data: st.DataObject, triggered: bool) -> None
         data.draw(st.lists(st.tuples(minutes, st.integers(0, 2), st.integers(0, 9)), max_size=8)) for _ in range(3)
     ]
     marks = sorted(data.draw(st.lists(minutes, min_size=3, max_size=3)))
-    shown = [_played(bind_plan(description, SCHEMA), batches, marks, budget) for budget in (1, 256 * MIB)]
-    assert shown[0] == shown[1]
+    observed = [_played(bind_plan(description, SCHEMA), batches, marks, budget) for budget in (1, 256 * MIB)]
+    assert observed[0] == observed[1]
 
 
 def _played(

@@ -152,7 +152,7 @@ def outcome(setting: Setting, history: History, player: TwinPlayer | HarnessPlay
 def test_the_twins_net_does_not_depend_on_how_events_are_split(
     setting: Setting, history: History, data: st.DataObject
 ) -> None:
-    other = data.draw(streams.retold(setting, history), label="retold")
+    other = data.draw(streams.recut(setting, history), label="recut")
     one, two = TwinPlayer(setting, history, few=False), TwinPlayer(setting, other, few=False)
     assert outcome(setting, history, one) == outcome(setting, other, two)
     assert Counter(one.twin.ledger) == Counter(two.twin.ledger)
@@ -169,14 +169,14 @@ def test_the_twins_net_does_not_depend_on_how_events_are_split(
 def test_the_net_does_not_depend_on_how_events_are_split(
     setting: Setting, history: History, data: st.DataObject
 ) -> None:
-    other = data.draw(streams.retold(setting, history), label="retold")
+    other = data.draw(streams.recut(setting, history), label="recut")
     nets, ledgers = [], []
-    for told in (history, other):
+    for drawn in (history, other):
         name = data.draw(st.sampled_from(STORES), label="store")
         with new_folder() as folder:
             store = store_config(name, folder, data.draw(LIMITS, label="limits"))
-            player = HarnessPlayer(setting, told, False, store, folder / "root", data.draw(PARTITIONS))
-            nets.append(outcome(setting, told, player))
+            player = HarnessPlayer(setting, drawn, False, store, folder / "root", data.draw(PARTITIONS))
+            nets.append(outcome(setting, drawn, player))
             ledgers.append(Counter(player.ledger()))
     assert nets[0] == nets[1]
     assert ledgers[0] == ledgers[1]

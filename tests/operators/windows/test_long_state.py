@@ -132,7 +132,7 @@ def test_by_hand_with_messages(tmp_path: Path) -> None:
 
 def test_one_value_has_a_limit_wherever_it_lies() -> None:
     lists = str(pa.list_(pa.string()))
-    values = (Column("given", lists), Column("grown", lists, combiner="append"), Column("shown", lists, "result"))
+    values = (Column("given", lists), Column("grown", lists, combiner="append"), Column("observed", lists, "result"))
     spec = TableSpec(
         "t", (Column("k", "int64"),), (*values, Column("each", lists)), groups=(Group(("each",), "union"),)
     )
@@ -140,10 +140,10 @@ def test_one_value_has_a_limit_wherever_it_lies() -> None:
     for name, long, taken in (
         ("given", many, False),
         ("grown", many, True),
-        ("shown", many, True),
+        ("observed", many, True),
         ("each", many, True),
         ("grown", one, False),
-        ("shown", one, False),
+        ("observed", one, False),
     ):
         columns = {column.name: [long if column.name == name else None] for column in spec.values}
         changes = {"t": TableChanges(put=pa.table({"k": [1], **columns}, schema=spec.schema))}

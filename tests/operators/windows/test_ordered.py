@@ -33,7 +33,7 @@ from tests.twins.ordered_checks import (
 from tests.twins.ordered_strategies import History
 from tests.twins.ordered_streams import OrderedHarness
 from tests.twins.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
-from tests.twins.transcripts.told import played, sorted_steps
+from tests.twins.transcripts.script import played, sorted_steps
 from tests.twins.words import Kind
 from tidestate.operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
 from tidestate.operators.describe.windowed import Windowed
@@ -267,7 +267,7 @@ def test_per_element_only_updated(partitions: int) -> None:
 
 
 def test_per_element_only_updated_counts_the_elements_it_leaves_out() -> None:
-    """Each second element is a moment to look, whether or not something is shown then."""
+    """Each second element is a moment to look, whether or not something is observed then."""
     description = (
         windowed(event_time="time", key="k", offset="offset")
         .window(tumbling("10 microseconds"))
@@ -290,8 +290,8 @@ def test_per_element_across_key_and_partition() -> None:
     )
     harness = Harness(description, SCHEMA, partitions=3, generate=False)
     found = feed(harness, *[(key, 100 - number, number) for number in range(6) for key in "abc"])
-    shown = sorted(((row[2], row[4], row[3]) for row in found), key=str)
-    assert shown == [(key, *pane) for key in "abc" for pane in enumerate([9, 5, 1])]
+    observed = sorted(((row[2], row[4], row[3]) for row in found), key=str)
+    assert observed == [(key, *pane) for key in "abc" for pane in enumerate([9, 5, 1])]
 
 
 def test_a_large_batch_shows_every_pane() -> None:
@@ -322,16 +322,16 @@ ORDERED = strategies.with_history(strategies.ordered_settings())
 @pytest.mark.slow
 @patient
 @RUNS
-@given(name=NAMES, told=ORDERED, few=st.booleans(), partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS)
+@given(name=NAMES, drawn=ORDERED, few=st.booleans(), partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS)
 def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     name: StoreName,
-    told: tuple[OrderedSetting, History],
+    drawn: tuple[OrderedSetting, History],
     few: bool,
     partitions: int,
     limits: tuple[int, int],
     restarts: frozenset[int],
 ) -> None:
-    check_run(*told, "largest" if few else "values", name, partitions, limits, restarts)
+    check_run(*drawn, "largest" if few else "values", name, partitions, limits, restarts)
 
 
 # What does not matter
@@ -340,11 +340,11 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
 @pytest.mark.slow
 @patient
 @SOME
-@given(told=ORDERED.filter(lambda told: told[0].offset), data=st.data())
+@given(drawn=ORDERED.filter(lambda drawn: drawn[0].offset), data=st.data())
 def test_rows_of_a_batch_have_no_order_but_the_declared_one(
-    told: tuple[OrderedSetting, History], data: st.DataObject
+    drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
-    setting, history = told
+    setting, history = drawn
     other = data.draw(strategies.shuffled(history), label="shuffled")
     with new_folder() as folder:
         found = []
@@ -359,11 +359,11 @@ def test_rows_of_a_batch_have_no_order_but_the_declared_one(
 @pytest.mark.slow
 @patient
 @SOME
-@given(told=ORDERED.filter(splittable), data=st.data())
+@given(drawn=ORDERED.filter(splittable), data=st.data())
 def test_the_net_does_not_depend_on_how_events_are_split(
-    told: tuple[OrderedSetting, History], data: st.DataObject
+    drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
-    check_net(*told, data)
+    check_net(*drawn, data)
 
 
 @pytest.mark.parametrize("windows", ["offsets", "sessions"])

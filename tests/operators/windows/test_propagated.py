@@ -68,10 +68,10 @@ def test_panes_of_one_operator_into_the_next() -> None:
     )
     assert panes.num_rows == 4
     second = Harness(per_shop(), panes.schema)
-    shown = plain(second.feed(panes))
+    observed = plain(second.feed(panes))
     # The largest of last moments is 19, so the watermark is 19 and the first window is over.
-    assert sorted(row[:6] for row in shown) == [(0, 10, 7, 2, 7, 2), (0, 10, 8, 1, 8, 1)]
-    assert [row[-3:] for row in shown] == [("on_time", "emit", True)] * 2
+    assert sorted(row[:6] for row in observed) == [(0, 10, 7, 2, 7, 2), (0, 10, 8, 1, 8, 1)]
+    assert [row[-3:] for row in observed] == [("on_time", "emit", True)] * 2
     assert [row[:6] for row in plain(second.finish())] == [(10, 20, 7, 1, 16, 1)]
 
 
@@ -173,26 +173,26 @@ BROUGHT = strategies.with_history(strategies.inherited_settings())
 @pytest.mark.slow
 @patient
 @SOME
-@given(name=NAMES, told=BROUGHT, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
+@given(name=NAMES, drawn=BROUGHT, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
 def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     name: StoreName,
-    told: tuple[OrderedSetting, History],
+    drawn: tuple[OrderedSetting, History],
     partitions: int,
     limits: tuple[int, int],
     restarts: frozenset[int],
     generate: bool,
 ) -> None:
-    check_run(*told, "largest", name, partitions, limits, restarts, generate)
+    check_run(*drawn, "largest", name, partitions, limits, restarts, generate)
 
 
 @pytest.mark.slow
 @patient
 @SOME
-@given(told=BROUGHT.filter(complete), data=st.data())
+@given(drawn=BROUGHT.filter(complete), data=st.data())
 def test_the_net_does_not_depend_on_how_events_are_split(
-    told: tuple[OrderedSetting, History], data: st.DataObject
+    drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
-    check_net(*told, data)
+    check_net(*drawn, data)
 
 
 def test_a_row_for_a_window_that_has_finished_is_in_the_ledger_with_its_own_window() -> None:

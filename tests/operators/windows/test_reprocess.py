@@ -135,7 +135,7 @@ def test_only_what_was_too_late_is_fed() -> None:
     assert sorted(harness.ledger()["reason"].to_pylist()) == ["null_event_time", "null_key"]
 
 
-def test_a_purged_row_is_in_the_ledger_beside_the_first_one() -> None:
+def test_a_purged_row_is_in_the_ledger_next_to_the_first_one() -> None:
     harness = Harness(per_ten(None, keep=("v",)), SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (2, "b", 4))
@@ -235,37 +235,37 @@ FED = strategies.with_history(strategies.feeding_settings(), back=True)
 @pytest.mark.slow
 @patient
 @RUNS
-@given(name=NAMES, told=FED, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
+@given(name=NAMES, drawn=FED, partitions=PARTITIONS, limits=LIMITS, restarts=RESTARTS, generate=st.booleans())
 def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     name: StoreName,
-    told: tuple[OrderedSetting, History],
+    drawn: tuple[OrderedSetting, History],
     partitions: int,
     limits: tuple[int, int],
     restarts: frozenset[int],
     generate: bool,
 ) -> None:
-    check_run(*told, "values", name, partitions, limits, restarts, generate or told[0].axis != "event")
+    check_run(*drawn, "values", name, partitions, limits, restarts, generate or drawn[0].axis != "event")
 
 
 @pytest.mark.slow
 @patient
 @SOME
 @given(
-    told=FED.filter(lambda told: complete(told) and told[0].axis == "event" and told[0].when is None),
+    drawn=FED.filter(lambda drawn: complete(drawn) and drawn[0].axis == "event" and drawn[0].when is None),
     data=st.data(),
 )
 def test_the_net_does_not_depend_on_how_events_are_split(
-    told: tuple[OrderedSetting, History], data: st.DataObject
+    drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
-    check_net(*told, data)
+    check_net(*drawn, data)
 
 
 @patient
 @SOME
-@given(name=NAMES, told=FED, restart=st.booleans())
-def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetting, History], restart: bool) -> None:
+@given(name=NAMES, drawn=FED, restart=st.booleans())
+def test_feeding_twice_changes_nothing(name: StoreName, drawn: tuple[OrderedSetting, History], restart: bool) -> None:
     """After each feeding another one, of which the twin knows nothing."""
-    setting, history = told
+    setting, history = drawn
     with new_folder() as folder:
         real = streams.real(setting, "values", store_config(name, folder, (12, 4 << 20)), folder / "root", 2)
         twin = TwinPlayer(setting)
@@ -286,10 +286,12 @@ def test_feeding_twice_changes_nothing(name: StoreName, told: tuple[OrderedSetti
 @pytest.mark.slow
 @patient
 @SOME
-@given(name=NAMES, told=strategies.with_history(strategies.feeding_settings()))
-def test_keeping_windows_for_longer_shows_nothing_else(name: StoreName, told: tuple[OrderedSetting, History]) -> None:
+@given(name=NAMES, drawn=strategies.with_history(strategies.feeding_settings()))
+def test_keeping_windows_for_longer_shows_nothing_else(
+    name: StoreName, drawn: tuple[OrderedSetting, History]
+) -> None:
     """Without feeding, retention changes no pane and refuses nothing more or less."""
-    setting, history = told
+    setting, history = drawn
     found = []
     for each in (setting, replace(setting, retain=None, newest=None)):
         with new_folder() as folder:
@@ -299,9 +301,9 @@ def test_keeping_windows_for_longer_shows_nothing_else(name: StoreName, told: tu
     assert found[0] == found[1]
 
 
-def patient_too(told: tuple[OrderedSetting, History]) -> bool:
-    """Whether lateness alone decides what is computed: no feeding in between, all of it kept, and all of it shown."""
-    setting = told[0]
+def patient_too(drawn: tuple[OrderedSetting, History]) -> bool:
+    """Whether lateness alone decides what is computed: no feeding in between, all of it kept and emitted."""
+    setting = drawn[0]
     plainly = setting.axis == "event" and setting.when is None and setting.windows.name in ("sliding", "session")
     return plainly and setting.rule == "event" and setting.late == EACH_BATCH and setting.on_time == "always"
 
@@ -309,12 +311,12 @@ def patient_too(told: tuple[OrderedSetting, History]) -> bool:
 @pytest.mark.slow
 @patient
 @SOME
-@given(name=NAMES, told=FED.filter(patient_too))
+@given(name=NAMES, drawn=FED.filter(patient_too))
 def test_feeding_back_at_the_end_gives_what_patience_would_have_given(
-    name: StoreName, told: tuple[OrderedSetting, History]
+    name: StoreName, drawn: tuple[OrderedSetting, History]
 ) -> None:
     """All that was too late, fed back to windows that are kept, nets the same as if it had been allowed."""
-    setting, steps = told
+    setting, steps = drawn
     history = tuple(step for step in steps if step.kind != "back")
     keeping = replace(setting, retain=100_000, newest=None)
     waiting = replace(setting, allowed=100_000, retain=None, newest=None)
@@ -330,9 +332,9 @@ def test_feeding_back_at_the_end_gives_what_patience_would_have_given(
 
 @patient
 @SOME
-@given(told=FED)
-def test_counters_of_feeding_add_up(told: tuple[OrderedSetting, History]) -> None:
-    setting, history = told
+@given(drawn=FED)
+def test_counters_of_feeding_add_up(drawn: tuple[OrderedSetting, History]) -> None:
+    setting, history = drawn
     with new_folder() as folder:
         real = streams.real(setting, "values", store_config("memory", folder, (12, 4 << 20)), folder / "root", 2)
         twin = TwinPlayer(setting)

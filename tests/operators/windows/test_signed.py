@@ -56,7 +56,7 @@ def test_the_net_of_all_panes_is_that_of_the_rows_that_are_left(
     limits: tuple[int, int],
     waits: bool,
 ) -> None:
-    twin, shown = Twin(case), []
+    twin, observed = Twin(case), []
     forget()
     with tempfile.TemporaryDirectory(prefix="signed-", dir=SCRATCH) as at:
         store = store_config(name, Path(at), limits)
@@ -64,15 +64,15 @@ def test_the_net_of_all_panes_is_that_of_the_rows_that_are_left(
         for number, batch in enumerate(batches):
             if number in restarts:
                 harness.restart()
-            shown += rows_of(case, harness.feed(table(case, batch)))
+            observed += rows_of(case, harness.feed(table(case, batch)))
             twin.feed(batch)
             if waits:
-                shown += rows_of(case, harness.advance_processing_time(4 * (number + 1)))
+                observed += rows_of(case, harness.advance_processing_time(4 * (number + 1)))
         check_kept(case, twin, harness)
-        shown += rows_of(case, harness.finish())
+        observed += rows_of(case, harness.finish())
         assert harness.ledger().num_rows == twin.rejected
-    assert len({row[:1] + row[2:] for row in shown}) == len(shown)
-    found, expected = READ[case.mode](case, shown), twin.net()
+    assert len({row[:1] + row[2:] for row in observed}) == len(observed)
+    found, expected = READ[case.mode](case, observed), twin.net()
     if case.mode == "discarding":
         expected = {window: tuple(value or 0 for value in values) for window, values in expected.items()}
     assert found.keys() == expected.keys()
@@ -174,7 +174,7 @@ def test_any_process_finds_how_rows_cancel_out() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_a_map_that_has_not_changed_is_not_shown_again() -> None:
+def test_a_map_that_has_not_changed_is_not_emitted_again() -> None:
     job = JOB.trigger(early=every_element(), only_updated=True).aggregate(tally=count_by_value("v"))
     harness = Signed(job, SCHEMA)
     rows = {"t": 1, "k": "a", "v": 5}

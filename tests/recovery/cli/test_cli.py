@@ -143,7 +143,7 @@ def test_a_damaged_newest_manifest(copy: Path, verb: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_an_older_checkpoint_can_be_shown_beside_a_damaged_one(copy: Path) -> None:
+def test_an_older_checkpoint_can_be_emitted_next_to_a_damaged_one(copy: Path) -> None:
     (copy / "manifests/00000000000000000008.json").write_bytes(b"")
     done = tidestate("show", copy, 6, "--json")
     assert done.returncode == 0

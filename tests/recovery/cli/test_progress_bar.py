@@ -110,7 +110,7 @@ def test_a_verb_that_takes_long_has_a_bar_on_a_terminal(places: dict[str, str], 
 
 
 @pytest.mark.slow
-def test_nothing_of_a_bar_is_left_where_rows_are_printed_beside_it(places: dict[str, str]) -> None:
+def test_nothing_of_a_bar_is_left_where_rows_are_printed_next_to_it(places: dict[str, str]) -> None:
     plain = subprocess.run(
         [sys.executable, "-m", "tidestate.recovery.cli.main", "panes", places["ROOT"], "--format", "csv"],
         cwd=ROOT,
@@ -140,14 +140,14 @@ def test_reading_ahead_keeps_order_and_raises_in_its_turn() -> None:
         return 2 * number
 
     found: list[int | str] = []
-    told: list[tuple[str, int, int]] = []
-    for number, read in prefetch_with_progress(lambda *one: told.append(one), "numbers", act, range(40)):
+    reported: list[tuple[str, int, int]] = []
+    for number, read in prefetch_with_progress(lambda *one: reported.append(one), "numbers", act, range(40)):
         try:
             found.append(read())
         except ValueError:
             found.append(f"not {number}")
     assert found == [f"not {n}" if n % 7 == 3 else 2 * n for n in range(40)]
-    assert told == [("numbers", done, 40) for done in range(41)]
+    assert reported == [("numbers", done, 40) for done in range(41)]
 
 
 READER = """
@@ -168,7 +168,7 @@ def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> 
         assert (done.returncode, done.stdout) == (0, f"{list(range(1, 9))}\n")
 
 
-def test_no_more_is_read_ahead_than_was_said() -> None:
+def test_no_more_is_read_ahead_than_was_reported() -> None:
     begun: list[int] = []
     reading = prefetch(begun.append, iter(range(10_000)))
     for _ in range(5):

@@ -133,7 +133,7 @@ def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
         (["--at", "99"], "no-such-checkpoint"),
     ],
 )
-def test_what_is_not_there_is_said(root: Path, options: list[str], code: str) -> None:
+def test_what_is_not_there_is_reported(root: Path, options: list[str], code: str) -> None:
     done = tidestate("state", root, *options)
     assert done.returncode in (4, 5)
     assert f"[{code}]" in done.stderr
@@ -155,7 +155,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     assert [row["events"] for row in json_lines(tidestate("list", tmp_path, "--json"))] == [0, 2, 1]
 
 
-def test_a_whole_root_is_said_to_be_whole(root: Path) -> None:
+def test_a_whole_root_is_reported_to_be_whole(root: Path) -> None:
     done = tidestate("verify", root, "--read-data")
     assert done.returncode == 0
     assert done.stdout.startswith("intact: 7 checkpoints")

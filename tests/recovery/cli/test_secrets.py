@@ -37,7 +37,7 @@ VERBS = (
 )
 
 
-def said(root: str, verb: list[str]) -> str:
+def answered(root: str, verb: list[str]) -> str:
     done = CliRunner().invoke(app, [verb[0], root, *verb[1:]])
     return f"{done.output} {done.exception!r}"
 
@@ -54,8 +54,8 @@ def test_on_s3(s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     example("retracting").standalone(checkpoint=s3_root).run(STREAM)
     fork(s3_root, f"{s3_root}-fork")
     for verb in VERBS:
-        assert clean(said(s3_root, verb)), verb
-    assert clean(said(s3_root, ["report", "--output", str(tmp_path / "report.html")]))
+        assert clean(answered(s3_root, verb)), verb
+    assert clean(answered(s3_root, ["report", "--output", str(tmp_path / "report.html")]))
     assert clean((tmp_path / "report.html").read_bytes())
     storage = fsspec.filesystem("s3", use_listings_cache=False, skip_instance_cache=True)
     written = [path for root in (s3_root, f"{s3_root}-fork") for path in storage.find(root)]
@@ -63,7 +63,7 @@ def test_on_s3(s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert all(clean(storage.cat_file(path)) for path in written)
     # And not where the service is gone, or refuses.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    assert "storage" in (words := said(s3_root, ["list"]))
+    assert "storage" in (words := answered(s3_root, ["list"]))
     assert clean(words)
 
 
@@ -72,7 +72,7 @@ def test_no_password_in_a_root(root: str) -> None:
     with pytest.raises(UsageError, match="root-secret") as caught:
         Objects(root)
     assert "hunter2" not in str(caught.value)
-    words = said(root, ["list"])
+    words = answered(root, ["list"])
     assert "root-secret" in words
     assert "hunter2" not in words
 

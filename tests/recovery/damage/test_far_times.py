@@ -32,7 +32,7 @@ NUMBERS = ["9" * 5000, "9" * 20, str(2**63 - 1), str(2**63), f"-{2**63 + 1}", "-
 
 
 def root_with(folder: Path, kind: str) -> Path:
-    """Windows that have shown panes and refused events, of times before the first year and after the last."""
+    """Windows that have observed panes and refused events, of times before the first year and after the last."""
     described = windowed(event_time="t", key="k").window(
         tumbling("1 day") if kind == "tumbling" else session("1 day")
     )

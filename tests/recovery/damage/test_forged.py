@@ -152,7 +152,7 @@ def test_a_manifest_that_is_not_as_its_files_is_refused(root: Path, lie: str) ->
     refused = set()
     for reader in READERS:
         if lie == "of another operator" and reader[0] in ("panes", "late", "history"):
-            continue  # they ask for what that one has shown, which is nothing
+            continue  # they ask for what that one has observed, which is nothing
         done = run(root, reader)
         if isinstance(done.exception, DataError) or (reader[0] == "verify" and done.exit_code):
             refused.add(reader[0])

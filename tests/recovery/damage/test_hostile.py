@@ -197,7 +197,7 @@ def test_manifests_without_end_are_not_read(root: Path) -> None:
 def test_markers(root: Path, tmp_path: Path) -> None:
     marker = root / "tidestate.json"
     good = json.loads(marker.read_bytes())
-    for said, code in (
+    for answered, code in (
         ({"format": 2}, "checkpoint-format"),
         ({"format": BIG}, "checkpoint-format"),
         ({"format": "1"}, "marker-damaged"),
@@ -208,7 +208,7 @@ def test_markers(root: Path, tmp_path: Path) -> None:
         ({"bases": ["github://org:repo@main/x"]}, "base-scheme"),
         ({"bases": ["memory://x::http://127.0.0.1:1"]}, "base-scheme"),
     ):
-        marker.write_text(json.dumps(good | said))
+        marker.write_text(json.dumps(good | answered))
         assert check_answers(root) == {code}
     for data in (b"", b"\x00" * 100, b"[" * 100_000, b"\xff\xfe{}", b"7"):
         marker.write_bytes(data)
@@ -277,16 +277,16 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
 @pytest.mark.slow
 def test_text_from_data_is_neither_markup_nor_a_command_to_the_terminal(root: Path) -> None:
     whole = tree_of(root)
-    for said in ("[/]", "[bold]x", "x\x1b[31mred", "x\x9b31mred"):
+    for answered in ("[/]", "[bold]x", "x\x1b[31mred", "x\x9b31mred"):
         tree = copying.deepcopy(whole)
-        tree["operators"]["windows"]["configuration"] |= {"said": said, said: 1}
-        tree["totals"][said] = 1
-        tree["spark"]["end"] = [said]
+        tree["operators"]["windows"]["configuration"] |= {"answered": answered, answered: 1}
+        tree["totals"][answered] = 1
+        tree["spark"]["end"] = [answered]
         tree["operators"] = {"[bold]": tree["operators"]["windows"] | {"partitions": [{}]}}
         put(root, 7, json.dumps(tree).encode())
         assert check_answers(root) <= {"no-such-window", "manifest-damaged"}
         done = run(root, ["show"])
-        assert done.output.count(said.replace("\x1b", "?").replace("\x9b", "?")) >= 3
+        assert done.output.count(answered.replace("\x1b", "?").replace("\x9b", "?")) >= 3
         assert not {"\x1b", "\x9b"} & set(done.output)
 
 

@@ -121,7 +121,7 @@ def test_leases_that_lie(root: Path, data: st.DataObject) -> None:
         path.unlink()
 
 
-def said(root: Path) -> list[tuple[int, str]]:
+def answered(root: Path) -> list[tuple[int, str]]:
     return [(done.exit_code, done.output) for verb in VERBS[2:5] for done in [run(root, verb)]]
 
 
@@ -129,13 +129,13 @@ def said(root: Path) -> list[tuple[int, str]]:
 def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     (copy / "alive").mkdir(exist_ok=True)
-    whole = said(copy)
+    whole = answered(copy)
     strange = ("5.json", "²³.json", "٥.json", "0" * 20 + ".json", "9" * 20 + ".json", "9" * 200 + ".json")
     for folder in ("gc/boundary", "manifests", "pins", "alive"):
         for name in (*strange, "x y.json", os.fsdecode(b"\xff.json"), f"{3:020d}.json~", "-1.json", "1-2-3.json"):
             if not (folder == "pins" and is_pin(name.removesuffix(".json"))):
                 (copy / folder / name).write_bytes(b"{}")
-        assert said(copy) == whole
+        assert answered(copy) == whole
         assert check_answers(copy, VERBS) == check_answers(root, VERBS)
 
 
@@ -211,8 +211,8 @@ def test_an_index_of_outputs_that_is_none(root: Path, body: bytes, tmp_path: Pat
     assert "record-damaged" in check_answers(copy, VERBS)
 
 
-@pytest.mark.parametrize("told", [b"[" * 100_000, b"7", b"\xff\xfe", b'{"name":"x","key":[],"values":[]}'])
-def test_a_state_file_that_describes_no_table(root: Path, told: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reported", [b"[" * 100_000, b"7", b"\xff\xfe", b'{"name":"x","key":[],"values":[]}'])
+def test_a_state_file_that_describes_no_table(root: Path, reported: bytes, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     number = Checkpoint.open(copy).ids()[-1]
     tree = json.loads((copy / manifest_path(number)).read_bytes())["manifest"]
@@ -220,7 +220,7 @@ def test_a_state_file_that_describes_no_table(root: Path, told: bytes, tmp_path:
     ref = next(ref for ref in files if ref.get("kind", "changelog") == "changelog")
     path = copy / ref["path"]
     rows = pa.ipc.open_file(path).read_all()
-    rows = rows.replace_schema_metadata({**rows.schema.metadata, b"table": told})
+    rows = rows.replace_schema_metadata({**rows.schema.metadata, b"table": reported})
     with pa.ipc.new_file(path, rows.schema) as writer:
         writer.write_table(rows)
     data = path.read_bytes()

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.collected import NOW, files, run, shown, whole
+from tests.helpers.collected import NOW, files, observed, run, whole
 from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
 from tests.helpers.process import LONG
@@ -60,7 +60,7 @@ def report(checkpoint: Checkpoint) -> Any:
     return found, points.checkpoint_history(checkpoint, 100)
 
 
-def told(checkpoint: Checkpoint) -> Any:
+def reported(checkpoint: Checkpoint) -> Any:
     found = window_history(checkpoint, WINDOW, {"k": "a"})
     if found.unread:
         raise CorruptionError("it says what it could not read", code="unread")
@@ -80,7 +80,7 @@ READERS: dict[str, Callable[[Checkpoint], Any]] = {
     "state": state,
     "diff": lambda checkpoint: state_difference(checkpoint, (10, 12), None, None, Wanted()).to_pylist(),
     "a pinned one": lambda checkpoint: checkpoint.read(3).manifest,
-    "history": told,
+    "history": reported,
     "manifests": lambda checkpoint: list(checkpoint.history()),
     "report": report,
     "gc": collection,
@@ -129,7 +129,7 @@ def damages(root: Path) -> Iterator[tuple[str, Path, bytes | None]]:
 
 
 @pytest.mark.slow
-def test_any_record_gone_empty_or_swapped_is_said_or_harmless(root: Path) -> None:
+def test_any_record_gone_empty_or_swapped_is_reported_or_harmless(root: Path) -> None:
     before = answers(root)
     assert not [name for name, answer in before.items() if isinstance(answer, str)]
     seen = set()
@@ -171,7 +171,7 @@ def test_a_sink_that_comes_later_is_not_moved_past_a_gap(copy: Path) -> None:
 def test_a_reset_goes_back_over_a_gap(copy: Path) -> None:
     (copy / manifest_path(10)).unlink()
     reset_to(Checkpoint.open(copy), 9)
-    assert shown(Checkpoint.open(copy))
+    assert observed(Checkpoint.open(copy))
     assert verify(Checkpoint.open(copy)).worst is None
     run(copy, 9)
     collect(Checkpoint.open(copy), NOW)
@@ -235,14 +235,14 @@ def lose(root: Path, count: int) -> None:
 
 def outcome(root: Path) -> list[Any]:
     """Rows in the end, whatever the checkpoints were called."""
-    return [rows for _, rows in shown(Checkpoint.open(root))]
+    return [rows for _, rows in observed(Checkpoint.open(root))]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notes", [True, False])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_root_that_was_put_back_goes_on_above_what_it_saw(tmp_path: Path, count: int, notes: bool) -> None:
-    """The manifests of an older copy beside the files of now: refused, and with a word gone on, no id used twice."""
+    """The manifests of an older copy with the files of now: refused, and with a word gone on, no id used twice."""
     root = tmp_path / "root"
     run(root, 8)
     run(tmp_path / "other", 10)
@@ -298,7 +298,7 @@ def test_a_rewind_is_not_undone_by_losing_it(copy: Path) -> None:
         Checkpoint.open(copy).head()
 
 
-def test_where_no_manifest_is_left_nothing_begins_anew(copy: Path, tmp_path: Path) -> None:
+def test_where_no_manifest_is_left_nothing_begins_again(copy: Path, tmp_path: Path) -> None:
     lose(copy, 99)
     shutil.rmtree(copy / "gc")
     shutil.rmtree(copy / REACHED)
@@ -347,7 +347,7 @@ def test_either_file_of_a_pin_keeps_its_checkpoint(copy: Path) -> None:
             checkpoint.read(3)
 
 
-def test_a_listing_beside_a_writer_may_lack_what_came_meanwhile(tmp_path: Path) -> None:
+def test_a_listing_next_to_a_writer_may_lack_what_came_meanwhile(tmp_path: Path) -> None:
     """A folder is not listed at one moment: a later manifest may be seen and an earlier one missed."""
 
     class Torn(type(Checkpoint.open_or_create(tmp_path).objects)):  # type: ignore[misc]

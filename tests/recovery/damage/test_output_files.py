@@ -57,10 +57,10 @@ def flipped(root: Path, path: Path, step: int) -> Counter[str]:
     bits = (path.stat().st_size - footer_of(path)) * 8, path.stat().st_size * 8
     command = [sys.executable, "-m", "tests.children.flipped", root, path, *bits, step]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=3000)
-    said = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
-    assert done.returncode == 0, (len(said), done.stderr[-2000:])
-    assert len(said) == len(range(*bits, step))
-    return Counter(said)
+    answered = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (len(answered), done.stderr[-2000:])
+    assert len(answered) == len(range(*bits, step))
+    return Counter(answered)
 
 
 @pytest.mark.slow

@@ -204,7 +204,7 @@ def test_a_manifest_under_another_id_or_of_another_job(checkpoint: Checkpoint, t
         checkpoint.read(3)
 
 
-def test_a_lost_marker_is_not_made_anew(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_a_lost_marker_is_not_made_again(checkpoint: Checkpoint, tmp_path: Path) -> None:
     chain(checkpoint, 1)
     (tmp_path / MARKER).unlink()
     with pytest.raises(CorruptionError, match="marker-missing"):
@@ -249,7 +249,7 @@ def test_a_marker_of_a_newer_format_may_have_other_fields(tmp_path: Path) -> Non
         Checkpoint.open(tmp_path)
 
 
-def test_leftovers_beside_the_manifests_are_no_checkpoints(checkpoint: Checkpoint, tmp_path: Path) -> None:
+def test_leftovers_next_to_the_manifests_are_no_checkpoints(checkpoint: Checkpoint, tmp_path: Path) -> None:
     heads = chain(checkpoint, 2)
     (tmp_path / "manifests/.00000000000000000003.json.0123abcd").write_bytes(b"torn")
     (tmp_path / "manifests/notes.txt").write_bytes(b"")

@@ -1,4 +1,4 @@
-"""What is true of every manifest and the one before it, whoever makes it."""
+"""What is true of every manifest and the one before it, by any runner."""
 
 from __future__ import annotations
 

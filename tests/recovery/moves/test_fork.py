@@ -75,8 +75,8 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     first.run([near(1, 1), near(30, 1), near(2, 5)])
     with caplog.at_level(logging.WARNING, "tidestate"):
         first.reprocess_late()
-    said = caplog.messages[-1]
-    command = said[said.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
+    answered = caplog.messages[-1]
+    command = answered[answered.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
     done = subprocess.run(
         [sys.executable, "-m", "tidestate.recovery.cli.main", *command[1:], "--json"], capture_output=True, text=True
     )
@@ -100,7 +100,7 @@ def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession,
 
     run(tmp_path / "first")
     history = list(Checkpoint.open(tmp_path / "first").history())
-    # Batch 11 lies behind Spark's compaction at 9, batch 5 before it: both logs are made anew.
+    # Batch 11 lies behind Spark's compaction at 9, batch 5 before it: both logs are made again.
     for batch_id in (5, 11):
         at = next(m.id for m in history if m.spark and m.spark.batch_id == batch_id)
         fork(tmp_path / "first", tmp_path / f"fork{batch_id}", at)

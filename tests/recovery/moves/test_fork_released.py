@@ -54,8 +54,8 @@ def test_its_pin_goes_with_the_last_checkpoint_that_needs_it(root: Path, forked:
     planned = plan_collection(checkpoint, NEWEST).result
     assert planned.freed == (str(root),)
     assert read_pins(Objects(root)), "it was only a plan"
-    said = CliRunner().invoke(app, ["gc", str(forked), "--keep", "1", "--grace", "0s", "--confirm"])
-    assert "none of its files is needed any more" in " ".join(said.output.split())
+    answered = CliRunner().invoke(app, ["gc", str(forked), "--keep", "1", "--grace", "0s", "--confirm"])
+    assert "none of its files is needed any more" in " ".join(answered.output.split())
     assert read_pins(Objects(root)) == []
     assert held_pins(Objects(root)) == set()
     assert collect(checkpoint, NEWEST).freed == ()

@@ -41,7 +41,7 @@ STORES: list[StoreConfig] = [
     Memory(max_levels=3),
     RocksDB(max_levels=3),
 ]
-Shown = list[list[tuple[object, ...]]]
+Observed = list[list[tuple[object, ...]]]
 STEPS = st.one_of(
     st.tuples(st.just("run"), st.integers(1, 3)),
     st.tuples(st.just("rewind"), st.integers(0, 20)),
@@ -108,7 +108,7 @@ class Root:
                     if one.checkpoint == newest:
                         unpin(self.checkpoint, one.name)  # nobody knows any more what it keeps
 
-    def shown(self, kind: str) -> Shown:
+    def observed(self, kind: str) -> Observed:
         """Rows of each checkpoint that has put something out."""
         checkpoint, found = self.checkpoint, []
         for output in checkpoint.outputs():
@@ -118,12 +118,12 @@ class Root:
         return found
 
 
-def undisturbed(description: Windowed) -> tuple[dict[int, Shown], dict[int, Shown]]:
+def undisturbed(description: Windowed) -> tuple[dict[int, Observed], dict[int, Observed]]:
     """Panes and ledgers by how many batches the checkpoint has: with one more for the drain."""
     with new_folder() as path:
         root = Root(description, path)
         root.run(BATCHES, Parquet(), drain=True)
-        found: tuple[dict[int, Shown], dict[int, Shown]] = ({}, {})
+        found: tuple[dict[int, Observed], dict[int, Observed]] = ({}, {})
         for manifest in root.checkpoint.history():
             number = BATCHES + 1 if manifest.drained else manifest.input.batches if manifest.input else 0
             for kind, by_batch in zip(("panes", "late"), found, strict=True):
@@ -161,7 +161,7 @@ def test_whatever_is_done_to_a_root_its_job_goes_on(
                 root.take(step, argument)
         root.run(BATCHES, STORES[stores[-1]], drain=True)
         for kind, expected in zip(("panes", "late"), EXPECTED[name], strict=True):
-            assert root.shown(kind) == [found for batch, found in sorted(expected.items()) if batch > root.begun]
+            assert root.observed(kind) == [found for batch, found in sorted(expected.items()) if batch > root.begun]
         found = verify(root.checkpoint, read_percent=100)
         assert found.worst is None
         assert found.good == root.checkpoint.ids()[-1]

@@ -1,5 +1,5 @@
 """After a rewind, a fork, a rescale, a repair, a fall-back or a change the rest of the input comes in other batches:
-every event is once in state, net panes or ledger. Which come too late may change with it, in panes and ledger alike.
+every event is once in state, net panes or ledger. Which come too late may change with it, in panes as in the ledger.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def check_joined(root: Root) -> None:
     stands = Counter({pair: times for pair, times in stands.items() if times})
     assert set(stands.values()) == {1}
     assert set(ledger.values()) <= {1}
-    shown = {number for pair in stands for number in pair if number is not None}
-    assert not shown & set(ledger)
-    assert shown | set(ledger) == {one.id for one in root.events}
+    observed = {number for pair in stands for number in pair if number is not None}
+    assert not observed & set(ledger)
+    assert observed | set(ledger) == {one.id for one in root.events}
     alone = [pair for pair in stands if None in pair]
     paired = {number for pair in stands if None not in pair for number in pair}
     assert not paired & {number for pair in alone for number in pair}
@@ -70,7 +70,7 @@ def test_every_row_of_a_join_is_once(name: str, seed: int) -> None:
 
 
 def test_what_comes_too_late_by_one_cut_only() -> None:
-    """The last event is in the batch that moves the watermark past it, or in the one after: shown, or rejected."""
+    """The last event is in the batch that moves the watermark past it, or in the one after: observed, or rejected."""
     kind = KINDS["tumbling"]
     events = [Event(n, at, "a", left=False) for n, at in enumerate((1, 2, 12, 60, 3))]
     with new_folder() as path:

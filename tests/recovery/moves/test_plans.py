@@ -84,12 +84,12 @@ def test_going_back_is_planned_once(
     damaged: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[Any, ...]
 ) -> None:
     verb, *more = arguments
-    shown = tidestate(verb, damaged, *more)
+    observed = tidestate(verb, damaged, *more)
     reads = counted(monkeypatch, resets, "files_read")
     done = tidestate(verb, damaged, *more, "--confirm")
     assert sum(reads.values()) == 1
-    assert {**done, "done": False} == shown
-    assert Checkpoint.open(damaged).stored_ids()[-1] == shown["reset"]
+    assert {**done, "done": False} == observed
+    assert Checkpoint.open(damaged).stored_ids()[-1] == observed["reset"]
 
 
 def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> None:
@@ -107,14 +107,14 @@ def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> No
     assert tidestate("list", tmp_path / "fork")["id"] == forked.result.checkpoint_id
 
 
-def test_what_is_deleted_is_what_was_shown(root: Path) -> None:
+def test_what_is_deleted_is_what_was_emitted(root: Path) -> None:
     run(root, 6)
-    shown = tidestate("gc", root, "--keep", 2, "--grace", "0s")
+    observed = tidestate("gc", root, "--keep", 2, "--grace", "0s")
     before = files_below(root)
     done = tidestate("gc", root, "--keep", 2, "--grace", "0s", "--confirm")
-    assert {**done, "done": False} == shown
+    assert {**done, "done": False} == observed
     gone = {path for path in before if path not in files_below(root)}
-    assert gone == {*shown["files"], *(manifest_path(number) for number in shown["checkpoints"])}
+    assert gone == {*observed["files"], *(manifest_path(number) for number in observed["checkpoints"])}
 
 
 def repaired(root: Path) -> Callable[[Checkpoint], object]:
@@ -183,7 +183,7 @@ def test_of_two_collections_that_were_planned_one_is_made(root: Path) -> None:
 
 
 def test_what_has_come_to_be_needed_stays(root: Path) -> None:
-    """A collection may run beside the job, so it is not refused for what came since: that is left out."""
+    """A collection may run while the job does, so it is not refused for what came since: that is left out."""
     run(root, 6)
     checkpoint = Checkpoint.open(root)
     planned = plan_collection(checkpoint, NEWEST)

@@ -1,4 +1,4 @@
-"""A job whose state is divided anew between batches, again and again, is the job that never was: for every kind of
+"""A job whose state is divided again between batches, again and again, is the job that never was: for every kind of
 operator and every store, with files folded early and late.
 """
 
@@ -113,7 +113,7 @@ steps = st.lists(
     suppress_health_check=list(HealthCheck),
 )
 @given(store=st.sampled_from(sorted(STORES)), partitions=st.integers(1, 5), script=steps)
-def test_as_if_it_had_never_been_divided_anew(
+def test_as_if_it_had_never_been_divided_again(
     name: str, store: str, partitions: int, script: list[tuple[list[int], list[Event] | int]]
 ) -> None:
     kind = KINDS[name]
@@ -153,13 +153,13 @@ def test_pairs_that_are_held_keep_apart(tmp_path: Path) -> None:
     assert not job.feed(kind.batch([Event(left, key, 1, 1) for key in (a, b) for left in (True, False)], 0)).num_rows
     rescale(tmp_path, 1)
     job.restart()
-    shown = job.advance_processing_time(7 * SECOND)
-    assert sorted(shown["k"].to_pylist()) == sorted([a, b])
+    observed = job.advance_processing_time(7 * SECOND)
+    assert sorted(observed["k"].to_pylist()) == sorted([a, b])
 
 
 @pytest.mark.parametrize("name", ["join", "session join"])
 def test_running_numbers_go_on_from_the_largest(tmp_path: Path, name: str) -> None:
-    """A row without an offset is told from another of its time by a number that no row of its key has had."""
+    """A row without an offset is distinguished from others of its time by a number that no row of its key has had."""
     kind, (a, b) = KINDS[name], two_keys()
     store = Parquet(max_levels=6, snapshot_bytes=1)
     job = Harness(kind.make(), kind.schema, folder=tmp_path, partitions=2, store=store)
@@ -168,6 +168,6 @@ def test_running_numbers_go_on_from_the_largest(tmp_path: Path, name: str) -> No
     rescale(tmp_path, 1)
     job.restart()
     job.feed(kind.batch([Event(True, a, 10, 9) for _ in range(3)], 8))
-    shown = [job.feed(kind.batch([Event(False, a, 10, 9)], 9)), job.finish()]
-    pairs = [row for part in shown for row in part.to_pylist() if row["left_v"] is not None and row["right_v"]]
+    observed = [job.feed(kind.batch([Event(False, a, 10, 9)], 9)), job.finish()]
+    pairs = [row for part in observed for row in part.to_pylist() if row["left_v"] is not None and row["right_v"]]
     assert len(pairs) == 6 + 3

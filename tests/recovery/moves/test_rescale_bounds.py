@@ -126,7 +126,7 @@ def test_each_row_keeps_the_bound_it_had(tmp_path: Path, store: StoreConfig, scr
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_snapshots_of_several_partitions_stand_beside_each_other(tmp_path: Path, partitions: int) -> None:
+def test_snapshots_of_several_partitions_stand_next_to_each_other(tmp_path: Path, partitions: int) -> None:
     """Nothing but a snapshot each, of the same checkpoints: they are not one level."""
     objects = Objects(tmp_path)
     keys = [keys_of(number, 2) for number in range(2)]

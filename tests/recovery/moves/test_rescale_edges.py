@@ -1,4 +1,4 @@
-"""Dividing state anew: what is refused, what a crash leaves, whose bound counts, when old files go, caches."""
+"""Dividing state again: what is refused, what a crash leaves, whose bound counts, when old files go, caches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_driver_that_worked_on_is_fenced(root: Path) -> None:
     assert newest(root).partitions == 3
 
 
-def test_another_number_at_a_start_is_said_to_need_the_command(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_number_at_a_start_names_the_command(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     job().standalone(checkpoint=root).run(TABLES)
     job().standalone(checkpoint=root, partitions=4).run(TABLES)
     assert "partitions" not in caplog.text
@@ -213,7 +213,7 @@ def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
 
 
 @pytest.mark.slow
-def test_the_verb_is_dry_until_it_is_told(root: Path) -> None:
+def test_the_verb_is_dry_until_it_is_reported(root: Path) -> None:
     before = Checkpoint.open(root).ids()
     done = tidestate("rescale", root, "--partitions", 8)
     assert done.returncode == 0
@@ -221,8 +221,8 @@ def test_the_verb_is_dry_until_it_is_told(root: Path) -> None:
     assert "--confirm" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert Checkpoint.open(root).ids() == before
-    said = json.loads(tidestate("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
-    assert (said["before"], said["partitions"], said["done"]) == (4, 8, True)
+    answered = json.loads(tidestate("rescale", root, "--partitions", 8, "--confirm", "--json").stdout)
+    assert (answered["before"], answered["partitions"], answered["done"]) == (4, 8, True)
     assert newest(root).kind == "rescale"
     assert newest(root).partitions == 8
     refused = tidestate("rescale", root, "--partitions", 8, "--confirm")
@@ -255,9 +255,9 @@ def test_a_job_may_change_while_files_are_shared(tmp_path: Path, partitions: int
     for name in ("root", "twin"):
         job().standalone(checkpoint=tmp_path / name, partitions=3).run(TABLES[:2])
         changed = job().aggregate(least=min_("v"))
-        for taken, divided_anew in ((4, partitions), (6, 3)):
+        for taken, divided_again in ((4, partitions), (6, 3)):
             if name == "root":
-                rescale(tmp_path / name, divided_anew)
+                rescale(tmp_path / name, divided_again)
             panes = changed.standalone(checkpoint=tmp_path / name).run(TABLES[:taken], drain=taken == 6)
             found[name, taken] = rows(panes)
     assert found["root", 4] == found["twin", 4]

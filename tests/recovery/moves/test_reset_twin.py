@@ -34,7 +34,7 @@ LIMITS = st.sampled_from([(12, 4 << 20), (2, 1)])
 
 
 class Job:
-    """A job on a folder, started anew at each step; what its sink has, by checkpoint."""
+    """A job on a folder, started again at each step; what its sink has, by checkpoint."""
 
     def __init__(self, setting: Setting, stream: list[streams.Batch], root: Path, store: StoreConfig) -> None:
         self.root = root

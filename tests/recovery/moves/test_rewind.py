@@ -38,7 +38,7 @@ def root(tmp_path: Path) -> Path:
     return folder
 
 
-def shown(root: Path) -> list[list[evidence.Row]]:
+def observed(root: Path) -> list[list[evidence.Row]]:
     """Panes of each checkpoint that counts."""
     checkpoint = Checkpoint.open(root)
     refs = [[{"path": ref.path} for ref in one.panes] for one in checkpoint.outputs() if one.panes]
@@ -49,9 +49,9 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
     before = files_below(root)
     done = tidestate("rewind", root, "--to", 4)
     assert (done.returncode, done.stderr) == (0, "")
-    said = [line.rstrip() for line in done.stdout.splitlines()]
-    assert said[0].startswith("back to        checkpoint 4, created 20")
-    assert said[1:] == [
+    answered = [line.rstrip() for line in done.stdout.splitlines()]
+    assert answered[0].startswith("back to        checkpoint 4, created 20")
+    assert answered[1:] == [
         "as checkpoint  9; abandoned: 5-8",
         "watermark      1970-01-01 00:00:11",
         "replayed       5 events of 4 checkpoints",
@@ -68,7 +68,7 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
 
 
 def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
-    wanted = shown(root)
+    wanted = observed(root)
     done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done")
     kinds = {row["id"]: row["abandoned"] for row in json_lines(tidestate("list", root, "--json"))}
@@ -77,7 +77,7 @@ def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     came: list[int] = []
     job = example("retracting").standalone(checkpoint=root, sink=lambda _panes, one: came.append(one.checkpoint))
     job.run(STREAM, drain=True)
-    assert shown(root) == wanted
+    assert observed(root) == wanted
     assert came == [11, 12, 14]  # 9 is the reset, 10 the fence; batch 13 had nothing to show
     again = tidestate("rewind", root, "--to", 14)
     assert (again.returncode, again.stdout) == (0, "checkpoint 14 is the newest: there is nothing to undo\n")
@@ -114,7 +114,7 @@ def test_a_time_means_the_newest_made_by_then(root: Path) -> None:
         checkpoint_at(checkpoint, "yesterday")
 
 
-def test_beside_a_running_driver(root: Path) -> None:
+def test_next_to_a_running_driver(root: Path) -> None:
     now = Checkpoint.open(root).read(8).manifest.created_us
     lease = Lease(this_process(), 1, "w", now, now)
     Checkpoint.open(root).objects.put(f"{LEASE_FOLDER}/1-1.json", msgspec.json.encode(lease))
@@ -152,8 +152,8 @@ def test_kafka_begins_there(tmp_path: Path) -> None:
         ("5", None),
         ('{"stream":{"shard":"a"}}', None),
     ]
-    said = tidestate("rewind", tmp_path, "--to", 2).stdout
-    assert f"startingOffsets {kafka}" in said
+    answered = tidestate("rewind", tmp_path, "--to", 2).stdout
+    assert f"startingOffsets {kafka}" in answered
 
 
 def state_of(root: Path, number: int) -> Path:
@@ -163,7 +163,7 @@ def state_of(root: Path, number: int) -> Path:
 
 
 def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    wanted = shown(root)
+    wanted = observed(root)
     (root / manifest_path(8)).write_bytes(b"rubbish")
     (root / manifest_path(7)).write_bytes(b"")
     state_of(root, 6).unlink()
@@ -177,7 +177,7 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
 
     with caplog.at_level(logging.WARNING, "tidestate"):
         job.standalone(checkpoint=root, sink=sink, policy=Policy(damaged="reset")).run(STREAM, drain=True)
-    assert shown(root) == wanted
+    assert observed(root) == wanted
     assert "back to checkpoint 5, the newest intact one; abandoned: 6-8" in caplog.text
     assert len([one for one in caplog.messages if one.startswith("checkpoint ") and " rejected by " not in one]) == 3
     assert came == [11, 13]
@@ -217,7 +217,7 @@ def test_none_is_whole(root: Path) -> None:
         plan_repair(Checkpoint.open(root))
 
 
-def test_panes_a_sink_waits_for_are_made_anew(tmp_path: Path) -> None:
+def test_panes_a_sink_waits_for_are_made_again(tmp_path: Path) -> None:
     """Not state, but delivery could not go on without them."""
     given: list[int] = []
 
@@ -230,7 +230,7 @@ def test_panes_a_sink_waits_for_are_made_anew(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         job.standalone(checkpoint=tmp_path, sink=full).run(STREAM)
     job.standalone(checkpoint=tmp_path).run(STREAM)
-    wanted = shown(tmp_path)
+    wanted = observed(tmp_path)
     checkpoint = Checkpoint.open(tmp_path)
     waiting = next(one for one in checkpoint.history(given[0] + 1) if one.panes)
     (tmp_path / waiting.panes[0].path).unlink()
@@ -240,5 +240,5 @@ def test_panes_a_sink_waits_for_are_made_anew(tmp_path: Path) -> None:
     rewind(checkpoint, found.reset.to)
     came: list[int] = []
     job.standalone(checkpoint=tmp_path, sink=lambda _panes, one: came.append(one.checkpoint)).run(STREAM)
-    assert shown(tmp_path) == wanted
+    assert observed(tmp_path) == wanted
     assert len(came) == len(wanted) - 1

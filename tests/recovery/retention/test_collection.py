@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.collected import NOW, TABLES, files, run, shown, state, whole
+from tests.helpers.collected import NOW, TABLES, files, observed, run, state, whole
 from tests.helpers.collected import root as root
 from tests.helpers.manifests import chain, following
 from tests.servers.s3 import s3_endpoint as s3_endpoint
@@ -28,7 +28,7 @@ from tidestate.statestore.storage.objects import Objects
 
 def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
-    before, ids, panes = shown(checkpoint), checkpoint.ids(), checkpoint.pane_paths()
+    before, ids, panes = observed(checkpoint), checkpoint.ids(), checkpoint.pane_paths()
     kept = {number: state(checkpoint, checkpoint.read(number).manifest) for number in ids[-3:]}
     there = files(root)
     planned = plan_collection(checkpoint, NOW).result
@@ -40,7 +40,7 @@ def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
     assert there - files(root) == {*done.files, *(manifest_path(number) for number in ids[:-3])}
     assert any(path.startswith("data/") for path in done.files)
     assert checkpoint.ids() == ids[-3:]
-    assert shown(checkpoint) == before
+    assert observed(checkpoint) == before
     assert checkpoint.pane_paths() == panes
     assert {number: state(checkpoint, checkpoint.read(number).manifest) for number in kept} == kept
     whole(root)
@@ -53,7 +53,7 @@ def test_the_job_goes_on_and_is_collected_again_and_again(root: Path, tmp_path: 
         run(root, batches)
     run(tmp_path / "other", 14)
     found, expected = (
-        [rows for _, rows in shown(Checkpoint.open(path)) if rows] for path in (root, tmp_path / "other")
+        [rows for _, rows in observed(Checkpoint.open(path)) if rows] for path in (root, tmp_path / "other")
     )
     assert found == expected
     assert len(Checkpoint.open(root).boundary().outputs) <= 4
@@ -205,13 +205,13 @@ def test_damage_stops_it_before_anything_happens(root: Path) -> None:
 def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     reset_to(checkpoint, 6)
-    kept = shown(checkpoint)
+    kept = observed(checkpoint)
     abandoned = [one for one in files(root) if one.startswith("panes/")]
     for _ in range(2):
         run(root, 8)
     collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
     collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
-    assert shown(checkpoint)[: len(kept)] == kept
+    assert observed(checkpoint)[: len(kept)] == kept
     left = {path for output in checkpoint.outputs() for path in (ref.path for ref in output.panes)}
     assert {one for one in files(root) if one.startswith("panes/")} == left
     assert set(abandoned) - left
@@ -266,9 +266,9 @@ def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) 
     assert ends[0] is not None
     assert ends[1] is not None
     assert ends[0].manifest.totals == ends[1].manifest.totals
-    assert [rows for _, rows in shown(Checkpoint.open(tmp_path / "third"))] == [
-        rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))
-    ][-len(shown(Checkpoint.open(tmp_path / "third"))) :]
+    assert [rows for _, rows in observed(Checkpoint.open(tmp_path / "third"))] == [
+        rows for _, rows in observed(Checkpoint.open(tmp_path / "other"))
+    ][-len(observed(Checkpoint.open(tmp_path / "third"))) :]
 
 
 def test_the_root_it_was_forked_from_is_gone(root: Path, tmp_path: Path) -> None:
@@ -320,12 +320,12 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
             taken[new] = manifest.input.batches if manifest.input else 0
             kept[root, number] = state(checkpoint, manifest)
         elif act == "gc":
-            before = shown(checkpoint)
+            before = observed(checkpoint)
             for number in ids:
                 known[root, number] = state(checkpoint, checkpoint.read(number).manifest)
             settings = CheckpointRetention(keep=chance.randint(1, 4), grace_us=0)
             collect(checkpoint, settings)
-            assert shown(checkpoint) == before
+            assert observed(checkpoint) == before
             for number in checkpoint.ids():
                 assert state(checkpoint, checkpoint.read(number).manifest) == known[root, number]
             collect(checkpoint, settings)

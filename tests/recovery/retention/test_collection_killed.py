@@ -1,4 +1,4 @@
-"""A collection beside others, and one that dies: whoever comes second sees it, and the next one finishes it."""
+"""Collections at the same time, and one that dies: the second one sees the first, and the next one finishes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.collected import NOW, files, run, shown, state, whole
+from tests.helpers.collected import NOW, files, observed, run, state, whole
 from tests.helpers.collected import root as root
 from tests.helpers.interrupted import Interrupted
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -104,7 +104,7 @@ def _copy(root: Path, to: Path) -> Path:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, when: When) -> None:
     checkpoint = Checkpoint.open(root)
-    before = shown(checkpoint)
+    before = observed(checkpoint)
     pin(checkpoint, 4, "mine")
     held = state(checkpoint, checkpoint.read(4).manifest)
     clean = _copy(root, tmp_path / "clean")
@@ -120,7 +120,7 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
         with pytest.raises(Crash):
             collect(dataclasses.replace(Checkpoint.open(copy), objects=faulty), NOW)
         again = Checkpoint.open(copy)
-        assert shown(again) == before
+        assert observed(again) == before
         assert state(again, again.read(4).manifest) == held
         whole(copy)
         collect(again, NOW)
@@ -128,7 +128,7 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
             path for path in files(clean) if not path.startswith("gc/")
         }
         assert len([path for path in files(copy) if path.startswith("gc/outputs")]) == len(again.boundary().outputs)
-        assert shown(again) == before
+        assert observed(again) == before
         whole(copy)
 
 
@@ -148,16 +148,18 @@ collect(Checkpoint.open(sys.argv[1], seen), CheckpointRetention(keep=3, grace_us
     "moment", [("manifests", "0"), ("manifests", "2"), ("files", "3")], ids=["boundary", "manifests", "files"]
 )
 def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, str]) -> None:
-    before = shown(Checkpoint.open(root))
+    before = observed(Checkpoint.open(root))
     done = subprocess.run([sys.executable, "-c", CHILD, str(root), *moment], cwd=ROOT)
     assert done.returncode == -signal.SIGKILL
     checkpoint = Checkpoint.open(root)
     assert len(checkpoint.ids()) == 3
-    assert shown(checkpoint) == before
+    assert observed(checkpoint) == before
     whole(root)
     run(root, 14)
     run(tmp_path / "other", 14)
-    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "other"))]
+    assert [rows for _, rows in observed(checkpoint)] == [
+        rows for _, rows in observed(Checkpoint.open(tmp_path / "other"))
+    ]
     collect(checkpoint, CheckpointRetention(keep=99, grace_us=0))
     whole(root)
     assert checkpoint.stored_ids() == checkpoint.ids()
@@ -165,7 +167,7 @@ def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, 
 
 def test_of_two_collections_one_says_so(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
-    before = shown(checkpoint)
+    before = observed(checkpoint)
 
     class Slow(Objects):
         def put(self, path: str, data: bytes | pa.Buffer) -> None:
@@ -178,7 +180,7 @@ def test_of_two_collections_one_says_so(root: Path) -> None:
     assert len(checkpoint.ids()) == 5
     collect(checkpoint, NOW)
     assert len(checkpoint.ids()) == 3
-    assert shown(checkpoint) == before
+    assert observed(checkpoint) == before
     assert len([path for path in files(root) if path.startswith("gc/")]) == 1 + len(checkpoint.boundary().outputs)
     whole(root)
 

@@ -1,4 +1,4 @@
-"""Retention as part of a job: collected beside it, what must stay stays, and nothing that fails there stops it."""
+"""Retention as part of a job: collected while it runs; what must stay stays; no failure there stops it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.collected import STORE, TABLES, run, shown, state, whole
+from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
 from tests.helpers.forks import JOB
 from tidestate.operators import DeliveryId, WindowOperator, count, retain, tumbling, windowed
 from tidestate.operators.local.standalone import StandaloneRunner
@@ -75,7 +75,9 @@ def test_it_keeps_what_gc_keeps_and_the_job_does_not_notice(tmp_path: Path) -> N
     checkpoint = Checkpoint.open(root)
     assert checkpoint.stored_ids() == [4, *range(job.head.id - 2, job.head.id + 1)]
     assert state(checkpoint, checkpoint.read(4).manifest) == held
-    assert [rows for _, rows in shown(checkpoint)] == [rows for _, rows in shown(Checkpoint.open(tmp_path / "kept"))]
+    assert [rows for _, rows in observed(checkpoint)] == [
+        rows for _, rows in observed(Checkpoint.open(tmp_path / "kept"))
+    ]
     whole(root)
     assert done(job).checkpoints > 5
     assert done(job).failures == 0
@@ -121,8 +123,8 @@ def test_a_collection_that_fails_is_logged_and_counted_and_tried_again(
         job._begin(TABLES[0].schema)  # a run that begins collects
         until(lambda: done(job).checkpoints > 0)
         job._end()
-    said = [record for record in caplog.records if "old checkpoints could not be deleted" in record.message]
-    assert [record.levelname for record in said] == ["WARNING"] * done(job).failures
+    answered = [record for record in caplog.records if "old checkpoints could not be deleted" in record.message]
+    assert [record.levelname for record in answered] == ["WARNING"] * done(job).failures
     assert any(record.message.startswith("retention: deleted") for record in caplog.records)
     whole(tmp_path / "root")
 
@@ -208,11 +210,11 @@ def test_killed_in_the_middle_of_a_collection(tmp_path: Path, moment: tuple[str,
     collected_at_each(root)
     run(tmp_path / "other", 14)
     there, other = Checkpoint.open(root), Checkpoint.open(tmp_path / "other")
-    assert [rows for _, rows in shown(there)] == [rows for _, rows in shown(other)]
+    assert [rows for _, rows in observed(there)] == [rows for _, rows in observed(other)]
     whole(root)
 
 
-def test_what_is_kept_is_said_in_spans() -> None:
+def test_what_is_kept_is_reported_in_spans() -> None:
     assert retain(100, "7 days", panes="30 days") == CheckpointRetention(
         100, 7 * 24 * HOUR_US, output_age_us=30 * 24 * HOUR_US
     )

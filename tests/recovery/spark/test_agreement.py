@@ -202,8 +202,8 @@ def test_what_does_not_fit_hadoops_checksums(root: Path, harm: str) -> None:
     if harm == "data":
         path.write_text("\n".join(path.read_text().split("\n")[:2]))
     else:
-        beside = path.with_name(f".{path.name}.crc")
-        beside.write_bytes(beside.read_bytes()[:-2])
+        checksums = path.with_name(f".{path.name}.crc")
+        checksums.write_bytes(checksums.read_bytes()[:-2])
     assert [one.why for one in seen(root).differs] == ["it does not match its checksums"]
     start(root)
     check_mended(root)

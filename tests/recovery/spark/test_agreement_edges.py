@@ -104,7 +104,7 @@ def test_a_planned_offset_that_lies_behind(tmp_path: Path, before: str, after: s
     assert seen(tmp_path).differs[0].path == "spark/offsets/1"
 
 
-def test_it_looks_again_beside_a_running_job(root: Path) -> None:
+def test_it_looks_again_next_to_a_running_job(root: Path) -> None:
     """What Spark and the job did between two looks is no damage."""
     checkpoint = Checkpoint.open(root)
     stale = Checkpoint.open(root).read(N + 1)

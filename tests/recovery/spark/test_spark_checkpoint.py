@@ -1,4 +1,4 @@
-"""Spark's checkpoint written anew: on every storage, from manifests or from Spark's log, whatever dies on the way."""
+"""Spark's checkpoint rewritten: on every storage, from manifests or from Spark's log, whatever dies on the way."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def forgotten(checkpoint: Checkpoint, upto: int) -> None:
         checkpoint.objects.delete(manifest_path(number))
 
 
-def test_sparks_log_knows_what_collected_manifests_said(tmp_path: Path) -> None:
+def test_sparks_log_knows_what_collected_manifests_reported(tmp_path: Path) -> None:
     checkpoint = made(str(tmp_path), 12)
     forgotten(checkpoint, 6)
     checkpoint.objects.delete("spark/sources/0/9")  # a manifest has it

@@ -1,4 +1,4 @@
-"""What a restore reads is counted, told, kept in the manifest, predicted; and rehearsed by ``tidestate restore``."""
+"""What a restore reads is counted, reported, kept in the manifest, predicted, rehearsed by ``tidestate restore``."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def state_of(manifest: Manifest) -> list[FileRef]:
 
 
 def test_a_restore_tells_how_far_it_is() -> None:
-    seconds, told = [0.0], []
-    watch = RestoreMonitor(lambda done, whole: told.append((done, whole)), every_s=2.0, clock=lambda: seconds[0])
+    seconds, reported = [0.0], []
+    watch = RestoreMonitor(lambda done, whole: reported.append((done, whole)), every_s=2.0, clock=lambda: seconds[0])
     small, large = ref(100, 10), ref(900, 90)
     rows = pa.table({"k": range(30)})
     with watch.timed():
@@ -54,13 +54,13 @@ def test_a_restore_tells_how_far_it_is() -> None:
         for _ in watch.reading([large], [rows, rows, rows]):
             seconds[0] += 1.0
     whole = Restored(2, 1000, 100)
-    assert told == [
+    assert reported == [
         (Restored(1, 400, 40, 2.0), whole),  # the first file, and a third of the rows of the second
         (Restored(1, 1000, 100, 4.0), whole),
         (Restored(2, 1000, 100, 4.0), whole),
     ]
     assert watch.restored == Restored(2, 1000, 100, 4.0)
-    assert progress_text(*told[0]) == "1 of 2 files, 0.0 of 0.0 MB, 40 of 100 rows, 0.0 MB/s, 3 s left"
+    assert progress_text(*reported[0]) == "1 of 2 files, 0.0 of 0.0 MB, 40 of 100 rows, 0.0 MB/s, 3 s left"
 
 
 def test_what_was_read_in_vain_is_not_counted_but_its_time_is() -> None:
@@ -200,14 +200,14 @@ def test_a_drill_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     checkpoint, was = Checkpoint.open(tmp_path / "root"), contents(tmp_path / "root")
     manifest = checkpoint.read(5).manifest
     needed = state_of(manifest)
-    told: list[tuple[Restored, Restored]] = []
+    reported: list[tuple[Restored, Restored]] = []
     for store in ("memory", "rocksdb"):
         found = run_restore_drill(
-            checkpoint, manifest, store, parallel=2, on_progress=lambda *both: told.append(both)
+            checkpoint, manifest, store, parallel=2, on_progress=lambda *both: reported.append(both)
         )
         assert (found.whole.files, found.whole.bytes) == (len(needed), sum(one.bytes for one in needed))
         assert (found.operators["windows"].files, found.budget_s) == (len(needed), 30)
-        assert told[-1][0].files == told[-1][1].files == len(needed)
+        assert reported[-1][0].files == reported[-1][1].files == len(needed)
     assert contents(tmp_path / "root") == was
     assert not opening._memory
     assert os.listdir(tmp_path / "tmp") == []
@@ -253,10 +253,10 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     assert (found.store, found.files, found.rows) == ("rocksdb", len(needed), sum(one.rows for one in needed))
     assert found.parallel == spark.sparkContext.defaultParallelism
 
-    shown = tidestate("show", root)
-    assert "s predicted into rocksdb, budget 30 s" in shown.stdout
-    assert f"restored {len(needed)} files" in shown.stdout
-    assert " ago)" in shown.stdout
+    observed = tidestate("show", root)
+    assert "s predicted into rocksdb, budget 30 s" in observed.stdout
+    assert f"restored {len(needed)} files" in observed.stdout
+    assert " ago)" in observed.stdout
     listed = json_lines(tidestate("list", root, "--json"))
     assert listed[0]["recovery"] is None
     assert listed[-1]["recovery"]["store"] == "rocksdb"

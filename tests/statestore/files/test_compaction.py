@@ -205,7 +205,7 @@ def test_a_snapshot_comes_when_a_restart_would_take_too_long() -> None:
     levels = alone(ref(0, 100 * MB, "snapshot"), ref(1, 60 * MB))
     assert plan(levels, Parquet(recovery_s=2), 0, SPEC) == [Fold(0, 2)]
     assert plan(levels, Parquet(recovery_s=30), 0, SPEC) == []
-    # Where the log is but little beside the snapshot, folding it would not help.
+    # Where the log is small next to the snapshot, folding it would not help.
     assert plan(alone(ref(0, 200 * MB, "snapshot"), ref(1, 10 * MB)), Parquet(recovery_s=1), 0, SPEC) == []
 
 

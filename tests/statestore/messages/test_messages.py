@@ -71,7 +71,7 @@ def test_the_matrix_chooses_the_message_key(measure: Any, use: Any, facts: dict[
     assert spec.key_names == [*(columns[part] for part in layout.parts), "origin"]
 
 
-def test_an_aggregate_has_no_equal_fields_whatever_is_said() -> None:
+def test_an_aggregate_has_no_equal_fields_whatever_is_reported() -> None:
     assert choose_layout("time", "aggregate", equal=True, large=True).name == "ts_offset"
 
 

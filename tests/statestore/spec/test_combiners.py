@@ -68,8 +68,8 @@ def test_no_module_is_imported_because_a_root_names_it(tmp_path: Path) -> None:
     done = state(tmp_path / "root", path=str(tmp_path))
     assert not (tmp_path / "stranger.ran").exists()
     assert done.returncode == 3, done.stderr
-    told = " ".join(done.stderr.split())
-    assert all(word in told for word in ("[combiner]", "name=stranger:widest", "--import MODULE", ENTRY_POINTS))
+    reported = " ".join(done.stderr.split())
+    assert all(word in reported for word in ("[combiner]", "name=stranger:widest", "--import MODULE", ENTRY_POINTS))
     done = state(tmp_path / "root", "--import", "stranger", path=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert '"5"' in done.stdout or "5" in done.stdout

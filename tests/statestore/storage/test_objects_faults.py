@@ -98,7 +98,7 @@ def test_errors_are_ours_whatever_call_fails(act: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [False, True])
 def test_a_create_says_what_has_happened(taken: bool, tmp_path: Path) -> None:
-    said = set()
+    answered = set()
     for faults, objects in every(tmp_path):
         if taken:
             objects.create("m/1", b"first")
@@ -115,8 +115,8 @@ def test_a_create_says_what_has_happened(taken: bool, tmp_path: Path) -> None:
         there = objects.read("m/1") if objects.exists("m/1") else None
         expected = {"made": [b"data"], "taken": [b"first"], "nothing": [b"first" if taken else None]}
         assert there in expected.get(outcome, [b"data", b"first" if taken else None]), (vars(faults), outcome)
-        said.add(outcome)
-    assert said == {"taken" if taken else "made", "nothing", "unknown"}
+        answered.add(outcome)
+    assert answered == {"taken" if taken else "made", "nothing", "unknown"}
 
 
 def test_a_link_whose_reply_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

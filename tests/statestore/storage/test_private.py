@@ -104,7 +104,7 @@ def test_a_folder_of_your_choice_is_private_too(tmp_path: Path) -> None:
         pass
 
 
-def test_no_place_for_a_cache_is_said(tmp_path: Path) -> None:
+def test_no_place_for_a_cache_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UnavailableError, match="cache_dir") as refused:
         make_private(tmp_path / "file" / "cache")

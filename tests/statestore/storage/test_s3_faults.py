@@ -1,4 +1,4 @@
-"""A bucket behind a bad line: lost replies found out, what may pass tried again, the rest said in words."""
+"""A bucket behind a bad line: lost replies found out, what may pass tried again, the rest answered in words."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def test_a_fetch_that_fails_leaves_no_copy(objects: Objects, s3_proxy: Proxy, co
     assert files_in(copies) == []
 
 
-def test_no_room_for_copies_is_said(s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_no_room_for_copies_is_reported(s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -166,7 +166,7 @@ def test_processes_that_fetch_the_same_at_once_do_not_disturb_each_other(objects
     assert len(files_in(copies)) == 8
 
 
-def test_damage_to_a_file_or_to_its_copy_is_told_apart(s3_root: str, tmp_path: Path) -> None:  # noqa: F811
+def test_damage_to_a_file_or_to_its_copy_is_distinguished(s3_root: str, tmp_path: Path) -> None:  # noqa: F811
     """A damaged copy is fetched again; a file that is damaged, short or gone itself is named as such."""
     objects = Objects(s3_root, copies=str(tmp_path))
     state = PartitionState()

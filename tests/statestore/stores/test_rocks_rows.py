@@ -205,8 +205,8 @@ def test_successor() -> None:
 
 
 @given(st.lists(st.binary(max_size=3), max_size=8), st.booleans())
-def test_strings_in_order(values: list[bytes], alike: bool) -> None:
-    values = [value.ljust(3, b"\x00") for value in values] if alike else values
+def test_strings_in_order(values: list[bytes], padded: bool) -> None:
+    values = [value.ljust(3, b"\x00") for value in values] if padded else values
     ends = np.cumsum([0, *map(len, values)])
     strings: Strings = strings_between(np.frombuffer(b"".join(values), np.uint8), ends)
     assert strings.to_list() == values

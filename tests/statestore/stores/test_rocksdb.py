@@ -185,7 +185,7 @@ def test_the_same_as_in_memory(folder: Path, seed: int) -> None:
             store.close()
             store = RocksStore(SPECS, folder)
         asked = [random_rows(dice, spec).select(spec.key_names) for spec in SPECS]
-        assert told(store, asked) == told(memory, asked)
+        assert reported(store, asked) == reported(memory, asked)
     store.close()
 
 
@@ -214,7 +214,7 @@ def random_rows(dice: random.Random, spec: TableSpec) -> pa.Table:
     return pa.table([pa.array([r[i] for r in rows], f.type) for i, f in enumerate(spec.schema)], schema=spec.schema)
 
 
-def told(store: MemoryStore | RocksStore, asked: list[pa.Table]) -> list[Any]:
+def reported(store: MemoryStore | RocksStore, asked: list[pa.Table]) -> list[Any]:
     """All that a store says, of some keys of each table too."""
     found: list[Any] = [store.applied, store.expired]
     for spec, keys in zip(SPECS, asked, strict=True):

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
         yield Path(name) / "store"
 
 
-def test_a_second_opener_is_told_of_the_lock(folder: Path) -> None:
+def test_a_second_opener_is_reported_of_the_lock(folder: Path) -> None:
     with opened(folder), pytest.raises(UnavailableError, match="lock") as refused:
         RocksStore(SPECS, folder)
     assert refused.value.code == "rocksdb-open"
@@ -39,7 +39,7 @@ def test_a_second_opener_is_told_of_the_lock(folder: Path) -> None:
         pass
 
 
-def test_an_opener_in_another_process_is_told_of_the_lock(folder: Path) -> None:
+def test_an_opener_in_another_process_is_reported_of_the_lock(folder: Path) -> None:
     with opened(folder):
         done = child(folder, "RocksStore(SPECS, folder)")
     assert done.returncode == 1

@@ -153,7 +153,7 @@ def test_a_cache_that_fell_behind_sees_a_table_emptied(tmp_path: Path, number: i
 
 
 @pytest.mark.parametrize("number", [0, 1, 2], ids=["parquet", "memory", "rocksdb"])
-def test_a_cache_that_fell_behind_sees_a_row_deleted_beside_rows_that_expired(tmp_path: Path, number: int) -> None:
+def test_a_cache_that_fell_behind_sees_a_row_deleted_next_to_rows_that_expired(tmp_path: Path, number: int) -> None:
     """The snapshot that left the row out holds nothing but expired rows, and is dropped with them."""
     objects, config = Objects(tmp_path / "root"), configs(tmp_path / "cache")[number]
     deleted = (100, *A[1:])

@@ -17,7 +17,7 @@ from tidestate.statestore.testing.rows import table
 from tidestate.statestore.testing.tables import SPECS
 
 
-def said(answers: list[object]) -> str:
+def answered(answers: list[object]) -> str:
     """As text, in which NaN equals NaN; sums of floats are regrouped, so not to the last digit."""
     return re.sub(r"\d+\.\d{6,}", lambda found: f"{float(found[0]):.9g}", repr(answers))
 
@@ -38,7 +38,7 @@ def read(view: StateView, random: Random, sequence: int) -> str:
             prefixes = pa.table(columns, names=spec.key_names[: many.width])
             ranges = view[spec.name].ranges(prefixes, many.bound(spec, many.lower), many.bound(spec, many.upper))
             answers.append((ranges.request_index.to_pylist(), ranges.rows.to_pylist()))
-    return said(answers)
+    return answered(answers)
 
 
 @pytest.mark.slow
@@ -64,4 +64,4 @@ def test_an_overlay_reads_like_the_store_it_will_be(seed: int) -> None:
     below.apply(state.changes(), generated.applied(last))
     for spec in SPECS:
         rows = [pa.concat_tables([spec.schema.empty_table(), *store[spec.name].scan()]) for store in (below, whole)]
-        assert said(rows[0].to_pylist()) == said(rows[1].to_pylist())
+        assert answered(rows[0].to_pylist()) == answered(rows[1].to_pylist())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.twins.ordered import OrderedSetting, offset_session, offset_window
-from tests.twins.transcripts.told import COUNT_2, TEN, Step, by_clock
+from tests.twins.transcripts.script import COUNT_2, TEN, Step, by_clock
 from tests.twins.words import Trigger, count_window, session, sliding
 
 OFFSETS: dict[str, tuple[OrderedSetting, list[Step]]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.twins.ordered import OrderedSetting, offset_window
-from tests.twins.transcripts.told import COUNT_2, COUNT_3, TEN, Step, each, event_time, ordered
+from tests.twins.transcripts.script import COUNT_2, COUNT_3, TEN, Step, each, event_time, ordered
 from tests.twins.words import EACH_BATCH, count_window, global_window, sliding
 
 ORDER: dict[str, tuple[OrderedSetting, list[Step]]] = {
@@ -122,7 +122,7 @@ PER_ELEMENT: dict[str, tuple[OrderedSetting, list[Step]]] = {
         each(allowed=50),
         [("a1@0",), ("W10", "0..10 a on_time0 1"), ("a2@1 a3@2", "0..10 a late1 1+2", "0..10 a late2 1+2+3")],
     ),
-    "late panes in the batch that ends the lateness: no closing pane beside them": (
+    "late panes in the batch that ends the lateness: no closing pane next to them": (
         offset_window(3, behind=2, closing="always", per_element=True),
         [
             ("a@0 b@3", "0..3 a on_time0 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.twins.ordered import OrderedSetting, inherited, offset_window
-from tests.twins.transcripts.told import AFTER_5, COUNT_2, EVERY_5, TEN, Step, each, event_time
+from tests.twins.transcripts.script import AFTER_5, COUNT_2, EVERY_5, TEN, Step, each, event_time
 from tests.twins.words import EACH_BATCH, count_window, global_window, session, sliding
 
 FEEDING: dict[str, tuple[OrderedSetting, list[Step]]] = {
@@ -117,7 +117,7 @@ FEEDING: dict[str, tuple[OrderedSetting, list[Step]]] = {
             ("W30",),
         ],
     ),
-    "the same, closing always: nothing that was not fed is shown again": (
+    "the same, closing always: nothing that was not fed is observed again": (
         event_time(TEN, late=None, closing="always", retain=20),
         [
             ("a1 b1 W10", "0..10 a on_time0 1!", "0..10 b on_time0 2!"),

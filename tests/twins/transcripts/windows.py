@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.twins.ordered import OrderedSetting, inherited
-from tests.twins.transcripts.told import COUNT_2, TEN, Step, event_time
+from tests.twins.transcripts.script import COUNT_2, TEN, Step, event_time
 from tests.twins.words import Trigger, sliding
 
 CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {

@@ -42,10 +42,10 @@ def each(windows: Kind = TEN, early: Trigger | None = COUNT_2, **more: Any) -> O
 _WORD = re.compile(r"([a-z?])(?:\[(-?\d+)\.\.(-?\d+)\])?(-?\d+)?(?:@(?:(-|\d+)/)?(-\d+|-|\d+))?")
 
 
-class Told:
+class Script:
     """A step's text, read. ``moves`` are the watermark and the clock, in order; ``feeds``: events are fed back."""
 
-    def __init__(self, text: str, told: int) -> None:
+    def __init__(self, text: str, reported: int) -> None:
         self.events: list[Message] = []
         self.moves: list[tuple[str, int]] = []
         self.feeds: str = ""
@@ -57,7 +57,7 @@ class Told:
             elif word[0] in "WP":
                 self.moves.append((word[0], int(word[1:])))
             else:
-                self.events.append(message(word, told + len(self.events) + 1))
+                self.events.append(message(word, reported + len(self.events) + 1))
 
 
 def message(word: str, number: int) -> Message:
@@ -79,20 +79,20 @@ def numbers(events: list[Any]) -> tuple[Any, ...]:
 def played(setting: OrderedSetting, steps: list[Step]) -> list[Step]:
     """What the twin shows, in the words of the scenario."""
     twin = OrderedTwin(setting, numbers)
-    told, found = 0, []
+    reported, found = 0, []
     for text, *expected in steps:
-        step = Told(text, told)
-        told += len(step.events)
+        step = Script(text, reported)
+        reported += len(step.events)
         before = len(twin.ledger)
         rows = play(twin, step)
-        lines = [*map(said, rows), *(line for entry in twin.ledger[before:] for line in refused(entry))]
+        lines = [*map(answered, rows), *(line for entry in twin.ledger[before:] for line in refused(entry))]
         if any(line.startswith("=") for line in expected):
             lines += kept(twin.live_windows())
         found.append((text, *lines))
     return found
 
 
-def play(twin: OrderedTwin, step: Told) -> list[Row]:
+def play(twin: OrderedTwin, step: Script) -> list[Row]:
     """Each of its words that moves something, and its events before them, is a batch of its own."""
     if step.feeds:
         assert not step.moves
@@ -105,7 +105,7 @@ def play(twin: OrderedTwin, step: Told) -> list[Row]:
     return rows
 
 
-def said(row: Row) -> str:
+def answered(row: Row) -> str:
     bounds = [str(time).replace(str(FOREVER), "inf") for time in row[:2]]
     values = "+".join(map(str, row.values))
     sign = "-" if row.kind == "retract" else ""
