@@ -87,6 +87,15 @@ class SparkLog:
         """Raise `CorruptionError` if ``offsets`` or ``commits`` has a file that Spark would read but never writes."""
         _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))
 
+    def unfinished_beginning(self) -> list[str]:
+        """Files that Spark has left of a first batch whose plan it never finished. From 4.3 on it begins no query
+        while they are there.
+        """
+        if self.newest("offsets") is not None or self.newest("commits") is not None:
+            return []
+        folders = [f"{self.folder}/{log}" for log in ("offsets", "commits")]
+        return [f"{folder}/{name}" for folder in folders for name in self.objects.hidden(folder)]
+
     def planned(self, query_id: str, batch_id: int) -> Planned:
         """The batch in Spark's log. Raises `NotFoundError`."""
         timestamp_ms, end = self._offsets(batch_id)

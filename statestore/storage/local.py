@@ -114,12 +114,18 @@ class LocalStorage:
 
     def names(self, folder: str) -> list[str]:
         """Direct children without what is unfinished."""
+        return [name for name in self._children(folder) if not name.startswith(".")]
+
+    def hidden(self, folder: str) -> list[str]:
+        """Direct children that begin with a dot."""
+        return [name for name in self._children(folder) if name.startswith(".")]
+
+    def _children(self, folder: str) -> list[str]:
         with storage_errors(folder):
             try:
-                found = os.listdir(self._root / folder)
+                return sorted(os.listdir(self._root / folder))
             except FileNotFoundError:
                 return []
-            return sorted(name for name in found if not name.startswith("."))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """Temporary files."""

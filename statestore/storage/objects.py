@@ -157,6 +157,10 @@ class Objects:
         """
         return self._storage.names(_below(folder))
 
+    def hidden(self, folder: str) -> list[str]:
+        """The names in ``folder`` that ``names`` leaves out, sorted. Raises `UnavailableError`."""
+        return self._storage.hidden(_below(folder))
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """What lies below ``folder`` under the names of writes that have not ended: paths, and the time of the last
         change in microseconds. A writer that died leaves them on local storage; others have none.

@@ -190,20 +190,18 @@ def collect(root: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def round_of(plan: Plan, folder: Path) -> list[str]:
-    """Run it. Returns what was done to it; raises `AssertionError` for an output that is not exact."""
+def play(plan: Plan, folder: Path, did: list[str]) -> None:
+    """Run it, and add to ``did`` what was done to it. Raises `AssertionError` for an output that is not exact."""
     fill(folder)
-    did = []
     for one in plan.disturbances:
         run = Run(folder, plan)
         if not run.wait(one):
             assert run.done, run.end_of_log()
             break
-        did += list(disturb(run, one, folder, plan))
+        did += disturb(run, one, folder, plan)
     Run(folder, plan, "--drain").to_the_end()
     is_exact(folder, plan.job)
     assert verify(Checkpoint.open(folder / "checkpoint"), read_percent=100, spark=True).worst is None
-    return did
 
 
 app = typer.Typer(help="Real Spark jobs, killed and stopped at random.", no_args_is_help=True)
@@ -237,7 +235,7 @@ def _row(plan: Plan) -> dict[str, Any]:
     folder, began, wrong = Path(tempfile.mkdtemp(prefix="tidestate-kills-", dir=SCRATCH)), time.monotonic(), ""
     did: list[str] = []
     try:
-        did = round_of(plan, folder)
+        play(plan, folder, did)
         shutil.rmtree(folder)
     except AssertionError as error:
         wrong = f"{folder}: {str(error)[:2000]}"

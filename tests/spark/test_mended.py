@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -190,3 +191,15 @@ def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     assert last.spark is not None
     assert last.spark.batch_id == before.spark.batch_id + 1
     assert last.totals["events"] == sum(table.num_rows for table in TABLES[:3])
+
+
+def test_a_first_batch_of_which_spark_left_an_unfinished_file(
+    spark: SparkSession, made: Path, tmp_path: Path
+) -> None:
+    """Its process was killed while it planned that."""
+    for folder in ("offsets", "commits"):
+        left = tmp_path / "root" / "spark" / folder / f".0.{uuid.uuid4()}.tmp"
+        left.parent.mkdir(parents=True)
+        left.write_text("v1\n{")
+    run(spark, made / "input", tmp_path / "root", drain=True)
+    assert output(tmp_path / "root", "panes") == output(made / "whole", "panes")
