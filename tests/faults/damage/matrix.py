@@ -99,7 +99,8 @@ class Field:
         for kind in dict.fromkeys(kind for kind, _ in self.subject.kinds):
             for fault in self._chosen.faults:
                 names = list(enumerate(self._tree.of(kind)))
-                every = -(-len(names) // self._chosen.files) if self._chosen.files else 1
+                few = self._chosen.files and not self.subject.whole
+                every = -(-len(names) // self._chosen.files) if few else 1
                 found = (
                     (Case(self.subject.name, kind, fault, number, form), change)
                     for number, name in names[:: max(1, every)]
@@ -113,6 +114,7 @@ class Field:
         """What is answered where files are so; ``number`` says whose turn it is."""
         found, refused = {}, None
         turns = self._chosen.turns if case.main else self._chosen.rest
+        turns = turns if self.subject.readers else 1
         for place, (name, ask) in enumerate(self._asked(change)):
             if (place + number) % turns:
                 continue

@@ -61,6 +61,8 @@ class Subject:
     stores: tuple[Store, ...] = STORES
     way: str = "--to newest-good"
     """What `repair` is asked for."""
+    whole: bool = False
+    """Whether each file is damaged: those of a kind decide different things."""
     below: str = "root"
     """The folder that is damaged, in the one where it was made."""
 
@@ -293,5 +295,6 @@ SUBJECTS = (
         {"repair": _then("repair", "--resync-spark", "--confirm", "--force")},
         stores=("parquet",),
         way="--resync-spark",
+        whole=True,
     ),
 )
