@@ -180,6 +180,7 @@ def make_by_hand(folder: Path, seed: int = 0) -> None:
             running.add_messages(operator_messages.table(messages))
             running.flush()
             operator_messages.take(running, operator_messages.Receiver())
+            running.flush()  # which has nothing else to write than what was acknowledged
 
 
 def _messages(seed: int) -> list[list[operator_messages.Message]]:
