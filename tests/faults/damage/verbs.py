@@ -23,10 +23,9 @@ Reader = Callable[[str], Any]
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d(:\d\d)?|<dt>age</dt><dd>[^<]*</dd>")
 _FINDINGS = range(10, 15)
 """How `verify` ends where it has found something."""
-_MEASURED = ("seconds", "rate", "predicted_s", "parallel", "age", "bytes", "files", "checkpoints")
-_LIMIT = ("delivered",)
-"""What no two runs have in common, or what damage may change: how long it took, how much there is to delete; and what a
-sink has acknowledged, which it gets once more where the record of that is lost.
+_LEFT_OUT = ("seconds", "rate", "predicted_s", "parallel", "age", "bytes", "files", "checkpoints", "delivered")
+"""What no two runs have in common, or what damage may change: how long it took, how much there is to delete; and what
+a sink has acknowledged, which it gets once more where the record of that is lost.
 """
 
 
@@ -54,7 +53,7 @@ def values(*arguments: str) -> Reader:
 
 def _plain(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {name: _plain(value) for name, value in tree.items() if name not in (*_MEASURED, *_LIMIT)}
+        return {name: _plain(value) for name, value in tree.items() if name not in _LEFT_OUT}
     return [_plain(one) for one in tree] if isinstance(tree, list) else tree
 
 
