@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyspark
 from py4j.protocol import Py4JError
@@ -53,13 +53,14 @@ def check_plan(stream: DataFrame) -> None:
         )
     elif "EventTimeWatermark" in {name for name, _ in steps}:
         raise UsageError(
-            "withWatermark has no effect before this job: remove it, and give windowed(watermark_delay=...)",
+            "withWatermark has no effect before this job: remove it, and give watermark_delay=... to the job",
             code="watermark-of-spark",
         )
 
 
-def check_workers(session: SparkSession) -> None:
-    """Raise `UsageError` unless the workers can run tasks of this job: Python, and this package in this version.
+def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
+    """Raise `UsageError` unless the workers can run tasks of this job: Python, this package in this version, and the
+    ``packages`` that the job needs of its extras.
 
     Costs a small Spark job, which also starts the workers; in local mode with the driver's Python there is none.
     """
@@ -67,7 +68,7 @@ def check_workers(session: SparkSession) -> None:
     if context.master.partition("[")[0] == "local" and _same_python(context.pythonExec):
         return
     try:
-        found = worker_facts(session)
+        found = worker_facts(session, packages)
     except (PySparkException, Py4JError) as error:
         raise UsageError(
             "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow",
@@ -78,7 +79,7 @@ def check_workers(session: SparkSession) -> None:
     for one in found:
         if one.failure:
             raise UsageError(
-                "a worker of Spark cannot import tidestate: install it there, see docs/CLUSTERS.md",
+                "a worker of Spark cannot import tidestate or what it needs: install it there, see docs/CLUSTERS.md",
                 code="worker-package",
                 host=one.host,
                 python=one.python,

@@ -52,7 +52,7 @@ class StreamJob:
         """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""
         session = self.stream.sparkSession
         check_plan(self.stream)
-        check_workers(session)
+        check_workers(session, _packages(self.store, self.checkpoint))
         return open_with(session, self.checkpoint)
 
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
@@ -70,3 +70,9 @@ class StreamJob:
             may_change=True,
             policy=self.policy,
         )
+
+
+def _packages(store: StoreConfig, root: str) -> list[str]:
+    """What tasks of a job import of the extras."""
+    of_store = ["rocksdict"] if store.kind == "rocksdb" else []
+    return [*of_store, "s3fs"] if root.startswith("s3") else of_store

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from pyspark import cloudpickle
@@ -23,20 +24,22 @@ class WorkerFacts:
     failure: str = ""
 
 
-def worker_facts(session: SparkSession) -> list[WorkerFacts]:
-    """One for each host and Python that runs a small job of as many tasks as run at once."""
+def worker_facts(session: SparkSession, packages: Sequence[str] = ()) -> list[WorkerFacts]:
+    """One for each host and Python that runs a small job of as many tasks as run at once. ``packages`` are imported
+    too.
+    """
     tasks = max(1, session.sparkContext.defaultParallelism)
     module = sys.modules[__name__]
     # The module is sent with the task: workers that lack the package could not import it.
     cloudpickle.register_pickle_by_value(module)
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(_facts, "facts string").collect()
+        rows = session.range(0, tasks, 1, tasks).mapInArrow(partial(_facts, packages), "facts string").collect()
     finally:
         cloudpickle.unregister_pickle_by_value(module)
     return sorted({WorkerFacts(**json.loads(row["facts"])) for row in rows})
 
 
-def _facts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _facts(packages: Sequence[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import platform
     import socket
     from importlib import import_module
@@ -46,6 +49,8 @@ def _facts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             version = str(import_module("tidestate").__version__)
             import_module("tidestate.operators.spark.tasks")
+            for package in packages:
+                import_module(package)
         except Exception as error:
             version, failure = "", f"{type(error).__name__}: {error}"
         facts = {

@@ -197,8 +197,17 @@ def _read_first(objects: Objects, refs: Sequence[FileRef]) -> bytes:
     """The bytes of the first of these files that is intact. Raises the error of the last one."""
     for ref in refs[:-1]:
         with suppress(CorruptionError):
-            return memoryview(read_verified(objects, ref)).tobytes()
-    return memoryview(read_verified(objects, refs[-1])).tobytes()
+            return _read(objects, ref)
+    return _read(objects, refs[-1])
+
+
+def _read(objects: Objects, ref: FileRef) -> bytes:
+    try:
+        return memoryview(read_verified(objects, ref)).tobytes()
+    except CorruptionError as error:
+        if error.code != "file-damaged":
+            raise
+        raise _damaged(ref, "its checksum differs") from error
 
 
 def _encoded(name: str, entries: PartEntries, folder: str) -> tuple[FileRef, bytes]:

@@ -33,6 +33,7 @@ def run(
     root: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(ROOTS)}; may be repeated.")] = None,
     store: Annotated[list[str] | None, typer.Option(help="A store of the starts; by default all.")] = None,
     fault: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(FAULTS)}; may be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="A kind of file, as in the table; may be repeated.")] = None,
     files: Annotated[int, typer.Option(min=0, help="How many files of each kind; 0 for all.")] = FILES,
     first: Annotated[bool, typer.Option("--first", help="One file and form of each kind and fault.")] = False,
     rest: Annotated[int, typer.Option(min=1, help="After it ask one in so many verbs a case, in turn.")] = 4,
@@ -42,9 +43,9 @@ def run(
     ] = None,
 ) -> None:
     """Damage them, and ask every verb and start. Ends with 1 unless each answer is right or says what is wrong."""
-    chosen = Chosen(_known(fault, FAULTS), _known(store, STORES), files, first, 1, rest)
+    chosen = Chosen(_known(fault, FAULTS), _known(store, STORES), files, first, 1, rest, tuple(kind or ()))
     roots, at = _known(root, tuple(ROOTS)), commit()
-    if draw is not None and (root or store or fault or first):
+    if draw is not None and (root or store or fault or kind or first):
         raise typer.BadParameter("a page has the result of all cases")
     found: list[tuple[Case, Answers]] = []
     for case, answers in _each(roots, chosen):

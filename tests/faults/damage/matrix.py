@@ -63,7 +63,7 @@ class Case:
 class Chosen:
     """Which cases: these ``faults``; of each kind so many ``files``, 0 for all; of each kind and fault the ``first``
     case only. Of the verbs one in ``turns`` is asked in each case, another one in the next; one in ``rest`` where
-    another case of this kind and fault has been asked before.
+    another case of this kind and fault has been asked before. ``kinds``: of files, by default all.
     """
 
     faults: tuple[str, ...] = FAULTS
@@ -72,6 +72,7 @@ class Chosen:
     first: bool = False
     turns: int = 1
     rest: int = 1
+    kinds: tuple[str, ...] = ()
 
 
 Answers = dict[str, str]
@@ -96,10 +97,12 @@ class Field:
         assert not wrong, wrong
 
     def cases(self) -> Iterator[tuple[Case, Change]]:
-        for kind in dict.fromkeys(kind for kind, _ in self.subject.kinds):
+        kinds = dict.fromkeys(kind for kind, _ in self.subject.kinds)
+        for kind in (kind for kind in kinds if not self._chosen.kinds or kind in self._chosen.kinds):
             for fault in self._chosen.faults:
                 names = list(enumerate(self._tree.of(kind)))
-                every = -(-len(names) // self._chosen.files) if self._chosen.files else 1
+                few = self._chosen.files and not self.subject.whole
+                every = -(-len(names) // self._chosen.files) if few else 1
                 found = (
                     (Case(self.subject.name, kind, fault, number, form), change)
                     for number, name in names[:: max(1, every)]
@@ -113,6 +116,7 @@ class Field:
         """What is answered where files are so; ``number`` says whose turn it is."""
         found, refused = {}, None
         turns = self._chosen.turns if case.main else self._chosen.rest
+        turns = turns if self.subject.readers else 1
         for place, (name, ask) in enumerate(self._asked(change)):
             if (place + number) % turns:
                 continue

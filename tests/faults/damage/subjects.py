@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.faults.damage.answers import Went, answered
+from tests.faults.damage.answers import Refused, Went, answered
 from tests.faults.damage.harm import Kinds
 from tests.faults.damage.verbs import READERS, Reader, output_of, rows, state_of, verified, went
 from tests.helpers import operator_messages
@@ -23,6 +23,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.summary import events_of
+from tidestate.recovery.log.traces import note
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -61,6 +62,8 @@ class Subject:
     stores: tuple[Store, ...] = STORES
     way: str = "--to newest-good"
     """What `repair` is asked for."""
+    whole: bool = False
+    """Whether each file is damaged: those of a kind decide different things."""
     below: str = "root"
     """The folder that is damaged, in the one where it was made."""
 
@@ -177,6 +180,7 @@ def make_by_hand(folder: Path, seed: int = 0) -> None:
             running.add_messages(operator_messages.table(messages))
             running.flush()
             operator_messages.take(running, operator_messages.Receiver())
+            running.flush()  # which has nothing else to write than what was acknowledged
 
 
 def _messages(seed: int) -> list[list[operator_messages.Message]]:
@@ -226,6 +230,7 @@ def make_spark(folder: Path, seed: int = 0) -> None:
     checkpoint = made(str(root), PLANNED)
     checkpoint.objects.put("spark/sources/1/0", b'\x00v1\n{"flights":{"0":%d,"1":0}}' % seed)
     plan(checkpoint, PLANNED)
+    note(checkpoint.objects, PLANNED + 1)  # as a run does that stops
     fold(root, INTERVAL, PLANNED)
 
 
@@ -234,7 +239,12 @@ def _spark(root: str, _store: StoreConfig) -> Any:
     start(Path(root), interval=INTERVAL)
     found = seen(Path(root), INTERVAL)
     assert not found.differs, found.differs
-    return found.read, found.refusal
+    assert found.refusal is None, found.refusal
+    assert found.read is not None
+    lost = [number for number in range(PLANNED) if number not in found.read[0]]
+    # A repair without the newest manifest says that Spark is ahead, and has it read those files again.
+    again = Refused("spark-ahead", f"batches {lost} are read again") if lost else None
+    return Went({number: files for number, files in found.read[0].items() if number < PLANNED - 1}, again)
 
 
 SUBJECTS = (
@@ -293,5 +303,6 @@ SUBJECTS = (
         {"repair": _then("repair", "--resync-spark", "--confirm", "--force")},
         stores=("parquet",),
         way="--resync-spark",
+        whole=True,
     ),
 )
