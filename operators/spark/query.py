@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
@@ -53,6 +54,8 @@ from tidestate.statestore.errors import TidestateError, UsageError
 
 RECENT_BATCHES = 100
 """Of how many batches the checkpoint is in `QueryOnSpark.recentProgress`: as many as Spark keeps reports of."""
+BEGUN_TRIES, BEGUN_PAUSE_S = 5, 1.0
+"""How often a query is begun while another driver does."""
 NOTED_PAUSE_S = 0.4
 """The pause between two offers from which Spark's UI has a note of the wait."""
 
@@ -122,7 +125,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             if trigger:
                 writer = writer.trigger(**trigger)
             with listening(self._session, listeners, name, self._with_checkpoint):
-                self._query = writer.start()
+                self._query = started(writer)
         except BaseException:
             self._driver.end()
             raise
@@ -359,3 +362,23 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         if self._query is None:
             raise UsageError("the query has not started", code="not-started")
         return self._query
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query. A run that is fenced, but has not noticed, may begin Spark's checkpoint at the same moment: then
+    Spark refuses one of the two, which can begin a moment later with what the other has written.
+    """
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_fixed
+
+    retrying = Retrying(
+        stop=stop_after_attempt(BEGUN_TRIES),
+        wait=wait_fixed(BEGUN_PAUSE_S),
+        retry=retry_if_exception(_overtaken),
+        reraise=True,
+    )
+    query: StreamingQuery = retrying(writer.start)
+    return query
+
+
+def _overtaken(error: BaseException) -> bool:
+    return isinstance(error, Py4JJavaError) and "ConcurrentModification" in str(error)

@@ -74,5 +74,5 @@ class StreamJob:
 
 def _packages(store: StoreConfig, root: str) -> list[str]:
     """What tasks of a job import of the extras."""
-    of_store = ["rocksdict"] if store.kind == "rocksdb" else []
+    of_store = ["rocksdict"] if store.name == "rocksdb" else []
     return [*of_store, "s3fs"] if root.startswith("s3") else of_store

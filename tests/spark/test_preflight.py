@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import stream
+from tidestate.operators import RocksDB
+from tidestate.operators.spark import query
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
@@ -91,6 +93,38 @@ def test_a_python_of_workers_that_is_not_there(
     error = refused(rows, tmp_path / "cp")
     assert error.code == "worker-python"
     assert "Cannot run program" in str(error.context["reason"])
+
+
+def test_a_worker_without_a_package_that_the_store_needs(
+    rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = other_python(tmp_path / "python", libraries=True, installed=version())
+    (site,) = (tmp_path / "python").glob("lib/python*/site-packages")
+    (site / "rocksdict.py").write_text("raise ModuleNotFoundError(\"No module named 'rocksdict'\")")
+    context = rows.sparkSession.sparkContext
+    monkeypatch.setattr(context, "pythonExec", python)
+    monkeypatch.setitem(context.environment, "PYTHONSAFEPATH", "1")
+    with pytest.raises(UsageError, match="rocksdict") as caught:
+        job().on_spark(rows, checkpoint=tmp_path / "cp", store=RocksDB()).start()
+    assert caught.value.code == "worker-package"
+    assert not (tmp_path / "cp").exists()
+
+
+def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(query, "BEGUN_PAUSE_S", 0.0)
+    errors = [1, 2]
+
+    class Writer:
+        def start(self) -> str:
+            if errors:
+                errors.pop()
+                failed = spark._jvm.java.util.concurrent.CompletableFuture()
+                failed.completeExceptionally(spark._jvm.java.util.ConcurrentModificationException("metadata"))
+                failed.join()
+            return "the query"
+
+    assert query.started(Writer()) == "the query"
+    assert errors == []
 
 
 def test_what_runs_on_workers_like_the_driver(spark: SparkSession) -> None:
