@@ -57,8 +57,10 @@ class Disk:
         """The process dies at that sync from now on."""
         self._at = self.calls + after
 
-    def resume(self, left: Mapping[str, bytes | None]) -> None:
-        """What is below ``top`` now was made before, and only this of it, as `left` gave it, is durable."""
+    def resume(self, left: Mapping[str, bytes | None], bytes_of: Mapping[str, bytes]) -> None:
+        """What is below ``top`` now was made before. Of its names only those that `left` gave are durable, and the
+        ``bytes_of`` these files, whether their names are or not.
+        """
         inodes = {"": self._top.stat().st_ino}
         for number, (path, data) in enumerate(left.items(), 1):
             folder, _, name = path.rpartition("/")
@@ -71,6 +73,8 @@ class Disk:
                 self._folders[inodes[path]] = {}
             else:
                 self._files[inodes[path]] = data
+        for path, data in bytes_of.items():
+            self._files[(self._top / path).lstat().st_ino] = data
 
     def synced(self, inode: int) -> bytes | None:
         """The bytes of a file when it was synced last; None if it never was."""

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -23,6 +23,16 @@ Image: TypeAlias = dict[str, bytes | None]
 """Files by path, with their bytes; folders are None, and come before what lies in them."""
 Hook: TypeAlias = Callable[[Call, When], None]
 KEPT_OF_DAMAGED = 20
+
+
+class Durable(NamedTuple):
+    """What a power cut would leave, and the bytes that were synced of files whose names may not have been."""
+
+    left: Image
+    bytes_of: dict[str, bytes]
+
+
+NOTHING = Durable({}, {})
 
 
 class Place(ABC):
@@ -40,12 +50,12 @@ class Place(ABC):
         return f"{self.top}/jobs/{name}"
 
     @abstractmethod
-    def watched(self, hook: Hook, durable: Image | None = None) -> AbstractContextManager[None]:
+    def watched(self, hook: Hook, durable: Durable = NOTHING) -> AbstractContextManager[None]:
         """Inside, ``hook`` is called at each call of storage. ``durable``: what of that which is there was synced."""
 
-    def durable(self) -> Image:
-        """What a power cut would leave."""
-        return {}
+    def durable(self) -> Durable:
+        """What was synced."""
+        return NOTHING
 
     @abstractmethod
     def image(self, kind: str, chance: random.Random) -> Image:
@@ -100,20 +110,23 @@ class OnDisk(Place):
         self._known: dict[tuple[int, int, int], bytes] = {}
 
     @contextmanager
-    def watched(self, hook: Hook, durable: Image | None = None) -> Iterator[None]:
+    def watched(self, hook: Hook, durable: Durable = NOTHING) -> Iterator[None]:
         self._disk = Disk(self._top, real=os.fsync)
-        self._disk.resume(durable or {})
+        self._disk.resume(durable.left, durable.bytes_of)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "fsync", self._disk.fsync)
             with Calls(self._top, hook):
                 yield
 
-    def durable(self) -> Image:
-        return self._disk.left()
+    def durable(self) -> Durable:
+        synced = {
+            path: self._disk.synced(inode) for path, inode, data in self._live(self.top, "") if data is not None
+        }
+        return Durable(self._disk.left(), {path: data for path, data in synced.items() if data is not None})
 
     def image(self, kind: str, chance: random.Random) -> Image:
         if kind == "cut":
-            return self.durable()
+            return self._disk.left()
         found: Image = {}
         lost = {"empty": lambda _data: b"", "zeros": lambda data: bytes(len(data))}
         for path, inode, data in self._live(self.top, ""):
@@ -182,7 +195,7 @@ class InBucket(Place):
         self.restore({})
 
     @contextmanager
-    def watched(self, hook: Hook, durable: Image | None = None) -> Iterator[None]:
+    def watched(self, hook: Hook, durable: Durable = NOTHING) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for name in self._calls:
                 patch.setattr(MemoryFileSystem, name, self._counted(name, getattr(MemoryFileSystem, name), hook))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.outcome import Outcome, differences, outcome
-from tests.faults.places import PLACES, Image, Place
+from tests.faults.places import NOTHING, PLACES, Durable, Image, Place
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import STORES, World
 from tests.helpers.process import SCRATCH
@@ -26,7 +26,7 @@ log = logging.getLogger("tidestate")
 @dataclass(frozen=True)
 class Death:
     """A moment: who dies there leaves this image of its roots, and of the caches of its store. The sinks ``had`` so
-    many deliveries. ``durable``: what of the image a power cut would leave.
+    many deliveries. ``durable``: what of the image was synced.
     """
 
     call: Call
@@ -36,7 +36,7 @@ class Death:
     had: dict[str, int]
     image: Image
     caches: Image
-    durable: Image
+    durable: Durable
 
     def __str__(self) -> str:
         number, name, path = self.call
@@ -170,7 +170,7 @@ class Recorder:
             # After a power cut a cache may be gone, or be one of before.
             caches = self._place.caches() if kind == "died" else self._older if self.points % 2 else {}
             about = frozenset(image.items()), frozenset(had.items()), world.step
-            durable = self._place.durable() if kind == "died" else {}
+            durable = self._place.durable() if kind == "died" else NOTHING
             death = Death(call, when, kind, world.step, had, image, caches, durable)
             key = self._sample.instead(call, when)
             if key is not None:

@@ -135,12 +135,12 @@ def test_what_a_power_cut_leaves_of_them(folder: Path, monkeypatch: pytest.Monke
 
 
 def test_who_goes_on_after_a_death_has_what_was_durable_then(folder: Path) -> None:
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         (folder / name).write_bytes(DATA)
     disk, before = Disk(folder), {"a": DATA, "gone": b"1", "f": None, "f/c": b"2"}
-    disk.resume(before)
+    disk.resume(before, {"c": DATA})
     assert disk.left() == before
     handle = os.open(folder, os.O_RDONLY)
     disk.fsync(handle)
     os.close(handle)
-    assert disk.left() == {"a": DATA, "b": b""}  # names as they are now; nobody has synced the bytes of b
+    assert disk.left() == {"a": DATA, "b": b"", "c": DATA}  # names as they are now; who has synced the bytes of b?
