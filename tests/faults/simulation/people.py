@@ -81,7 +81,7 @@ def act(world: World, site: Site, what: Act) -> None:
     except NotFoundError as error:
         if error.code not in NOT_FOUND:
             raise
-        ended = error.code
+        ended = str(error)
     except UsageError as error:
         if error.code not in REFUSED:
             raise
