@@ -152,6 +152,8 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
     beyond = found.beyond(newest, position) or (0 if listing.ids else listing.least_head)
     if beyond or not listing.ids:  # the names of panes and ledgers may prove more
         beyond = max(beyond, *written_files(checkpoint.objects).values(), 0)
+    if beyond and not listing.ids and checkpoint.present_ids():
+        return highest_used_id(checkpoint)  # the job has begun meanwhile
     return beyond
 
 

@@ -235,6 +235,9 @@ class Auditor:
         before = head.manifest
         parent = site.published.get(made.follows)
         if made.kind == "reset":
+            actor = self._world.scheduler.current
+            if actor is not None and actor.process.name.startswith(("driver-", "last-")):
+                self._broken("a start goes back though nothing is damaged", where)
             gap = [n for n in range(before.id + 1, made.id) if not made.abandons(n)]
             left = [n for n in range(made.follows + 1, before.id + 1) if not made.abandons(n)]
             if made.id <= before.id or gap or left:

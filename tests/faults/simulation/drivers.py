@@ -31,7 +31,9 @@ SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Start:
-    """A driver that starts at a time: how it is set up. ``stops_after``: it is stopped after so many batches."""
+    """A driver that starts at a time: how it is set up. ``stops_after``: it is stopped after so many batches;
+    ``goes_back``: if the newest checkpoint were damaged, it would go back to an older one.
+    """
 
     number: int
     at_us: int
@@ -40,6 +42,7 @@ class Start:
     refuses: bool
     retains: bool
     stops_after: int | None
+    goes_back: bool = False
 
     def __str__(self) -> str:
         return f"driver {self.number} starts at {self.at_us:,} us"
@@ -78,7 +81,7 @@ def drive(world: World, site: Site, start: Start, *, to_the_end: bool = False) -
         sink=site.targets,
         late_sink=site.late_targets,
         partitions=world.chance.whole(1, 2, "partitions"),
-        policy=Policy(second="refuse" if start.refuses else "takeover"),
+        policy=Policy("refuse" if start.refuses else "takeover", "reset" if start.goes_back else "stop"),
         retain=CheckpointRetention(keep=2, grace_us=0) if start.retains else None,
     )
     source = Source(world, world.auditor.case.batches)
@@ -118,6 +121,7 @@ def starts(world: World) -> list[Start]:
                 chance.share("refuses", *place) < 0.15,
                 chance.share("retains", *place) < 0.25,
                 chance.whole(1, 4, "stops", *place) if chance.share("stopped", *place) < 0.3 else None,
+                chance.share("goes back", *place) < 0.2,
             )
         )
     return made

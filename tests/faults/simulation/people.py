@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -62,11 +62,15 @@ class Backup:
     forks: int
 
 
-def acts(world: World) -> list[Act]:
-    """What people do in a seed."""
+def acts(world: World, verbs: Sequence[str]) -> list[Act]:
+    """What people do in a seed, of these verbs, or of all."""
     chance = world.chance
     return [
-        Act(number, int(chance.between(20_000, 90 * SECOND, "acts", number)), chance.one_of(VERBS, "verb", number))
+        Act(
+            number,
+            int(chance.between(20_000, 90 * SECOND, "acts", number)),
+            chance.one_of(verbs or VERBS, "verb", number),
+        )
         for number in range(chance.whole(0, 9, "people"))
     ]
 
@@ -81,7 +85,7 @@ def act(world: World, site: Site, what: Act) -> None:
     except NotFoundError as error:
         if error.code not in NOT_FOUND:
             raise
-        ended = error.code
+        ended = str(error)
     except UsageError as error:
         if error.code not in REFUSED:
             raise

@@ -32,6 +32,8 @@ class Planted:
     found_as: tuple[str, ...]
     seed: int = 0
     replaced: Callable[[], Iterator[tuple[Any, str, Any]]] = lambda: iter(())
+    verbs: tuple[str, ...] = ()
+    """What people do, where it takes that to notice it."""
 
     @contextmanager
     def put(self) -> Iterator[None]:
@@ -130,8 +132,8 @@ PLANTED: dict[str, Planted] = {
     "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 1),
     "ignores-the-fence": Planted(
         "A driver that finds its id taken publishes under the next one.",
-        ("a fenced writer publishes", "the chain is broken", "the input does not go on where it was"),
-        1,
+        ("a fenced writer publishes", "the chain is broken", "the auditor cannot read"),
+        3,
         _publishes_anyway,
     ),
     "loses-an-event": Planted(
@@ -150,14 +152,16 @@ PLANTED: dict[str, Planted] = {
     "pins-not-read": Planted(
         "A collection does not see pins.",
         ("a pinned manifest is deleted", "a file that is needed is deleted", "a pinned checkpoint cannot be read"),
-        21,
+        19,
         _no_pins_again,
+        ("pin", "gc", "gc"),
     ),
     "never-checks": Planted(
         "A driver delivers whatever newer checkpoints it sees.",
         ("what was abandoned is delivered",),
-        35,
+        13,
         _never_checks,
+        ("rewind",),
     ),
     "acknowledges-early": Planted(
         "A manifest says that its own output was delivered.",
@@ -174,7 +178,8 @@ PLANTED: dict[str, Planted] = {
     "abandons-nothing": Planted(
         "A rewind lets what came after the chosen checkpoint count.",
         ("a reset leaves something",),
-        8,
+        2,
         _abandons_nothing,
+        ("rewind",),
     ),
 }

@@ -69,7 +69,8 @@ def _simulated(seed: int, options: Options, folder: Path, traced: bool) -> Outco
     name, variant = chance.one_of(tuple(DESCRIPTIONS), "case"), chance.whole(0, VARIANTS - 1, "variant")
     world.auditor.case = case_of(name, variant, options.batches)
     world.auditor.expected = expected_of(name, variant, options.batches)
-    plan: list[Start | Act] = [*starts(world), *acts(world)]
+    verbs = PLANTED[options.planted].verbs if options.planted else ()
+    plan: list[Start | Act] = [*starts(world), *acts(world, verbs)]
     left = [one for place, one in enumerate(plan) if place not in options.dropped]
     with world.running(), ExitStack() as stack:
         if options.planted:

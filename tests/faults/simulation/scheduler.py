@@ -155,7 +155,7 @@ class Scheduler:
         while self._queue:
             when, _, turn, what = heapq.heappop(self._queue)
             if not isinstance(what, Actor):
-                self.now = max(self.now, when)
+                self.now, self.current = max(self.now, when), None
                 if not self.over:
                     what()
                 continue

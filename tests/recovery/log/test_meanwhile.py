@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from tests.helpers.interrupted import Interrupted
 from tests.helpers.manifests import chain, following
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
+from tidestate.recovery.moves.repair import plan_repair
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, FencedError
@@ -119,3 +121,13 @@ def test_an_older_self_whose_files_were_collected_is_fenced(tmp_path: Path) -> N
     with pytest.raises(FencedError):
         JOB.standalone(checkpoint=root, store=STORE).run(batches())
     whole(root)
+
+
+@pytest.mark.slow
+def test_a_repair_next_to_a_job_that_begins_finds_nothing_wrong(tmp_path: Path) -> None:
+    """It has listed no manifests, and then files of some."""
+    for moment in range(1, 14):
+        root = tmp_path / f"root-{moment}"
+        Checkpoint.open_or_create(root)
+        planned = plan_repair(interrupted(root, moment, partial(run, root, 2)))
+        assert (planned.findings, planned.reset) == ((), None)
