@@ -26,7 +26,7 @@ from tests.faults.damage.answers import (
 from tests.faults.damage.caches import CACHES
 from tests.faults.damage.harm import FAULTS, Change, Tree, apply, changes
 from tests.faults.damage.subjects import STORES, SUBJECTS, Store, Subject, store_of
-from tests.faults.damage.verbs import output_of, replaced
+from tests.faults.damage.verbs import printed, replaced
 from tests.helpers.command import FORKS
 from tests.helpers.process import SCRATCH
 
@@ -173,7 +173,7 @@ class Field:
                 apply(self._work / self.subject.below, {name: self._tree.read(name) for name in change})
             else:
                 option = self.subject.way.split() if way == "repair" else ["--resync-spark"]
-                repaired = answered(partial(output_of, self._root, "repair", *option, "--confirm", "--force"))
+                repaired = answered(partial(printed, self._root, "repair", *option, "--confirm", "--force"))
                 if isinstance(repaired, Refused | Foreign):
                     continue
             then = answered(partial(self._goes_on, start.removeprefix("start ")))  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tests.faults.damage.answers import Refused, Went, answered
 from tests.faults.damage.harm import Kinds
-from tests.faults.damage.verbs import READERS, Reader, output_of, rows, state_of, verified, went
+from tests.faults.damage.verbs import READERS, Reader, printed, rows, state_of, verified, went
 from tests.helpers import operator_messages
 from tests.helpers.planned_batch import BATCHES as PLANNED
 from tests.helpers.planned_batch import fold, plan, seen, start
@@ -136,7 +136,7 @@ def _then(*arguments: str, at: int | None = None) -> Callable[[str, GoesOn, Stor
     """A verb, then a start; ``at`` is a checkpoint that has its state still."""
 
     def done(root: str, goes_on: GoesOn, store: StoreConfig) -> Any:
-        output_of(root, *arguments)
+        printed(root, *arguments)
         found = goes_on(root, store)
         if at is None:
             return found
@@ -147,14 +147,14 @@ def _then(*arguments: str, at: int | None = None) -> Callable[[str, GoesOn, Stor
 
 def _pinned(root: str, goes_on: GoesOn, store: StoreConfig) -> Any:
     """A pin keeps its checkpoint whatever is collected."""
-    output_of(root, "pin", "10", "--name", "more")
+    printed(root, "pin", "10", "--name", "more")
     return _then("gc", "--keep", "1", "--grace", "0 seconds", "--confirm", at=10)(root, goes_on, store)
 
 
 def _forked(root: str, goes_on: GoesOn, store: StoreConfig) -> Any:
     destination = f"{root}-fork"
     shutil.rmtree(destination, ignore_errors=True)
-    output_of(root, "fork", destination)
+    printed(root, "fork", destination)
     return goes_on(destination, store)
 
 

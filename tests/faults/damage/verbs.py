@@ -29,7 +29,7 @@ a sink has acknowledged, which it gets once more where the record of that is los
 """
 
 
-def output_of(root: str, *arguments: str) -> str:
+def printed(root: str, *arguments: str) -> str:
     """What a verb prints. Raises what it raises."""
     done = CliRunner().invoke(app, [arguments[0], root, *arguments[1:]], env={"COLUMNS": "200"})
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -44,7 +44,7 @@ def values(*arguments: str) -> Reader:
     """What a verb prints as JSON, without what is measured."""
 
     def asked(root: str) -> Any:
-        text = output_of(root, *arguments, "--json")
+        text = printed(root, *arguments, "--json")
         lines = [text] if text == SAYS_SO else [_plain(json.loads(line)) for line in text.splitlines()]
         return lines[0] if len(lines) == 1 else lines
 
@@ -63,7 +63,7 @@ def rows(*arguments: str) -> Reader:
     def asked(root: str) -> Any:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             output = Path(folder) / "rows.json"
-            output_of(root, *arguments, "--format", "json", "--output", str(output))
+            printed(root, *arguments, "--format", "json", "--output", str(output))
             answer = output.read_bytes()
             return SAYS_SO if arguments[0] == "history" and json.loads(answer)["unread"] else answer
 
@@ -74,7 +74,7 @@ def verified(*options: str) -> Reader:
     """Findings, of abandoned checkpoints too, or how much is intact."""
 
     def asked(root: str) -> str:
-        text = output_of(root, "verify", *options)
+        text = printed(root, "verify", *options)
         return text if text.startswith("intact") else SAYS_SO
 
     return asked

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -377,16 +376,10 @@ TARGETS = {
         ),
     )
 }
-LEASE = json.dumps(
-    {
-        "process": {"host": "h", "pid": 7, "space": "s", "started": 1},
-        "epoch": 1,
-        "writer": "w",
-        "since_us": 1,
-        "written_us": 2,
-        "duration_us": 3,
-    }
-).encode()
+LEASE = (
+    b'{"process":{"host":"h","pid":7,"space":"s","started":1},"epoch":1,"writer":"w",'
+    b'"since_us":1,"written_us":2,"duration_us":3}'
+)
 TYPES = [
     b"int64",
     b"timestamp[us, tz=UTC]",
