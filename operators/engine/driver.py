@@ -20,7 +20,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -48,7 +48,14 @@ from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
 from tidestate.recovery.start.heartbeat import Heartbeat
-from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError, invariant
+from tidestate.statestore.errors import (
+    CorruptionError,
+    NotFoundError,
+    TidestateError,
+    UnavailableError,
+    UsageError,
+    invariant,
+)
 
 log = logging.getLogger("tidestate")
 
@@ -319,7 +326,8 @@ class Driver(Generic[B, _P]):
         try:
             yield
         except (CorruptionError, NotFoundError, UsageError):
-            self.job.check_newest()
+            with suppress(UnavailableError):
+                self.job.check_newest()
             raise
 
     @contextmanager
