@@ -18,7 +18,6 @@ import io
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Self, cast
 

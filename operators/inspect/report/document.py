@@ -51,10 +51,10 @@ def write_report(
     existing report is replaced atomically; raises `UsageError` for any other existing file.
     """
     path = Path(output)
-    _check_output(path)
+    check_report_output(path)
     page, past, found = report_page(Checkpoint.open(root, on_progress), last=last, read_percent=read_percent)
     data = page.encode("utf-8", "replace")
-    _replace(path, data)
+    replace_report(path, data)
     return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
 
 
@@ -138,8 +138,8 @@ def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
     ]
 
 
-def _check_output(path: Path) -> None:
-    """Raise `UsageError` unless a report can be written here."""
+def check_report_output(path: Path) -> None:
+    """Raise `UsageError` unless a report can be written here, in place of an older one at most."""
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError("a report is a file in an existing folder: --output FILE", code="report-output", path=path)
     if path.exists():
@@ -152,7 +152,7 @@ def _check_output(path: Path) -> None:
                 )
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_report(path: Path, data: bytes) -> None:
     """Replace the file atomically."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
