@@ -82,7 +82,7 @@ def sink_that_is_hasty(folder: Path):
     target = Target(folder)
 
     def store_later(panes: pa.Table, delivery: DeliveryId) -> None:
-        time.sleep(0.05)
+        time.sleep(0.3)
         target.store(panes, delivery)
 
     return lambda panes, delivery: threading.Thread(target=store_later, args=(panes, delivery)).start()
@@ -161,7 +161,7 @@ def write_input(folder: Path, files: int = 10, rows: int = 60) -> None:
     chance, begin = random.Random(7), datetime(2026, 1, 1, tzinfo=UTC)
     folder.mkdir(parents=True)
     for number in range(files):
-        behind = [chance.choice([0] * 16 + [60, 60, 90, 600 if number else 0]) for _ in range(rows)]
+        behind = [chance.choice([0] * 16 + [60, 60, 90, 600 if number > files // 2 else 0]) for _ in range(rows)]
         seconds = [number * 30 + chance.random() * 30 - late for late in behind]
         table = pa.table(
             {

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.ipc as ipc
-
+from tidestate.operators.chaos.evidence import evidence
 from tidestate.operators.chaos.injection import FaultySink, injected
+from tidestate.operators.chaos.inputs import batches_of
 from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
 from tidestate.operators.chaos.watched_sink import WatchedSink, takes_all
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.operators.local.bootstrap import load_description, load_object
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.plain import as_table
@@ -41,7 +42,7 @@ def noted(start: ChildStart, run: Callable[[ChildStart, Notes], None]) -> None:
 
 def _run(start: ChildStart, notes: Notes) -> None:
     description = load_description(start.job.description)
-    batches = start.job.given.batches(description, start.cut, start.pieces)
+    batches = batches_of(start.job.given, description, start.cut, start.pieces)
     sink = sink_of(start, notes)
     with injected(start, notes):
         job = description.standalone(
@@ -64,21 +65,24 @@ def sink_of(start: ChildStart, notes: Notes) -> WatchedSink:
     return WatchedSink(FaultySink(sink, start, notes), start.place.offered)
 
 
-def read_target(start: ChildStart) -> None:
-    """Write the rows that the target has, as the user's function reads them."""
-
-    def read(start: ChildStart, _notes: Notes) -> None:
-        rows = as_table(_of_folder(str(start.job.sink_rows), start.place.target, "the rows of its target"), None)
-        with ipc.new_file(str(start.place.folder / "target.arrow"), rows.schema) as writer:
-            writer.write_table(rows)
-
-    noted(start, read)
+def read_left(start: ChildStart) -> None:
+    """Write down everything that a run has left. The user's module is loaded for it, which knows its aggregates."""
+    noted(start, _read)
 
 
-def target_rows(folder: Path) -> pa.Table:
-    """What `read_target` wrote."""
-    with pa.OSFile(str(folder / "target.arrow")) as file, ipc.open_file(file) as reader:
-        return reader.read_all()
+def _read(start: ChildStart, _notes: Notes) -> None:
+    load_description(start.job.description)
+    place, target, net = start.place, None, None
+    if start.job.sink_rows is not None:
+        target = as_table(_of_folder(start.job.sink_rows, place.target, "the rows of its target"))
+    if start.net:
+        rows = scan_panes(place.root, net=True).to_table()
+        net = rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
+    place.evidence.write_bytes(pickle.dumps(evidence(place, target, net)))
+
+
+_OF_BATCHES = ("checkpoint", "pane", "timing", "last")
+"""Columns of the net of panes that depend on how rows were cut into batches."""
 
 
 def _of_folder(name: str, folder: Path, what: str) -> Any:

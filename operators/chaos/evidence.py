@@ -8,15 +8,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.operators.chaos.offered import Offered, offers
 from tidestate.operators.chaos.start import Place
-from tidestate.operators.chaos.watched_sink import Offered, offers
-from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.outputs import DeliveryId, Output
+from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import expect
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows
@@ -48,17 +47,22 @@ class Evidence:
     state: Mapping[str, RowTexts] | None
     """After the last batch; None where that is collected."""
     deliveries: Sequence[Difference]
+    strays: Sequence[Difference]
+    """Deliveries of no checkpoint that counts: after a rewind there may be some."""
     findings: tuple[str, ...]
-    target: RowTexts | None = None
+    target: RowTexts | None
+    net: RowTexts | None
 
 
-def evidence(place: Place, target: pa.Table | None, *, rewound: bool = False) -> Evidence:
-    """Of a root that is drained."""
+def evidence(place: Place, target: pa.Table | None, net: pa.Table | None) -> Evidence:
+    """Of a root that is drained; what the target has, and the net of the panes, where they are wanted."""
     checkpoint = Checkpoint.open(place.root)
     outputs = list(checkpoint.outputs())
     steps = list(_steps(checkpoint))
     head = expect(checkpoint.head(), "a job that is done has a checkpoint").manifest
     found = verify(checkpoint, read_percent=100)
+    due = {one.delivery_id: _rows(checkpoint, one.panes) for one in outputs if one.panes}
+    calls = list(offers(place.offered))
     return Evidence(
         panes=[rows for one in outputs if (rows := _rows(checkpoint, one.panes))],
         late={
@@ -68,17 +72,18 @@ def evidence(place: Place, target: pa.Table | None, *, rewound: bool = False) ->
         progress={number: _progress(one) for number, one in steps},
         totals=f"{_pairs(head.totals)}, batches {_number(head)}",
         state=_state(checkpoint, steps[-1][1]) if steps and steps[-1][0] == _number(head) else None,
-        deliveries=_deliveries(checkpoint, outputs, list(offers(place.offered)), rewound),
+        deliveries=list(_deliveries(due, calls)),
+        strays=[
+            Difference(
+                "deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST])
+            )
+            for call in calls
+            if call.delivery not in due
+        ],
         findings=tuple(f"{one.kind} {one.path}: {one.why}" for one in found.findings if not one.abandoned),
         target=None if target is None else texts(target),
+        net=None if net is None else texts(net),
     )
-
-
-def net_rows(place: Place) -> RowTexts:
-    """What counts of the panes in the end. Raises `UsageError` where a job has no such."""
-    rows = scan_panes(place.root, net=True).to_table()
-    unsure = [name for name in ("checkpoint", "pane", "timing", "last") if name in rows.column_names]
-    return texts(rows.drop_columns(unsure))
 
 
 def texts(rows: pa.Table) -> RowTexts:
@@ -91,8 +96,8 @@ def texts(rows: pa.Table) -> RowTexts:
     )
 
 
-def compared(expected: Evidence, found: Evidence, *, state: bool = True, target: bool = True) -> list[Difference]:
-    """All that differs; ``state`` and ``target`` only where they can be the same."""
+def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound: bool = False) -> list[Difference]:
+    """All that differs; ``state`` only where it can be the same. A sink may have panes that were ``rewound``."""
     differences = list(_sequences("panes", expected.panes, found.panes))
     for name in dict.fromkeys((*expected.late, *found.late)):
         differences += _sequences(f"late rows of {name}", expected.late.get(name, ()), found.late.get(name, ()))
@@ -107,8 +112,10 @@ def compared(expected: Evidence, found: Evidence, *, state: bool = True, target:
             both = [one.get(name, Counter()) for one in (expected.state, found.state)]
             differences += of_rows("state", name, *both)
     differences += found.deliveries
-    if target and expected.target is not None and found.target is not None:
-        differences += of_rows("sink's target", "all rows", expected.target, found.target)
+    if not rewound:
+        differences += found.strays
+        if expected.target is not None and found.target is not None:
+            differences += of_rows("sink's target", "all rows", expected.target, found.target)
     if found.findings:
         differences.append(Difference("verify", "root", (), found.findings[:FIRST]))
     return differences
@@ -164,27 +171,16 @@ def _rows(checkpoint: Checkpoint, refs: Sequence[FileRef]) -> RowTexts:
     return sum((texts(read_file_rows(checkpoint.objects, ref)) for ref in refs), RowTexts())
 
 
-def _deliveries(
-    checkpoint: Checkpoint, outputs: Sequence[Output], calls: Sequence[Offered], rewound: bool
-) -> list[Difference]:
-    """Where the offers broke the rule: of each delivery always the same rows, each pane under one identity that
-    counts, ascending in each run.
-    """
-    found = []
-    due = {one.delivery_id: _rows(checkpoint, one.panes) for one in outputs if one.panes}
+def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) -> Iterator[Difference]:
+    """Where the offers break the rule: a delivery always has the rows of its checkpoint, and is accepted."""
     firsts: dict[DeliveryId, RowTexts] = {}
-    highest: dict[str, int] = {}
     for call in calls:
-        rows, name = texts(call.rows), str(call.delivery)
-        found += of_rows("deliveries", f"{name}, offered again", firsts.setdefault(call.delivery, rows), rows)
-        if call.accepted:
-            highest[call.delivery.run] = max(call.delivery.checkpoint, highest.get(call.delivery.run, 0))
+        rows = texts(call.rows)
+        yield from of_rows(
+            "deliveries", f"{call.delivery}, offered again", firsts.setdefault(call.delivery, rows), rows
+        )
     accepted = {call.delivery for call in calls if call.accepted}
     for one, rows in due.items():
         if one not in accepted:
-            found.append(Difference("deliveries", f"{one}, never accepted", tuple(sorted(rows)[:FIRST])))
-        found += of_rows("deliveries", f"{one}, not its panes", rows, firsts.get(one, rows))
-    if not rewound:
-        for one in firsts.keys() - due.keys():
-            found.append(Difference("deliveries", f"{one}, of no checkpoint", (), tuple(sorted(firsts[one])[:FIRST])))
-    return found
+            yield Difference("deliveries", f"{one}, never accepted", tuple(sorted(rows)[:FIRST]))
+        yield from of_rows("deliveries", f"{one}, not its panes", rows, firsts.get(one, rows))

@@ -5,92 +5,69 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.describe.chain import Chain
+from tidestate.operators.chaos.start import BatchCut, JobInput
+from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Batch
-from tidestate.operators.local.bootstrap import streams_of
-from tidestate.operators.local.history_files import FORMATS, HistoryFiles, schema_of
+from tidestate.operators.local.history_files import HistoryFiles, schema_of
 from tidestate.statestore.errors import UsageError
 
-BatchCut = tuple[tuple[tuple[int, ...], ...], ...]
-"""Batches: for each stream the numbers of the files that it has in a batch."""
+
+def copied_input(
+    description: Runnable, given: Mapping[str, Sequence[str]], columns: str | None, into: Path
+) -> JobInput:
+    """Copies of the files. Raises `UsageError` unless each stream has some."""
+    names = streams_of(description)
+    if len(names) == 1 and len(given) == 1:
+        given = dict(zip(names, given.values(), strict=True))
+    if set(given) != set(names):
+        raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
+    schema = schema_of(columns) if columns else None
+    folders = {}
+    for place, name in enumerate(names):
+        found = HistoryFiles.find(given[name], schema)
+        folders[name] = into / str(place)
+        folders[name].mkdir(parents=True)
+        for number, path in enumerate(found.files):
+            copy = folders[name] / f"{number:05d}{path.suffix.lower()}"
+            shutil.copyfile(path, copy)
+            os.utime(copy, (1_000_000_000 + number,) * 2)  # by which Spark orders them
+    return JobInput(folders, columns)
 
 
-@dataclass(frozen=True)
-class JobInput:
-    """The folders of all streams by name, in the order of the job. Files in them have ascending names and times."""
+def batches_of(
+    given: JobInput, description: Runnable, cut: BatchCut | None = None, pieces: int | None = None
+) -> list[Batch]:
+    """What a standalone run reads; in so many ``pieces`` instead of the batches of a ``cut``."""
+    read = {name: _tables(given, name) for name in given.folders}
+    streams = [
+        {
+            name: pa.concat_tables([read[name][0].slice(0, 0), *(read[name][number] for number in numbers)])
+            for name, numbers in zip(read, batch, strict=True)
+        }
+        for batch in cut or given.cut
+    ]
+    if pieces is not None:
+        streams = _recut(streams, pieces)
+    schema = None
+    if isinstance(description, Sided):
+        schema = description.sides.schema({name: tables[0].schema for name, tables in read.items()})
+    return [_batch(description, schema, one) for one in streams]
 
-    folders: Mapping[str, Path]
-    columns: str | None = None
-    """Their columns as Spark writes them; None: those of the first file."""
 
-    @classmethod
-    def copied(
-        cls, description: Runnable, given: Mapping[str, Sequence[str]], columns: str | None, into: Path
-    ) -> JobInput:
-        """Copies of the files. Raises `UsageError` unless each stream has some."""
-        names = streams_of(description)
-        if len(names) == 1 and len(given) == 1:
-            given = dict(zip(names, given.values(), strict=True))
-        if set(given) != set(names):
-            raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
-        schema = schema_of(columns) if columns else None
-        folders = {}
-        for place, name in enumerate(names):
-            found = HistoryFiles.find(given[name], schema)
-            folders[name] = into / str(place)
-            folders[name].mkdir(parents=True)
-            for number, path in enumerate(found.files):
-                copy = folders[name] / f"{number:05d}{path.suffix.lower()}"
-                shutil.copyfile(path, copy)
-                os.utime(copy, (1_000_000_000 + number,) * 2)  # by which Spark orders them
-        return cls(folders, columns)
-
-    def files(self, name: str) -> list[Path]:
-        """Of one stream."""
-        return sorted(self.folders[name].iterdir())
-
-    @property
-    def cut(self) -> BatchCut:
-        """A file of each stream in each batch, as long as it has any."""
-        counts = [len(self.files(name)) for name in self.folders]
-        return tuple(tuple((number,) if number < count else () for count in counts) for number in range(max(counts)))
-
-    def form(self, name: str) -> str:
-        """The format of a stream's files."""
-        return FORMATS[self.files(name)[0].suffix]
-
-    def batches(self, description: Runnable, cut: BatchCut | None = None, pieces: int | None = None) -> list[Batch]:
-        """What a standalone run reads; in so many ``pieces`` instead of the batches of a ``cut``."""
-        read = {name: self._tables(name) for name in self.folders}
-        streams = [
-            {
-                name: pa.concat_tables([read[name][0].slice(0, 0), *(read[name][number] for number in numbers)])
-                for name, numbers in zip(read, batch, strict=True)
-            }
-            for batch in cut or self.cut
-        ]
-        if pieces is not None:
-            streams = _recut(streams, pieces)
-        schema = None
-        if isinstance(description, Sided):
-            schema = description.sides.schema({name: tables[0].schema for name, tables in read.items()})
-        return [_batch(description, schema, one) for one in streams]
-
-    def _tables(self, name: str) -> list[pa.Table]:
-        files = self.files(name)
-        found = HistoryFiles.find([str(path) for path in files], schema_of(self.columns) if self.columns else None)
-        empty = found.schema.empty_table()
-        return [
-            pa.concat_tables([empty, *HistoryFiles.find([str(path)], found.schema).batches(found.schema.names)])
-            for path in files
-        ]
+def _tables(given: JobInput, name: str) -> list[pa.Table]:
+    files = given.files(name)
+    found = HistoryFiles.find([str(path) for path in files], schema_of(given.columns) if given.columns else None)
+    empty = found.schema.empty_table()
+    return [
+        pa.concat_tables([empty, *HistoryFiles.find([str(path)], found.schema).batches(found.schema.names)])
+        for path in files
+    ]
 
 
 def _batch(description: Runnable, schema: pa.Schema | None, streams: dict[str, pa.Table]) -> Batch:

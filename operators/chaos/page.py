@@ -11,7 +11,7 @@ from tidestate.operators.chaos.faults import FAULTS
 from tidestate.operators.chaos.rounds import RoundResult
 from tidestate.operators.chaos.summary import VERDICTS, ChaosRun, about_run, by_class, difference_title
 from tidestate.operators.inspect.report.charts import Chart, ChartRow, Spec
-from tidestate.operators.inspect.report.document import check_report_output, replace_report
+from tidestate.operators.inspect.report.files import check_report_output, replace_report
 from tidestate.operators.inspect.report.page import render
 from tidestate.operators.inspect.report.sections import Section, Table
 from tidestate.recovery.log.summary import pluralize
@@ -62,14 +62,14 @@ def _findings(run: ChaosRun) -> Section:
 
 
 def _finding(run: ChaosRun, one: RoundResult) -> Table:
-    rows = [("fault", put.kind, f"{put.where}; {put.outcome}") for put in one.faults]
+    rows = [("repeat", "", run.repeat(one))]
+    rows += [("fault", put.kind, f"{put.where}; {put.outcome}") for put in one.faults]
     if one.error is not None:
         rows.append(("did not end", "", one.error))
     for different in one.differences:
         title = difference_title(different)
         signed = [("−", row) for row in different.missing] + [("+", row) for row in different.extra]
-        rows += [(title, sign, row[:_LONGEST]) for sign, row in signed]
-    rows.append(("repeat", "", run.repeat(one)))
+        rows += [(title if not n else "", sign, row[:_LONGEST]) for n, (sign, row) in enumerate(signed)]
     caption = f"round {one.plan.number}: {one.verdict}, {', '.join(one.plan.kinds)}, store {one.plan.store}"
     return Table(caption, ("what", "", "found"), rows, opened=one is run.found[0])
 

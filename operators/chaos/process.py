@@ -11,18 +11,19 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from tidestate.operators.chaos.child import read_target, run_start
 from tidestate.operators.chaos.start import ChildStart, Notes
 
 POLL_S = 0.005
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tidestate.operators.chaos.preloaded"])
+# Everything of ours and nothing of the user's.
+_FORKS.set_forkserver_preload([f"tidestate.operators.{name}" for name in ("chaos.child", "local.standalone")])
 _FRESH = multiprocessing.get_context("spawn")
 
 
@@ -126,7 +127,7 @@ class Running:
 def running(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
     """A process for ``start``, its notes numbered; at the end of the block it is gone. ``seed`` of its hashes."""
     start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
-    process = ForkedProcess(run_start, start, seed)
+    process = ForkedProcess("run_start", start, seed)
     try:
         yield Running(start, process)
     finally:
@@ -138,12 +139,12 @@ def running(start: ChildStart, number: int, *, seed: int | None = None) -> Itera
 class ForkedProcess:
     """A process that calls a function with a start."""
 
-    def __init__(self, function: Callable[[ChildStart], None], start: ChildStart, seed: int | None = None) -> None:
+    def __init__(self, function: str, start: ChildStart, seed: int | None = None) -> None:
         if seed is None:
-            self._process: BaseProcess = _FORKS.Process(target=function, args=(start,))
+            self._process: BaseProcess = _FORKS.Process(target=_called, args=(function, start))
             self._process.start()
             return
-        self._process = _FRESH.Process(target=function, args=(start,))
+        self._process = _FRESH.Process(target=_called, args=(function, start))
         before = os.environ.get("PYTHONHASHSEED")
         os.environ["PYTHONHASHSEED"] = str(seed)
         try:
@@ -176,8 +177,13 @@ class ForkedProcess:
         self.send(signal.SIGKILL)
 
 
-def target_read(start: ChildStart, patience_s: float) -> Ended:
-    """Let a process read the sink's target."""
-    start = replace(start, notes=start.place.folder / "notes-target.jsonl")
+def read_left(start: ChildStart, patience_s: float) -> Ended:
+    """Let a process read what a run has left."""
+    start = replace(start, notes=start.place.folder / "notes-read.jsonl")
     start.notes.unlink(missing_ok=True)
-    return Running(start, ForkedProcess(read_target, start)).ended(patience_s)
+    return Running(start, ForkedProcess("read_left", start)).ended(patience_s)
+
+
+def _called(function: str, start: ChildStart) -> None:
+    """In the process. What runs jobs is found by its name: the process that starts others has no job."""
+    getattr(import_module("tidestate.operators.chaos.child"), function)(start)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidestate.operators.chaos.child import target_rows
-from tidestate.operators.chaos.evidence import Difference, Evidence, compared, evidence, net_rows, of_rows
+from tidestate.operators.chaos.evidence import Difference, Evidence, compared, of_rows
 from tidestate.operators.chaos.faults import RoundPlan, plan_round
-from tidestate.operators.chaos.inputs import BatchCut
-from tidestate.operators.chaos.process import running, target_read
+from tidestate.operators.chaos.process import read_left, running
 from tidestate.operators.chaos.round_run import Put, RoundRun, Usual, error_text
 from tidestate.operators.chaos.spark_rounds import SparkRoundRun, cut_of_spark
-from tidestate.operators.chaos.start import ChildStart, Place, UserJob
+from tidestate.operators.chaos.start import BatchCut, ChildStart, Place, UserJob
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import TidestateError, UsageError, expect
 
@@ -111,27 +110,25 @@ class Rounds:
             self._expected[cut] = self._evidence(start)
         return self._expected[cut]
 
-    def _evidence(self, start: ChildStart, *, rewound: bool = False) -> Evidence:
-        target = None
-        if self.job.sink_rows is not None:
-            ended = target_read(start, self.patience_s)
-            if ended.failure is not None:
-                raise UsageError(
-                    f"the rows of the sink's target cannot be read: {error_text(ended)}", code="chaos-sink"
-                )
-            target = target_rows(start.place.folder)
-        return evidence(start.place, target, rewound=rewound)
+    def _evidence(self, start: ChildStart) -> Evidence:
+        """What a run has left, read in a process of its own."""
+        ended = read_left(start, self.patience_s)
+        if not start.place.evidence.exists():
+            raise UsageError(f"what the run left cannot be read: {error_text(ended)}", code="chaos-left")
+        found: Evidence = pickle.loads(start.place.evidence.read_bytes())
+        return found
 
     def _compared(self, run: RoundRun) -> list[Difference]:
         kinds, place = run.plan.kinds, run.place
         if "recut" in kinds:
             undisturbed = Place(self.folder / "undisturbed-0")
-            return of_rows("net of the panes", "in the end", net_rows(undisturbed), net_rows(place))
-        found = self._evidence(run.start, rewound="rewind" in kinds)
+            nets = [self._evidence(replace(run.start, place=one, net=True)).net for one in (undisturbed, place)]
+            return of_rows("net of the panes", "in the end", *(expect(one, "the net was read") for one in nets))
+        found = self._evidence(run.start)
         cut = cut_of_spark(place.root, self.job.given) if run.plan.on_spark else None
         expected = self._expectation(None if cut == self.job.given.cut else cut)
-        # Panes that a rewind has taken back stay in a sink, and a rescale leaves rows a little longer.
-        return compared(expected, found, state="rescale" not in kinds, target="rewind" not in kinds)
+        # A rescale leaves rows a little longer.
+        return compared(expected, found, state="rescale" not in kinds, rewound="rewind" in kinds)
 
 
 def check_spark() -> None:

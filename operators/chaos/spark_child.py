@@ -10,8 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.chaos.child import noted, sink_of
-from tidestate.operators.chaos.inputs import JobInput
-from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
+from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, JobInput, Notes
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.local.bootstrap import load_description
 

@@ -15,10 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tidestate.operators.chaos.faults import Injected
-from tidestate.operators.chaos.inputs import BatchCut, JobInput
 from tidestate.operators.chaos.process import Ended, Running
 from tidestate.operators.chaos.round_run import RoundRun
-from tidestate.operators.chaos.start import ChildStart
+from tidestate.operators.chaos.start import BatchCut, ChildStart, JobInput
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.spark.file_names import local_file
 from tidestate.recovery.spark.position import load_files

@@ -5,18 +5,45 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tidestate.operators.chaos.faults import Injected
-from tidestate.operators.chaos.inputs import BatchCut, JobInput
+from tidestate.operators.local.history_files import FORMATS
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 STORE_CONFIGS: dict[str, StoreConfig] = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
 PARTITIONS = 2
 """State partitions of each root, until a rescale."""
+
+
+BatchCut = tuple[tuple[tuple[int, ...], ...], ...]
+"""Batches: for each stream the numbers of the files that it has in a batch."""
+
+
+@dataclass(frozen=True)
+class JobInput:
+    """The folders of all streams by name, in the order of the job. Files in them have ascending names and times."""
+
+    folders: Mapping[str, Path]
+    columns: str | None = None
+    """Their columns as Spark writes them; None: those of the first file."""
+
+    def files(self, name: str) -> list[Path]:
+        """Of one stream."""
+        return sorted(self.folders[name].iterdir())
+
+    @property
+    def cut(self) -> BatchCut:
+        """A file of each stream in each batch, as long as it has any."""
+        counts = [len(self.files(name)) for name in self.folders]
+        return tuple(tuple((number,) if number < count else () for count in counts) for number in range(max(counts)))
+
+    def form(self, name: str) -> str:
+        """The format of a stream's files."""
+        return FORMATS[self.files(name)[0].suffix]
 
 
 @dataclass(frozen=True)
@@ -55,6 +82,11 @@ class Place:
         """What the sink was offered."""
         return self.folder / "offered"
 
+    @property
+    def evidence(self) -> Path:
+        """What was found of all that."""
+        return self.folder / "evidence.pickle"
+
     def made(self) -> Place:
         """With its folders."""
         for one in (self.disk, self.target, self.offered):
@@ -64,7 +96,10 @@ class Place:
 
 @dataclass(frozen=True)
 class ChildStart:
-    """A start. ``at`` is the number of the call at which ``fault`` is put in; ``batches`` ends it before its time."""
+    """A start. ``at`` is the number of the call at which ``fault`` is put in; ``batches`` ends it before its time.
+
+    ``cut`` or ``pieces`` is how the input is cut into batches; ``net``: the net of the panes is wanted too.
+    """
 
     job: UserJob
     place: Place
@@ -77,6 +112,7 @@ class ChildStart:
     cut: BatchCut | None = None
     pieces: int | None = None
     in_driver: bool = True
+    net: bool = False
 
 
 class Notes:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +12,6 @@ import pyarrow.ipc as ipc
 
 from tidestate.operators.sinks.rows import tables_of
 from tidestate.recovery.log.outputs import DeliveryId
-
-
-@dataclass(frozen=True)
-class Offered:
-    """A call of the sink."""
-
-    delivery: DeliveryId
-    rows: pa.Table
-    accepted: bool
 
 
 class WatchedSink:
@@ -46,17 +35,6 @@ class WatchedSink:
     def __getattr__(self, name: str) -> Any:
         """``ready``, ``behind`` and so on are the sink's."""
         return getattr(self._sink, name)
-
-
-def offers(folder: Path) -> Iterator[Offered]:
-    """All calls, in order."""
-    names = sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
-    accepted = {name[:-1] for name in names if name.endswith("+")}
-    for name in names:
-        if not name.endswith("+"):
-            _, checkpoint, run = name.split(".", 2)
-            with pa.OSFile(str(folder / name)) as file, ipc.open_file(file) as reader:
-                yield Offered(DeliveryId(run, int(checkpoint)), reader.read_all(), name in accepted)
 
 
 def takes_all(_rows: Any, _delivery: DeliveryId) -> None:

@@ -114,7 +114,7 @@ def chaos_job(
     """
     from tidestate.operators.chaos.page import write_chaos_page
     from tidestate.operators.chaos.summary import ChaosRun
-    from tidestate.operators.inspect.report.document import check_report_output
+    from tidestate.operators.inspect.report.files import check_report_output
 
     if report is not None:
         check_report_output(report)
@@ -159,7 +159,7 @@ def _rounds(
     recut: bool,
 ) -> Rounds:
     from tidestate.operators.chaos.faults import chosen_kinds
-    from tidestate.operators.chaos.inputs import JobInput
+    from tidestate.operators.chaos.inputs import copied_input
     from tidestate.operators.chaos.rounds import Rounds, check_spark
     from tidestate.operators.chaos.start import UserJob
     from tidestate.operators.local.bootstrap import load_description, named_files
@@ -168,7 +168,7 @@ def _rounds(
         check_spark()
     kinds = chosen_kinds(runner.value, classes, recut=recut)
     description = load_description(job)
-    given = JobInput.copied(description, named_files(description, files or [], named or []), schema, work / "input")
+    given = copied_input(description, named_files(description, files or [], named or []), schema, work / "input")
     chosen = [one.value for one in stores or (ChaosStore.parquet,)]
     return Rounds(UserJob(job, given, sink, sink_rows), work, seed, kinds, chosen)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.chain import streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Offset
 from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_text, spark_position
@@ -153,13 +153,6 @@ class Archive:
         return next(
             (time for time in times if time in schema.names and pa.types.is_timestamp(schema.field(time).type)), None
         )
-
-
-def streams_of(description: Runnable) -> list[str]:
-    """The names of the streams or sides that a description reads, in Spark's order."""
-    if isinstance(description, Chain):
-        return description.streams
-    return list(description.sides.names) if isinstance(description, Sided) else [INPUT]
 
 
 def named_files(description: Runnable, files: Sequence[str], named: Sequence[str]) -> dict[str, list[str]]:
