@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from tidestate.operators.chaos.offered import Offered, offers
-from tidestate.operators.chaos.start import Place
+from tidestate.operators.chaos.start import RoundFolders
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.inspect.verify import verify
@@ -26,7 +26,7 @@ FIRST = 5
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """A part of what a run left that is not as in the undisturbed run: rows that are missing, and rows too many."""
 
     part: str
@@ -46,15 +46,15 @@ class Evidence:
     totals: str
     state: Mapping[str, RowTexts] | None
     """After the last batch; None where that is collected."""
-    deliveries: Sequence[Difference]
-    strays: Sequence[Difference]
+    deliveries: Sequence[Deviation]
+    strays: Sequence[Deviation]
     """Deliveries of no checkpoint that counts: after a rewind there may be some."""
     findings: tuple[str, ...]
     target: RowTexts | None
     net: RowTexts | None
 
 
-def evidence(place: Place, target: pa.Table | None, net: pa.Table | None) -> Evidence:
+def evidence(place: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
     """Of a root that is drained; what the target has, and the net of the panes, where they are wanted."""
     checkpoint = Checkpoint.open(place.root)
     outputs = list(checkpoint.outputs())
@@ -74,9 +74,7 @@ def evidence(place: Place, target: pa.Table | None, net: pa.Table | None) -> Evi
         state=_state(checkpoint, steps[-1][1]) if steps and steps[-1][0] == _number(head) else None,
         deliveries=list(_deliveries(due, calls)),
         strays=[
-            Difference(
-                "deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST])
-            )
+            Deviation("deliveries", f"{call.delivery}, of no checkpoint", (), tuple(sorted(texts(call.rows))[:FIRST]))
             for call in calls
             if call.delivery not in due
         ],
@@ -96,7 +94,7 @@ def texts(rows: pa.Table) -> RowTexts:
     )
 
 
-def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound: bool = False) -> list[Difference]:
+def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound: bool = False) -> list[Deviation]:
     """All that differs; ``state`` only where it can be the same. A sink may have panes that were ``rewound``."""
     differences = list(_sequences("panes", expected.panes, found.panes))
     for name in dict.fromkeys((*expected.late, *found.late)):
@@ -104,9 +102,9 @@ def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound
     for number in sorted(expected.progress.keys() & found.progress.keys()):
         if expected.progress[number] != found.progress[number]:
             was, now = expected.progress[number], found.progress[number]
-            differences.append(Difference("progress", f"batch {number}", (was,), (now,)))
+            differences.append(Deviation("progress", f"batch {number}", (was,), (now,)))
     if expected.totals != found.totals:
-        differences.append(Difference("totals", "in the end", (expected.totals,), (found.totals,)))
+        differences.append(Deviation("totals", "in the end", (expected.totals,), (found.totals,)))
     if state and expected.state is not None and found.state is not None:
         for name in dict.fromkeys((*expected.state, *found.state)):
             both = [one.get(name, Counter()) for one in (expected.state, found.state)]
@@ -117,20 +115,20 @@ def compared(expected: Evidence, found: Evidence, *, state: bool = True, rewound
         if expected.target is not None and found.target is not None:
             differences += of_rows("sink's target", "all rows", expected.target, found.target)
     if found.findings:
-        differences.append(Difference("verify", "root", (), found.findings[:FIRST]))
+        differences.append(Deviation("verify", "root", (), found.findings[:FIRST]))
     return differences
 
 
-def of_rows(part: str, where: str, expected: RowTexts, found: RowTexts) -> list[Difference]:
+def of_rows(part: str, where: str, expected: RowTexts, found: RowTexts) -> list[Deviation]:
     """The difference between rows, their order left out; at most one."""
     missing, extra = [sorted(rows.elements()) for rows in (expected - found, found - expected)]
     if not missing and not extra:
         return []
     more = max(0, len(missing) - FIRST) + max(0, len(extra) - FIRST)
-    return [Difference(part, where, tuple(missing[:FIRST]), tuple(extra[:FIRST]), more)]
+    return [Deviation(part, where, tuple(missing[:FIRST]), tuple(extra[:FIRST]), more)]
 
 
-def _sequences(part: str, expected: Sequence[RowTexts], found: Sequence[RowTexts]) -> Iterator[Difference]:
+def _sequences(part: str, expected: Sequence[RowTexts], found: Sequence[RowTexts]) -> Iterator[Deviation]:
     for number in range(max(len(expected), len(found))):
         both = [rows[number] if number < len(rows) else Counter() for rows in (expected, found)]
         yield from of_rows(part, f"output {number + 1}", *both)
@@ -171,7 +169,7 @@ def _rows(checkpoint: Checkpoint, refs: Sequence[FileRef]) -> RowTexts:
     return sum((texts(read_file_rows(checkpoint.objects, ref)) for ref in refs), RowTexts())
 
 
-def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) -> Iterator[Difference]:
+def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) -> Iterator[Deviation]:
     """Where the offers break the rule: a delivery always has the rows of its checkpoint, and is accepted."""
     firsts: dict[DeliveryId, RowTexts] = {}
     for call in calls:
@@ -182,5 +180,5 @@ def _deliveries(due: Mapping[DeliveryId, RowTexts], calls: Sequence[Offered]) ->
     accepted = {call.delivery for call in calls if call.accepted}
     for one, rows in due.items():
         if one not in accepted:
-            yield Difference("deliveries", f"{one}, never accepted", tuple(sorted(rows)[:FIRST]))
+            yield Deviation("deliveries", f"{one}, never accepted", tuple(sorted(rows)[:FIRST]))
         yield from of_rows("deliveries", f"{one}, not its panes", rows, firsts.get(one, rows))

@@ -13,8 +13,8 @@ from unittest import mock
 
 from tidestate.operators.chaos.start import ChildStart, Notes
 from tidestate.operators.describe.sinks import Refused
-from tidestate.statestore.testing.calls import Call, Calls, When
-from tidestate.statestore.testing.faults import Crash
+from tidestate.statestore.testing.calls import Call, Calls
+from tidestate.statestore.testing.faults import Crash, When
 from tidestate.statestore.testing.power import Disk
 
 LONGEST_IN_A_SINK_S = 0.03

@@ -38,7 +38,7 @@ class Ended:
 
     @property
     def done(self) -> bool:
-        """Whether the job has come to its end: nothing is left to do."""
+        """Whether the job is at its end: nothing is left to do."""
         return self.notes.last("drained") is not None and self.failure is None
 
     @property
@@ -124,7 +124,7 @@ class Running:
 
 
 @contextmanager
-def running(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
+def child_of(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
     """A process for ``start``, its notes numbered; at the end of the block it is gone. ``seed`` of its hashes."""
     start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
     process = ForkedProcess("run_start", start, seed)
@@ -177,7 +177,7 @@ class ForkedProcess:
         self.send(signal.SIGKILL)
 
 
-def read_left(start: ChildStart, patience_s: float) -> Ended:
+def left_by(start: ChildStart, patience_s: float) -> Ended:
     """Let a process read what a run has left."""
     start = replace(start, notes=start.place.folder / "notes-read.jsonl")
     start.notes.unlink(missing_ok=True)

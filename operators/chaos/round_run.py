@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tidestate.operators.chaos import upsets
 from tidestate.operators.chaos.faults import Injected, RoundPlan
-from tidestate.operators.chaos.process import Ended, Running, running
-from tidestate.operators.chaos.start import ChildStart, Place
+from tidestate.operators.chaos.process import Ended, Running, child_of
+from tidestate.operators.chaos.start import ChildStart, RoundFolders
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 
@@ -51,7 +51,7 @@ class RoundRun:
         self.starts = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> RoundFolders:
         """Its folders."""
         return self.start.place
 
@@ -107,7 +107,7 @@ class RoundRun:
     def child(self, start: ChildStart, seed: int | None = None) -> AbstractContextManager[Running]:
         """A process for a start of this round."""
         self.starts += 1
-        return running(start, self.starts, seed=seed)
+        return child_of(start, self.starts, seed=seed)
 
     def note(self, fault: Injected, ended: Ended, where: str | None = None) -> None:
         """Record a fault, and how the start that had it ended."""
@@ -177,7 +177,7 @@ class RoundRun:
 
     def _gc(self, fault: Injected) -> bool:
         with self.child(replace(self._at_call(fault), fault=replace(fault, kind="kill"))) as child:
-            runs, deleted = upsets.collect_beside(self.place.root, child)
+            runs, deleted = upsets.collect_meanwhile(self.place.root, child)
             ended: Ended = child.ended(self.usual.patience_s)
         self.note(fault, ended, f"{runs} collections, {deleted} files; {ended.injected or 'not killed'}")
         return ended.done
@@ -185,7 +185,7 @@ class RoundRun:
     def _damage(self, fault: Injected) -> bool:
         if self._advanced(None):
             return True
-        with upsets.damaged(self.place.root, fault, self.chance) as what:
+        with upsets.damaged_meanwhile(self.place.root, fault, self.chance) as what:
             ended = self._run(self._plain())
         self.note(fault, ended, what)
         return ended.done

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tidestate.operators.chaos.evidence import Difference, Evidence, compared, of_rows
+from tidestate.operators.chaos.evidence import Deviation, Evidence, compared, of_rows
 from tidestate.operators.chaos.faults import RoundPlan, plan_round
-from tidestate.operators.chaos.process import read_left, running
+from tidestate.operators.chaos.process import child_of, left_by
 from tidestate.operators.chaos.round_run import Put, RoundRun, Usual, error_text
 from tidestate.operators.chaos.spark_rounds import SparkRoundRun, cut_of_spark
-from tidestate.operators.chaos.start import BatchCut, ChildStart, Place, UserJob
+from tidestate.operators.chaos.start import BatchCut, ChildStart, RoundFolders, UserJob
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import TidestateError, UsageError, expect
 
-PATIENCE_S = 180.0
+HANGS_AFTER_S = 180.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RoundResult:
     ended: float
     starts: int
     faults: tuple[Put, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[Deviation, ...]
     error: str | None = None
 
     @property
@@ -42,7 +42,7 @@ class RoundResult:
 
 
 @dataclass
-class Rounds:
+class ChaosRounds:
     """All rounds of a run, in a ``folder`` that keeps what a round left where that was not as it should be."""
 
     job: UserJob
@@ -50,7 +50,7 @@ class Rounds:
     seed: int
     kinds: Sequence[str]
     stores: Sequence[str] = ("parquet",)
-    patience_s: float = PATIENCE_S
+    patience_s: float = HANGS_AFTER_S
     _expected: dict[BatchCut | None, Evidence] = field(default_factory=dict)
     _usual: Usual | None = None
 
@@ -78,11 +78,11 @@ class Rounds:
     def run(self, plan: RoundPlan) -> RoundResult:
         """One round."""
         usual, began = self.usual, time.time()
-        place = Place(self.folder / f"round-{plan.number}").made()
+        place = RoundFolders(self.folder / f"round-{plan.number}").made()
         kind = SparkRoundRun if plan.on_spark else RoundRun
         start = ChildStart(self.job, place, place.folder, plan.store)
         run = kind(usual, plan, start, random.Random(f"{self.seed} {plan.number}"))
-        differences: list[Difference] = []
+        differences: list[Deviation] = []
         try:
             error = run.go()
             if error is None:
@@ -97,9 +97,9 @@ class Rounds:
     def _expectation(self, cut: BatchCut | None) -> Evidence:
         """What the job leaves of batches with these files, without a fault; by default of a file each."""
         if cut not in self._expected:
-            place = Place(self.folder / f"undisturbed-{len(self._expected)}").made()
+            place = RoundFolders(self.folder / f"undisturbed-{len(self._expected)}").made()
             start = ChildStart(self.job, place, place.folder, cut=cut)
-            with running(start, 0) as child:
+            with child_of(start, 0) as child:
                 ended = child.ended(self.patience_s)
             if not ended.done:
                 raise UsageError(
@@ -112,16 +112,16 @@ class Rounds:
 
     def _evidence(self, start: ChildStart) -> Evidence:
         """What a run has left, read in a process of its own."""
-        ended = read_left(start, self.patience_s)
+        ended = left_by(start, self.patience_s)
         if not start.place.evidence.exists():
             raise UsageError(f"what the run left cannot be read: {error_text(ended)}", code="chaos-left")
         found: Evidence = pickle.loads(start.place.evidence.read_bytes())
         return found
 
-    def _compared(self, run: RoundRun) -> list[Difference]:
+    def _compared(self, run: RoundRun) -> list[Deviation]:
         kinds, place = run.plan.kinds, run.place
         if "recut" in kinds:
-            undisturbed = Place(self.folder / "undisturbed-0")
+            undisturbed = RoundFolders(self.folder / "undisturbed-0")
             nets = [self._evidence(replace(run.start, place=one, net=True)).net for one in (undisturbed, place)]
             return of_rows("net of the panes", "in the end", *(expect(one, "the net was read") for one in nets))
         found = self._evidence(run.start)

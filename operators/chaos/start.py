@@ -15,7 +15,7 @@ from tidestate.operators.local.history_files import FORMATS
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 STORE_CONFIGS: dict[str, StoreConfig] = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
-PARTITIONS = 2
+BEGIN_PARTITIONS = 2
 """State partitions of each root, until a rescale."""
 
 
@@ -57,7 +57,7 @@ class UserJob:
 
 
 @dataclass(frozen=True)
-class Place:
+class RoundFolders:
     """The folders of a round: the root, what the sink's target has, and what is written down about it."""
 
     folder: Path
@@ -87,7 +87,7 @@ class Place:
         """What was found of all that."""
         return self.folder / "evidence.pickle"
 
-    def made(self) -> Place:
+    def made(self) -> RoundFolders:
         """With its folders."""
         for one in (self.disk, self.target, self.offered):
             one.mkdir(parents=True, exist_ok=True)
@@ -102,10 +102,10 @@ class ChildStart:
     """
 
     job: UserJob
-    place: Place
+    place: RoundFolders
     notes: Path
     store: str = "parquet"
-    partitions: int = PARTITIONS
+    partitions: int = BEGIN_PARTITIONS
     fault: Injected | None = None
     at: int = 0
     batches: int | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tidestate.operators.chaos.evidence import Difference
+from tidestate.operators.chaos.evidence import Deviation
 from tidestate.operators.chaos.faults import FAULTS
 from tidestate.operators.chaos.round_run import Usual
 from tidestate.operators.chaos.rounds import RoundResult
@@ -30,7 +30,7 @@ class ChaosRun:
 
     @property
     def found(self) -> list[RoundResult]:
-        """Rounds that are not as the undisturbed run."""
+        """ChaosRounds that are not as the undisturbed run."""
         return [one for one in self.results if one.verdict != "same"]
 
     @property
@@ -124,7 +124,7 @@ def _seconds(seconds: float) -> str:
     return span_text(seconds * 1e6) if seconds >= 60 else f"{seconds:.1f} seconds"
 
 
-def difference_title(one: Difference) -> str:
+def difference_title(one: Deviation) -> str:
     """Which part differs, where and by how much."""
     counts = [(len(one.missing), "missing"), (len(one.extra), "too many")]
     rows = ", ".join(f"{count:,} {word}" for count, word in counts if count)

@@ -20,7 +20,7 @@ KEPT = 3
 """So many checkpoints a collection leaves."""
 
 
-def collect_beside(root: Path, child: Running) -> tuple[int, int]:
+def collect_meanwhile(root: Path, child: Running) -> tuple[int, int]:
     """Collect again and again until the process ends: how often, and how many files are gone."""
     runs = deleted = 0
     while not child.reached("done", 0.05) and child.alive:
@@ -33,7 +33,7 @@ def collect_beside(root: Path, child: Running) -> tuple[int, int]:
 
 
 @contextmanager
-def damaged(root: Path, fault: Injected, chance: random.Random) -> Iterator[str]:
+def damaged_meanwhile(root: Path, fault: Injected, chance: random.Random) -> Iterator[str]:
     """A file of the root is damaged within the block, and put back after it if nobody has replaced it."""
     paths = sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
     newest = max((path for path in paths if path.parent.name == MANIFESTS), default=None)

@@ -24,7 +24,7 @@ from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
-    from tidestate.operators.chaos.rounds import RoundResult, Rounds
+    from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
     from tidestate.operators.chaos.summary import ChaosRun
 
 chaos_command = typer.Typer(add_completion=False)
@@ -157,10 +157,10 @@ def _rounds(
     stores: Sequence[ChaosStore] | None,
     classes: Sequence[str],
     recut: bool,
-) -> Rounds:
+) -> ChaosRounds:
     from tidestate.operators.chaos.faults import chosen_kinds
     from tidestate.operators.chaos.inputs import copied_input
-    from tidestate.operators.chaos.rounds import Rounds, check_spark
+    from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
     from tidestate.operators.chaos.start import UserJob
     from tidestate.operators.local.bootstrap import load_description, named_files
 
@@ -170,10 +170,10 @@ def _rounds(
     description = load_description(job)
     given = copied_input(description, named_files(description, files or [], named or []), schema, work / "input")
     chosen = [one.value for one in stores or (ChaosStore.parquet,)]
-    return Rounds(UserJob(job, given, sink, sink_rows), work, seed, kinds, chosen)
+    return ChaosRounds(UserJob(job, given, sink, sink_rows), work, seed, kinds, chosen)
 
 
-def _run(rounds: Rounds, end: float, number: int | None, progress: Bar) -> list[RoundResult]:
+def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar) -> list[RoundResult]:
     results: list[RoundResult] = []
     for result in rounds.each(lambda: time.time() >= end, number):
         results.append(result)

@@ -19,9 +19,9 @@ import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
-When = Literal["before", "during", "after"]
+from tidestate.statestore.testing.faults import When
 
 
 class Call(NamedTuple):

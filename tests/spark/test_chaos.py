@@ -11,7 +11,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.worked_example import STREAM
 from tidestate.operators.chaos.faults import Injected, RoundPlan
 from tidestate.operators.chaos.inputs import copied_input
-from tidestate.operators.chaos.rounds import Rounds
+from tidestate.operators.chaos.rounds import ChaosRounds
 from tidestate.operators.chaos.start import UserJob
 from tidestate.operators.local.bootstrap import load_description
 from tools.java import java_home
@@ -28,7 +28,7 @@ def test_a_driver_is_killed_and_the_job_is_the_same(tmp_path: Path, monkeypatch:
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
     name = "tests.helpers.worked_example:example"
     given = copied_input(load_description(name), {"input": [str(tmp_path / "in")]}, None, tmp_path / "copies")
-    rounds = Rounds(UserJob(name, given), tmp_path / "rounds", 1, ["driver"])
+    rounds = ChaosRounds(UserJob(name, given), tmp_path / "rounds", 1, ["driver"])
     found = rounds.run(RoundPlan(2, "parquet", (Injected("driver", 0.2),)))
     assert (found.verdict, found.starts) == ("same", 2), found
     (put,) = found.faults
