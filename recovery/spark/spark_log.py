@@ -83,6 +83,11 @@ class SparkLog:
         """The highest batch id in ``offsets`` or ``commits``."""
         return newest(self.objects, f"{self.folder}/{log}")
 
+    def has_torn_plan(self) -> bool:
+        """Whether Spark died while it wrote its first plan: no query of Spark 4.1 starts over what that leaves."""
+        path = f"{self.folder}/offsets"
+        return self.newest("offsets") is None and bool(self.objects.names(path, hidden=True))
+
     def check_names(self, log: str) -> None:
         """Raise `CorruptionError` if ``offsets`` or ``commits`` has a file that Spark would read but never writes."""
         _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))

@@ -113,13 +113,12 @@ class LocalStorage:
             return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Direct children without what is unfinished."""
+        """Direct children."""
         with storage_errors(folder):
             try:
-                found = os.listdir(self._root / folder)
+                return sorted(os.listdir(self._root / folder))
             except FileNotFoundError:
                 return []
-            return sorted(name for name in found if not name.startswith("."))
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """Temporary files."""

@@ -134,15 +134,14 @@ class RemoteStorage:
         return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
 
     def names(self, folder: str) -> list[str]:
-        """Direct children, without those that begin with a dot."""
+        """Direct children."""
         full = self._full(folder)
         try:
             found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))
         except NotFoundError:
             return []
         own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
-        children = {PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own}
-        return sorted(name for name in children if not name.startswith("."))
+        return sorted({PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own})
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """An object is there when it is whole."""
