@@ -89,7 +89,7 @@ def chosen_kinds(runner: str, only: Sequence[str] = (), *, recut: bool = False) 
 def plan_round(seed: int, number: int, kinds: Sequence[str], stores: Sequence[str]) -> RoundPlan:
     """Round ``number``, from 1. The first ones have a class each; those after them several."""
     chance = random.Random(f"{seed} {number} {' '.join(kinds)}")
-    store = stores[(number - 1) % len(stores)] if number > len(kinds) else stores[0]
+    store = stores[(number - 1) % len(stores)]
     if number <= len(kinds):
         kind = kinds[number - 1]
         return RoundPlan(number, store, tuple(_drawn(chance, kind) for _ in range(1 if kind in QUIET else 2)))
