@@ -98,17 +98,10 @@ def _counted(drawn: Bar, total: int | None) -> Callable[[int], None]:
 
 
 def _archive(description: Any, files: list[str], named: list[str], schema: str | None) -> Archive:
-    from tidestate.operators.local.bootstrap import Archive, streams_of
+    from tidestate.operators.local.bootstrap import Archive, named_files
     from tidestate.operators.local.history_files import HistoryFiles, schema_of
 
-    given: dict[str, list[str]] = {streams_of(description)[0]: files} if files else {}
-    for one in named:
-        name, sign, path = one.partition("=")
-        if not sign:
-            raise UsageError("a stream is NAME=FILES", code="read-value", found=one)
-        given.setdefault(name, []).append(path)
-    if not given:
-        raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
+    given = named_files(description, files, named)
     columns = schema_of(schema) if schema else None
     return Archive.of(description, {name: HistoryFiles.find(paths, columns) for name, paths in given.items()})
 

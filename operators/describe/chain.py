@@ -133,3 +133,10 @@ def _check_inputs(one: Runnable, those: tuple[str, ...], names: list[str], place
             raise UsageError(
                 "the name of a stream has no two underscores side by side", code="chain-inputs", found=name
             )
+
+
+def streams_of(description: Runnable) -> list[str]:
+    """The names of the streams or sides that a description reads, in Spark's order."""
+    if isinstance(description, Chain):
+        return description.streams
+    return list(description.sides.names) if isinstance(description, Sided) else [INPUT]

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.chain import streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Offset
 from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_text, spark_position
@@ -154,29 +155,45 @@ class Archive:
         )
 
 
-def streams_of(description: Runnable) -> list[str]:
-    """The names of the streams or sides that a description reads, in Spark's order."""
-    if isinstance(description, Chain):
-        return description.streams
-    return list(description.sides.names) if isinstance(description, Sided) else [INPUT]
+def named_files(description: Runnable, files: Sequence[str], named: Sequence[str]) -> dict[str, list[str]]:
+    """Files by stream: ``files`` are those of the first one, ``named`` are NAME=FILES. Raises `UsageError`."""
+    given = {streams_of(description)[0]: list(files)} if files else {}
+    for one in named:
+        name, sign, path = one.partition("=")
+        if not sign:
+            raise UsageError("a stream is NAME=FILES", code="read-value", found=one)
+        given.setdefault(name, []).append(path)
+    if not given:
+        raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
+    return given
 
 
-def load_description(name: str) -> Runnable:
-    """The description at ``MODULE:NAME``, or the one that a function there returns. Raises `UsageError`."""
-    module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
+def load_object(name: str) -> Any:
+    """What is at ``MODULE:NAME``, or ``FILE.py:NAME``. Raises `UsageError`."""
+    module, _, attribute = name.rpartition(":")
+    folder = os.getcwd()
+    if module.endswith(".py"):
+        folder, module = str(Path(module).resolve().parent), Path(module).stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
+    except Exception as error:
+        raise _not_loaded(error, name) from None
+    return found
+
+
+def load_description(name: str) -> Runnable:
+    """The description at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
+    `UsageError`.
+    """
+    found = load_object(name)
+    try:
         made = found() if callable(found) and not isinstance(found, Runnable) else found
     except Exception as error:
-        raise UsageError(
-            f"the job cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME of a description, from "
-            "the folder where Python finds the module",
-            code="bootstrap-job",
-            found=name,
-        ) from None
+        raise _not_loaded(error, name) from None
     if not isinstance(made, Runnable):
         raise UsageError(
             "this is not a description: give MODULE:NAME of the result of windowed(...), chain(...) and so on",
@@ -184,3 +201,12 @@ def load_description(name: str) -> Runnable:
             found=name,
         )
     return made
+
+
+def _not_loaded(error: Exception, name: str) -> UsageError:
+    return UsageError(
+        f"the job cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME of a description, from "
+        "the folder where Python finds the module",
+        code="bootstrap-job",
+        found=name,
+    )

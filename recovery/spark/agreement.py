@@ -144,6 +144,8 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
             offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
             if offsets is not None and offsets != end:
                 found.add(path, "its offsets differ from the batch")
+    elif log.has_torn_plan():
+        found.add(f"{SPARK_FOLDER}/offsets", "spark died while it planned its first batch")
     committed = log.newest("commits")
     if committed is not None:
         found.tried(f"{SPARK_FOLDER}/commits/{committed}", lambda: log.check_commit(committed))

@@ -83,18 +83,14 @@ class SparkLog:
         """The highest batch id in ``offsets`` or ``commits``."""
         return newest(self.objects, f"{self.folder}/{log}")
 
+    def has_torn_plan(self) -> bool:
+        """Whether Spark died while it wrote its first plan: no query of Spark 4.1 starts over what that leaves."""
+        path = f"{self.folder}/offsets"
+        return self.newest("offsets") is None and bool(self.objects.names(path, hidden=True))
+
     def check_names(self, log: str) -> None:
         """Raise `CorruptionError` if ``offsets`` or ``commits`` has a file that Spark would read but never writes."""
         _check_names(f"{self.folder}/{log}", self.objects.names(f"{self.folder}/{log}"))
-
-    def unfinished_beginning(self) -> list[str]:
-        """Files that Spark has left of a first batch whose plan it never finished. From 4.3 on it begins no query
-        while they are there.
-        """
-        if self.newest("offsets") is not None or self.newest("commits") is not None:
-            return []
-        folders = [f"{self.folder}/{log}" for log in ("offsets", "commits")]
-        return [f"{folder}/{name}" for folder in folders for name in self.objects.hidden(folder)]
 
     def planned(self, query_id: str, batch_id: int) -> Planned:
         """The batch in Spark's log. Raises `NotFoundError`."""

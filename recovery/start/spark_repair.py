@@ -114,7 +114,5 @@ class SparkRepair:
                 kept,
                 "; ".join(map(str, self._found.differs)),
             )
-        for path in SparkLog(self._checkpoint.objects).unfinished_beginning() if not head.drained else ():
-            self._checkpoint.objects.delete(path)
         read, self._read = self._read, {}
         return FilesRead(self._checkpoint, known_files(read))

@@ -113,14 +113,7 @@ class LocalStorage:
             return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Direct children without what is unfinished."""
-        return [name for name in self._children(folder) if not name.startswith(".")]
-
-    def hidden(self, folder: str) -> list[str]:
-        """Direct children that begin with a dot."""
-        return [name for name in self._children(folder) if name.startswith(".")]
-
-    def _children(self, folder: str) -> list[str]:
+        """Direct children."""
         with storage_errors(folder):
             try:
                 return sorted(os.listdir(self._root / folder))

@@ -150,16 +150,12 @@ class Objects:
         """Whether an object or a folder of this name exists. Raises `UnavailableError`."""
         return self._storage.exists(_below(path))
 
-    def names(self, folder: str) -> list[str]:
+    def names(self, folder: str, *, hidden: bool = False) -> list[str]:
         """Names of the objects and folders directly in ``folder``, sorted; empty when there is no such folder.
 
-        Names that begin with a dot are unfinished and left out. Raises `UnavailableError`.
+        Names that begin with a dot are unfinished and left out, unless ``hidden``. Raises `UnavailableError`.
         """
-        return self._storage.names(_below(folder))
-
-    def hidden(self, folder: str) -> list[str]:
-        """The names in ``folder`` that ``names`` leaves out, sorted. Raises `UnavailableError`."""
-        return self._storage.hidden(_below(folder))
+        return [name for name in self._storage.names(_below(folder)) if hidden or not name.startswith(".")]
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """What lies below ``folder`` under the names of writes that have not ended: paths, and the time of the last

@@ -134,14 +134,7 @@ class RemoteStorage:
         return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
 
     def names(self, folder: str) -> list[str]:
-        """Direct children, without those that begin with a dot."""
-        return [name for name in self._children(folder) if not name.startswith(".")]
-
-    def hidden(self, folder: str) -> list[str]:
-        """Direct children that begin with a dot."""
-        return [name for name in self._children(folder) if name.startswith(".")]
-
-    def _children(self, folder: str) -> list[str]:
+        """Direct children."""
         full = self._full(folder)
         try:
             found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))

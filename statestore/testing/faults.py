@@ -89,7 +89,6 @@ class FaultyObjects(Objects):
     size = _counted(Objects.size)
     exists = _counted(Objects.exists)
     names = _counted(Objects.names)
-    hidden = _counted(Objects.hidden)
     unfinished = _counted(Objects.unfinished)
     settle = _counted(Objects.settle)
     delete = _counted(Objects.delete)

@@ -49,6 +49,16 @@ class Disk:
         else:
             self._files[found.st_ino] = Path(f"/proc/self/fd/{handle}").read_bytes()
 
+    def keep_all(self) -> None:
+        """All that is there now survives: it is from before."""
+        for folder, _, names in os.walk(self._top):
+            for path in (folder, *(os.path.join(folder, name) for name in names)):
+                handle = os.open(path, os.O_RDONLY)
+                try:
+                    self._keep(handle)
+                finally:
+                    os.close(handle)
+
     def alive(self) -> None:
         """Another process goes on: nothing ends it."""
         self._at, self.crashed = None, False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,8 @@ from pathlib import Path
 
 from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report import sections
-from tidestate.operators.inspect.report.page import MARK, render
+from tidestate.operators.inspect.report.files import check_report_output, replace_report
+from tidestate.operators.inspect.report.page import render
 from tidestate.operators.inspect.report.points import CheckpointHistory, checkpoint_history, is_time
 from tidestate.operators.inspect.report.windows import ReportedWindows, windows_of
 from tidestate.recovery.inspect.verify import VerifyReport, verify
@@ -20,7 +20,6 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.summary import brief, goes_by_offset, pluralize, readable_time, size_text, time_text
 from tidestate.statestore.durations import span_text
-from tidestate.statestore.errors import UsageError
 
 LAST = 500
 OPERATORS_IN_FULL = 6
@@ -51,10 +50,10 @@ def write_report(
     existing report is replaced atomically; raises `UsageError` for any other existing file.
     """
     path = Path(output)
-    _check_output(path)
+    check_report_output(path)
     page, past, found = report_page(Checkpoint.open(root, on_progress), last=last, read_percent=read_percent)
     data = page.encode("utf-8", "replace")
-    _replace(path, data)
+    replace_report(path, data)
     return WrittenReport(os.fspath(path), len(data), len(past.points), len(found.findings))
 
 
@@ -136,30 +135,3 @@ def _tiles(past: CheckpointHistory) -> Sequence[tuple[str, str, str]]:
         ("state", size_text(facts["state_bytes"]), pluralize(facts["state_files"], "file")),
         ("job", head.job_id[:8], pluralize(len(head.operators), "operator")),
     ]
-
-
-def _check_output(path: Path) -> None:
-    """Raise `UsageError` unless a report can be written here."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise UsageError("a report is a file in an existing folder: --output FILE", code="report-output", path=path)
-    if path.exists():
-        with path.open("rb") as file:
-            if MARK.encode() not in file.read(200):
-                raise UsageError(
-                    "this file exists and is not a report, so it is not replaced: choose another name",
-                    code="report-output",
-                    path=path,
-                )
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Replace the file atomically."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

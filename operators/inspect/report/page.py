@@ -13,12 +13,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from tidestate.operators.inspect.report.files import MARK
 from tidestate.operators.inspect.report.sections import Section
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
-
-MARK = "<!-- tidestate report -->"
-"""Identifies a file as a report."""
 
 
 def render(

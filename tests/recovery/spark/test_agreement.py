@@ -255,6 +255,22 @@ def test_before_the_first_batch(tmp_path: Path, name: str, damage: Callable[[Pat
         start(tmp_path)
 
 
+def test_killed_while_spark_writes_its_first_plan(tmp_path: Path) -> None:
+    """Spark 4.1 starts no query where its folder of offsets has a file, and no batch."""
+    checkpoint = Checkpoint.open_or_create(tmp_path)
+    checkpoint.publish(following(checkpoint, None, kind="fence"))
+    checkpoint.objects.put("spark/metadata", b'{"id":"first"}')
+    (tmp_path / "spark" / "offsets").mkdir()
+    start(tmp_path)
+    assert (tmp_path / "spark" / "metadata").exists(), "planned nothing: as it was"
+    torn = tmp_path / "spark" / "offsets" / ".0.97b247cb-4f9c-42fc-85d8-b0fb3df1e8d6.tmp"
+    torn.write_bytes(b"v1")
+    head = start(tmp_path)
+    assert not torn.exists()
+    assert (tmp_path / "spark-replaced" / str(head.id) / "offsets" / torn.name).exists()
+    assert seen(tmp_path).differs == ()
+
+
 def test_digests_are_carried_on(root: Path) -> None:
     """Through everything that appends a manifest, and where Spark folds its list again and again."""
     checkpoint = Checkpoint.open(root)

@@ -1,0 +1,184 @@
+"""A job and its sink, and the same with a fault in each: `tidestate chaos` finds them. See docs/CHAOS.md.
+
+python docs/examples/chaos_job.py FOLDER writes its input: ten files of clicks, some of them late.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tidestate import RETRACTING, DeliveryId, accumulate, count, mean, sum_, tumbling, windowed
+
+WORDS = {"word": pa.int64()}
+
+
+def clicks(**more):
+    """Clicks of each user in each minute, and what they cost."""
+    job = windowed(event_time="t", key="user", watermark_delay="30 seconds", name="clicks")
+    job = job.window(tumbling("1 minute")).aggregate(clicks=count(), cost=sum_("cost"), mean=mean("cost"), **more)
+    return job.late("2 minutes").accumulation(RETRACTING)
+
+
+class Target:
+    """A table in SQLite, which remembers the highest checkpoint of each run in the transaction of its rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "target.db"
+        with self.open() as db:
+            db.execute("create table if not exists panes (row text)")
+            db.execute("create table if not exists had (run text primary key, checkpoint integer)")
+
+    def open(self) -> sqlite3.Connection:
+        """A connection of this thread."""
+        return sqlite3.connect(self.file, timeout=30, isolation_level="IMMEDIATE")
+
+    def rows(self) -> pa.Table:
+        """What is there."""
+        with self.open() as db:
+            return pa.table({"row": [row for (row,) in db.execute("select row from panes")]}, pa.schema(ROW))
+
+    def store(self, panes: pa.Table, delivery: DeliveryId, *, known: bool = True) -> None:
+        """In one transaction. Unless ``known``, a delivery that comes again is stored again."""
+        with self.open() as db:
+            db.execute("insert or ignore into had values (?, 0)", [delivery.run])
+            rule = "update had set checkpoint = ? where run = ? and checkpoint < ?"
+            new = db.execute(rule, [delivery.checkpoint, delivery.run, delivery.checkpoint]).rowcount
+            if new or not known:
+                rows = [[" ".join(map(str, row.values()))] for row in panes.to_pylist()]
+                db.executemany("insert into panes values (?)", rows)
+
+
+ROW = [("row", pa.string())]
+
+
+def sink(folder: Path):
+    """Follows the rule of docs/SINKS.md."""
+    return Target(folder).store
+
+
+def sink_rows(folder: Path) -> pa.Table:
+    """What the target of any of these sinks has."""
+    return Target(folder).rows()
+
+
+def sink_that_repeats(folder: Path):
+    """Stores a delivery again that comes again."""
+    target = Target(folder)
+    return lambda panes, delivery: target.store(panes, delivery, known=False)
+
+
+def sink_that_is_hasty(folder: Path):
+    """Accepts deliveries, keeps the last few in memory, and stores these when the program ends."""
+    target, kept = Target(folder), []
+
+    def at_the_end() -> None:
+        threading.main_thread().join()
+        for one in kept:
+            target.store(*one)
+
+    def keep(panes: pa.Table, delivery: DeliveryId) -> None:
+        kept.append((panes, delivery))
+        if len(kept) > 2:
+            target.store(*kept.pop(0))
+
+    threading.Thread(target=at_the_end).start()
+    return keep
+
+
+def sink_that_counts(folder: Path):
+    """Numbers the rows of a delivery in the order in which they come, which no job promises."""
+    target = Target(folder)
+
+    def store(panes: pa.Table, delivery: DeliveryId) -> None:
+        target.store(panes.append_column("place", pa.array(range(panes.num_rows))), delivery)
+
+    return store
+
+
+def clicks_by_the_clock():
+    """Its aggregate asks what time it is."""
+
+    def lift(rows: pa.Table) -> pa.Table:
+        return pa.table({"word": pa.array([time.time_ns()] * rows.num_rows)})
+
+    return clicks(seen=_own("by-the-clock", lift, _larger))
+
+
+def clicks_by_hash():
+    """Its aggregate uses Python's hash of a text, which is another one in each process."""
+
+    def lift(rows: pa.Table) -> pa.Table:
+        return pa.table({"word": pa.array([hash(user) for user in rows["user"].to_pylist()], pa.int64())})
+
+    return clicks(seen=_own("by-hash", lift, _larger))
+
+
+def clicks_that_remember():
+    """Its aggregate counts in a variable of the process, which a restart loses."""
+    seen = 0
+
+    def lift(rows: pa.Table) -> pa.Table:
+        nonlocal seen
+        seen += rows.num_rows
+        return pa.table({"word": pa.array([seen] * rows.num_rows, pa.int64())})
+
+    return clicks(seen=_own("remembers", lift, _larger))
+
+
+def clicks_not_associative():
+    """Its merge is not associative: what comes out depends on how rows were put together."""
+
+    def lift(rows: pa.Table) -> pa.Table:
+        return pa.table({"word": rows["cost"]})
+
+    def halves(older: pa.Table, newer: pa.Table) -> pa.Table:
+        return pa.table({"word": pc.divide(pc.add(older["word"], newer["word"]), 2)})
+
+    return clicks(seen=_own("not-associative", lift, halves))
+
+
+def _larger(older: pa.Table, newer: pa.Table) -> pa.Table:
+    return pa.table({"word": pc.max_element_wise(older["word"], newer["word"])})
+
+
+def _own(name, lift, merge):
+    return accumulate(
+        name=name,
+        columns=["user", "cost"],
+        state=WORDS,
+        lift=lift,
+        merge=merge,
+        result=lambda state: state["word"],
+        result_type=pa.int64(),
+    )
+
+
+def write_input(folder: Path, files: int = 10, rows: int = 60) -> None:
+    """Files of clicks, half a minute each; some clicks come a minute late, a few far too late."""
+    chance, begin = random.Random(7), datetime(2026, 1, 1, tzinfo=UTC)
+    folder.mkdir(parents=True)
+    for number in range(files):
+        behind = [chance.choice([0] * 16 + [60, 60, 90, 600 if number > files // 2 else 0]) for _ in range(rows)]
+        seconds = [number * 30 + chance.random() * 30 - late for late in behind]
+        table = pa.table(
+            {
+                "t": pa.array([begin + timedelta(seconds=one) for one in seconds], pa.timestamp("us", tz="UTC")),
+                "user": pa.array([chance.choice("abcdefgh") for _ in range(rows)]),
+                "cost": pa.array([chance.randrange(100) for _ in range(rows)], pa.int64()),
+            }
+        )
+        pq.write_table(table, folder / f"clicks-{number:03d}.parquet")
+
+
+if __name__ == "__main__":
+    write_input(Path(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""The process that runs the job once: on batches of Arrow data here, on Spark in `spark_child.py`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tidestate.operators.chaos.evidence import evidence
+from tidestate.operators.chaos.injection import FaultySink, injected
+from tidestate.operators.chaos.inputs import batches_of
+from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
+from tidestate.operators.chaos.watched_sink import WatchedSink, takes_all
+from tidestate.operators.inspect.scan import scan_panes
+from tidestate.operators.local.bootstrap import load_description, load_object
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.spec.plain import as_table
+
+
+def run_start(start: ChildStart) -> None:
+    """Run the job until its end, the end of this start, or its death; notes say which."""
+    noted(start, _run)
+
+
+def noted(start: ChildStart, run: Callable[[ChildStart, Notes], None]) -> None:
+    """Call ``run``, and write down how it ended."""
+    notes = Notes(start.notes)
+    with start.notes.with_suffix(".log").open("ab") as log:  # what the job logs and prints
+        for handle in (1, 2):
+            os.dup2(log.fileno(), handle)
+    try:
+        notes.write("begun")
+        run(start, notes)
+        notes.write("done")
+    except Exception as error:
+        notes.write("failed", **_described(error))
+
+
+def _run(start: ChildStart, notes: Notes) -> None:
+    description = load_description(start.job.description)
+    batches = batches_of(start.job.given, description, start.cut, start.pieces)
+    sink = sink_of(start, notes)
+    with injected(start, notes):
+        job = description.standalone(
+            checkpoint=start.place.root, store=STORE_CONFIGS[start.store], sink=sink, partitions=start.partitions
+        )
+        stream = job.stream(batches)
+        for number, _ in enumerate(stream, 1):
+            notes.write("batch", position=job.position())
+            if number == start.batches:
+                stream.close()  # type: ignore[attr-defined]
+                notes.write("injected", where=f"after batch {job.position()}")
+                return
+        job.drain()
+    notes.write("drained")
+
+
+def sink_of(start: ChildStart, notes: Notes) -> WatchedSink:
+    """The user's sink on the target of this round, with the fault of this start, watched."""
+    sink = takes_all if start.job.sink is None else _of_folder(start.job.sink, start.place.target, "a sink")
+    return WatchedSink(FaultySink(sink, start, notes), start.place.offered)
+
+
+def read_left(start: ChildStart) -> None:
+    """Write down everything that a run has left. The user's module is loaded for it, which knows its aggregates."""
+    noted(start, _read)
+
+
+def _read(start: ChildStart, _notes: Notes) -> None:
+    load_description(start.job.description)
+    place, target, net = start.place, None, None
+    if start.job.sink_rows is not None:
+        target = as_table(_of_folder(start.job.sink_rows, place.target, "the rows of its target"))
+    if start.net:
+        rows = scan_panes(place.root, net=True).to_table()
+        net = rows.drop_columns([name for name in _OF_BATCHES if name in rows.column_names])
+    place.evidence.write_bytes(pickle.dumps(evidence(place, target, net)))
+
+
+_OF_BATCHES = ("checkpoint", "pane", "timing", "last")
+"""Columns of the net of panes that depend on how rows were cut into batches."""
+
+
+def _of_folder(name: str, folder: Path, what: str) -> Any:
+    function = load_object(name)
+    try:
+        inspect.signature(function).bind(folder)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"this makes {what} from a folder: a function with one argument, an empty folder for each run",
+            code="chaos-sink",
+            found=name,
+        ) from None
+    return function(folder)
+
+
+def _described(error: Exception) -> dict[str, Any]:
+    """An error as the notes have it. ``ours``: it has a code."""
+    ours = isinstance(error, TidestateError)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return {
+        "kind": type(error).__name__,
+        "code": error.code if isinstance(error, TidestateError) else None,
+        "ours": ours,
+        "text": str(error).split("\n")[0][:300],
+        "place": f"{Path(place.filename).name}:{place.lineno}",
+    }

@@ -1,0 +1,143 @@
+"""Faults inside of the process that runs the job."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+from unittest import mock
+
+from tidestate.operators.chaos.start import ChildStart, Notes
+from tidestate.operators.describe.sinks import Refused
+from tidestate.statestore.testing.calls import Call, Calls
+from tidestate.statestore.testing.faults import Crash, When
+from tidestate.statestore.testing.power import Disk
+
+LONGEST_IN_A_SINK_S = 0.03
+"""A kill within a call of the sink comes so long after its begin at the latest."""
+
+_MOMENTS = {"before": "before the sink took", "during": "while the sink took", "after": "after the sink took"}
+
+
+def killed_now() -> NoReturn:
+    """SIGKILL to this process."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise SystemExit(9)
+
+
+@contextmanager
+def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
+    """The fault of this start, where that is at a call of the operating system; and a count of these calls."""
+    kind = start.fault.kind if start.fault is not None else ""
+    if kind == "power":
+        with _power_cut(start, notes):
+            yield
+        return
+    hook = {"kill": _kill, "storage": _fail, "freeze": _freeze}.get(kind, _nothing)
+    with Calls(start.place.root, lambda call, when: hook(call, when, start, notes)) as calls:
+        try:
+            yield
+        finally:
+            notes.write("calls", count=calls.count)
+
+
+def _place(call: Call, when: When) -> str:
+    return f"{when} {call.name} {call.path or 'of the root'}, call {call.number}"
+
+
+def _nothing(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    """No fault at a call."""
+
+
+def _reached(call: Call, when: When, start: ChildStart) -> bool:
+    """Whether this is the moment; what cannot be in the middle is after it."""
+    moment = start.fault.moment if start.fault is not None else "before"
+    return call.number == start.at and when == ("after" if moment == "during" and call.name != "write" else moment)
+
+
+def _kill(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    if _reached(call, when, start):
+        notes.write("injected", where=_place(call, when))
+        killed_now()
+
+
+def _freeze(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    if _reached(call, when, start):
+        notes.write("injected", where=_place(call, when))
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _fail(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+    fault = start.fault
+    if fault is None or not start.at <= call.number < start.at + fault.number:
+        return
+    moment = "after" if fault.moment == "after" else "before"
+    if when == moment:
+        if call.number == start.at:
+            again = f" and {fault.number - 1} more" if fault.number > 1 else ""
+            notes.write("injected", where=f"{fault.what} {_place(call, when)}{again}")
+        number = getattr(errno, fault.what)
+        raise OSError(number, os.strerror(number), call.path)
+
+
+@contextmanager
+def _power_cut(start: ChildStart, notes: Notes) -> Iterator[None]:
+    disk = Disk(start.place.disk, start.at)
+    disk.keep_all()
+    with mock.patch.object(os, "fsync", disk.fsync):
+        try:
+            yield
+        except Crash:
+            notes.write("injected", where=f"at fsync {start.at}")
+    if disk.crashed:
+        disk.cut(start.place.folder / "left")
+        notes.write("cut")
+        killed_now()
+
+
+class FaultySink:
+    """The user's sink, or one that takes everything; with the fault of this start at call ``at``."""
+
+    def __init__(self, sink: Any, start: ChildStart, notes: Notes) -> None:
+        self._sink, self._start, self._notes = sink, start, notes
+        self._calls = 0
+
+    def __call__(self, rows: Any, delivery: Any) -> Any:
+        self._calls += 1
+        fault = self._start.fault
+        due = fault is not None and fault.kind in ("sink", "sink-kill") and self._calls == self._start.at
+        if due and fault is not None:
+            what = {"raise": "raised", "refuse": "refused"}.get(fault.what, "killed")
+            self._notes.write("injected", where=f"{what} {_MOMENTS[fault.moment]} {delivery}")
+            return self._raising(rows, delivery) if fault.kind == "sink" else self._killed(rows, delivery)
+        return self._sink(rows, delivery)
+
+    def _raising(self, rows: Any, delivery: Any) -> Any:
+        fault = self._start.fault
+        if fault is not None and fault.what == "refuse":
+            raise Refused("on purpose")
+        if fault is not None and fault.moment == "after":
+            self._sink(rows, delivery)
+        raise ConnectionError("the sink broke, on purpose")
+
+    def _killed(self, rows: Any, delivery: Any) -> NoReturn:
+        fault = self._start.fault
+        if fault is not None and fault.moment != "before":
+            if fault.moment == "during":
+                delay = fault.share * LONGEST_IN_A_SINK_S
+                threading.Thread(target=_killed_after, args=(delay,), daemon=True).start()
+            self._sink(rows, delivery)
+        killed_now()
+
+    def __getattr__(self, name: str) -> Any:
+        """``ready``, ``behind`` and so on are the user's."""
+        return getattr(self._sink, name)
+
+
+def _killed_after(seconds: float) -> None:
+    threading.Event().wait(seconds)
+    killed_now()

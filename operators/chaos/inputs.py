@@ -1,0 +1,87 @@
+"""The input of a job under faults: files in order of name, copied once, each of them a batch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidestate.operators.chaos.start import BatchCut, JobInput
+from tidestate.operators.describe.chain import Chain, streams_of
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.runs import Batch
+from tidestate.operators.local.history_files import HistoryFiles, schema_of
+from tidestate.statestore.errors import UsageError
+
+
+def copied_input(
+    description: Runnable, given: Mapping[str, Sequence[str]], columns: str | None, into: Path
+) -> JobInput:
+    """Copies of the files. Raises `UsageError` unless each stream has some."""
+    names = streams_of(description)
+    if len(names) == 1 and len(given) == 1:
+        given = dict(zip(names, given.values(), strict=True))
+    if set(given) != set(names):
+        raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
+    schema = schema_of(columns) if columns else None
+    folders = {}
+    for place, name in enumerate(names):
+        found = HistoryFiles.find(given[name], schema)
+        folders[name] = into / str(place)
+        folders[name].mkdir(parents=True)
+        for number, path in enumerate(found.files):
+            copy = folders[name] / f"{number:05d}{path.suffix.lower()}"
+            shutil.copyfile(path, copy)
+            os.utime(copy, (1_000_000_000 + number,) * 2)  # by which Spark orders them
+    return JobInput(folders, columns)
+
+
+def batches_of(
+    given: JobInput, description: Runnable, cut: BatchCut | None = None, pieces: int | None = None
+) -> list[Batch]:
+    """What a standalone run reads; in so many ``pieces`` instead of the batches of a ``cut``."""
+    read = {name: _tables(given, name) for name in given.folders}
+    streams = [
+        {
+            name: pa.concat_tables([read[name][0].slice(0, 0), *(read[name][number] for number in numbers)])
+            for name, numbers in zip(read, batch, strict=True)
+        }
+        for batch in cut or given.cut
+    ]
+    if pieces is not None:
+        streams = _recut(streams, pieces)
+    schema = None
+    if isinstance(description, Sided):
+        schema = description.sides.schema({name: tables[0].schema for name, tables in read.items()})
+    return [_batch(description, schema, one) for one in streams]
+
+
+def _tables(given: JobInput, name: str) -> list[pa.Table]:
+    files = given.files(name)
+    found = HistoryFiles.find([str(path) for path in files], schema_of(given.columns) if given.columns else None)
+    empty = found.schema.empty_table()
+    return [
+        pa.concat_tables([empty, *HistoryFiles.find([str(path)], found.schema).batches(found.schema.names)])
+        for path in files
+    ]
+
+
+def _batch(description: Runnable, schema: pa.Schema | None, streams: dict[str, pa.Table]) -> Batch:
+    if isinstance(description, Sided) and schema is not None:
+        parts = [description.sides.rows(schema, name, rows) for name, rows in streams.items()]
+        return pa.concat_tables([schema.empty_table(), *parts])
+    several: Any = streams
+    return several if isinstance(description, Chain) and len(streams) > 1 else next(iter(streams.values()))
+
+
+def _recut(streams: list[dict[str, pa.Table]], pieces: int) -> list[dict[str, pa.Table]]:
+    whole = {name: pa.concat_tables([one[name] for one in streams]) for name in streams[0]}
+    found = []
+    for piece in range(pieces):
+        bounds = {name: [rows.num_rows * (piece + more) // pieces for more in (0, 1)] for name, rows in whole.items()}
+        found.append({name: rows.slice(a, b - a) for name, rows in whole.items() for a, b in [bounds[name]]})
+    return found

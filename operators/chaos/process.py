@@ -1,0 +1,189 @@
+"""Processes that run the job, so that they can be killed, stopped and woken up.
+
+A start of Python with all imports takes half a second; so a server that has them forks each, but for those that are
+to have another seed of hashes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from tidestate.operators.chaos.start import ChildStart, Notes
+
+POLL_S = 0.005
+_FORKS = multiprocessing.get_context("forkserver")
+# Everything of ours and nothing of the user's.
+_FORKS.set_forkserver_preload([f"tidestate.operators.{name}" for name in ("chaos.child", "local.standalone")])
+_FRESH = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a start ended."""
+
+    start: ChildStart
+    notes: Notes
+    seconds: float
+    hung: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the job is at its end: nothing is left to do."""
+        return self.notes.last("drained") is not None and self.failure is None
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The error that it ended with."""
+        return self.notes.last("failed")
+
+    @property
+    def injected(self) -> str | None:
+        """Where the fault was put in; None if it was never reached."""
+        found = self.notes.last("injected")
+        return None if found is None else str(found["where"])
+
+    @property
+    def calls(self) -> int:
+        """Calls of the operating system, where they were counted."""
+        found = self.notes.last("calls")
+        return 0 if found is None else int(found["count"])
+
+
+class JobProcess(Protocol):
+    """A process that can be waited for and gets signals."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+
+    def send(self, number: int) -> None:
+        """A signal."""
+
+    def kill(self) -> None:
+        """SIGKILL."""
+
+
+class Running:
+    """A start that goes on."""
+
+    def __init__(self, start: ChildStart, process: JobProcess) -> None:
+        self.start, self.notes = start, Notes(start.notes)
+        self._process, self._began = process, time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
+    def signal(self, number: int) -> None:
+        """To the process, if there still is one."""
+        if self.alive:
+            self._process.send(number)
+
+    def reached(self, event: str, patience_s: float) -> bool:
+        """Whether the process writes this down before it ends."""
+        end = time.monotonic() + patience_s
+        while time.monotonic() < end:
+            alive = self._process.is_alive()
+            if self.notes.last(event) is not None:
+                return True
+            if not alive:
+                return False
+            time.sleep(POLL_S)
+        return False
+
+    def ended(self, patience_s: float) -> Ended:
+        """Wait for its end; a process that does not end is killed."""
+        self._process.join(patience_s)
+        hung = self._process.is_alive()
+        if hung:
+            self.signal(signal.SIGKILL)
+            self._process.join()
+        return Ended(self.start, self.notes, time.monotonic() - self._began, hung)
+
+
+@contextmanager
+def child_of(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
+    """A process for ``start``, its notes numbered; at the end of the block it is gone. ``seed`` of its hashes."""
+    start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
+    process = ForkedProcess("run_start", start, seed)
+    try:
+        yield Running(start, process)
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+
+
+class ForkedProcess:
+    """A process that calls a function with a start."""
+
+    def __init__(self, function: str, start: ChildStart, seed: int | None = None) -> None:
+        if seed is None:
+            self._process: BaseProcess = _FORKS.Process(target=_called, args=(function, start))
+            self._process.start()
+            return
+        self._process = _FRESH.Process(target=_called, args=(function, start))
+        before = os.environ.get("PYTHONHASHSEED")
+        os.environ["PYTHONHASHSEED"] = str(seed)
+        try:
+            self._process.start()
+        finally:
+            os.environ.pop("PYTHONHASHSEED")
+            if before is not None:
+                os.environ["PYTHONHASHSEED"] = before
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid or 0
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        self._process.join(timeout)
+
+    def send(self, number: int) -> None:
+        """A signal."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send(signal.SIGKILL)
+
+
+def left_by(start: ChildStart, patience_s: float) -> Ended:
+    """Let a process read what a run has left."""
+    start = replace(start, notes=start.place.folder / "notes-read.jsonl")
+    start.notes.unlink(missing_ok=True)
+    return Running(start, ForkedProcess("read_left", start)).ended(patience_s)
+
+
+def _called(function: str, start: ChildStart) -> None:
+    """In the process. What runs jobs is found by its name: the process that starts others has no job."""
+    getattr(import_module("tidestate.operators.chaos.child"), function)(start)

@@ -1,0 +1,60 @@
+"""The job once on Spark, in a process of its own: ``python -m tidestate.operators.chaos.spark_child START``."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidestate.operators.chaos.child import noted, sink_of
+from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, JobInput, Notes
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.local.bootstrap import load_description
+
+_SETTINGS = {
+    "spark.app.name": "tidestate chaos",
+    "spark.master": "local[2]",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def _run(start: ChildStart, notes: Notes) -> None:
+    description: Any = load_description(start.job.description)
+    builder: Any = SparkSession.builder
+    for name, value in _SETTINGS.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    given = start.job.given
+    streams = {name: _stream(spark, given, name) for name in given.folders}
+    read = (streams,) if isinstance(description, Chain) and len(streams) > 1 else tuple(streams.values())
+    query = description.on_spark(
+        *read,
+        checkpoint=start.place.root,
+        store=STORE_CONFIGS[start.store],
+        sink=sink_of(start, notes),
+        partitions=start.partitions,
+        in_driver=start.in_driver,
+    ).start()
+    notes.write("started", checkpoint=query.checkpoint_id)
+    query.processAllAvailable()
+    query.stop(drain=True)
+    notes.write("drained")
+    spark.stop()
+
+
+def _stream(spark: SparkSession, given: JobInput, name: str) -> DataFrame:
+    """The files of a stream, one a batch."""
+    folder, form = str(given.folders[name]), given.form(name)
+    schema = given.columns or spark.read.format(form).load(folder).schema
+    options = {"maxFilesPerTrigger": "1", **({"header": "true"} if form == "csv" else {})}
+    return spark.readStream.schema(schema).format(form).options(**options).load(folder)
+
+
+if __name__ == "__main__":
+    noted(pickle.loads(Path(sys.argv[1]).read_bytes()), _run)

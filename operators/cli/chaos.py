@@ -1,0 +1,265 @@
+"""The verb chaos.
+
+The list of verbs loads this module, so slow imports are inside functions.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from tidestate.recovery.cli.app import AsJson
+from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out
+from tidestate.recovery.cli.progress_bar import Bar, bar
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
+    from tidestate.operators.chaos.summary import ChaosRun
+
+chaos_command = typer.Typer(add_completion=False)
+FOUND = 1
+"""The exit code where something was found."""
+_PRINTED = 3
+"""So many differences of a round are printed, and so many rounds in full; the report has all."""
+
+
+class ChaosRunner(StrEnum):
+    """Where the job runs under faults."""
+
+    standalone = "standalone"
+    spark = "spark"
+    both = "both"
+
+
+class ChaosStore(StrEnum):
+    """Where a round keeps its state."""
+
+    parquet = "parquet"
+    memory = "memory"
+    rocksdb = "rocksdb"
+
+
+@chaos_command.command(
+    "chaos",
+    short_help="Put a job of yours under faults, and compare.",
+    epilog="Example: tidestate chaos flights:job --input history/ --sink flights:sink --sink-rows flights:rows",
+)
+def chaos_job(
+    job: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one; or FILE.py:JOB."),
+    ],
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="FILES", help="A file, folder or pattern; each file is a batch. Repeatable."),
+    ] = None,
+    named: Annotated[
+        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The files of one of several streams.")
+    ] = None,
+    schema: Annotated[
+        str | None, typer.Option(metavar="COLUMNS", help='Their columns, for Spark: "t timestamp, k string".')
+    ] = None,
+    sink: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="Makes your sink, given an empty folder for its target."),
+    ] = None,
+    sink_rows: Annotated[
+        str | None,
+        typer.Option(
+            "--sink-rows", metavar="MODULE:FUNCTION", help="Reads the rows in that target, given the folder."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same one draws the same rounds.")] = 1,
+    span: Annotated[str, typer.Option("--for", metavar="SPAN", help="How long; each class has a round at least.")] = (
+        "1 minute"
+    ),
+    runner: Annotated[ChaosRunner, typer.Option(help="Where the job runs.")] = ChaosRunner.standalone,
+    stores: Annotated[
+        list[ChaosStore] | None,
+        typer.Option("--store", help="The store; repeatable, then in turn. Default: parquet."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CLASS", help="Only these faults; repeatable, or with commas."),
+    ] = None,
+    recut: Annotated[
+        bool, typer.Option("--recut", help="The net of the panes does not depend on how rows are cut into batches.")
+    ] = False,
+    number: Annotated[
+        int | None, typer.Option("--round", metavar="N", min=1, help="Only this round, as it was drawn.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Run in this new folder. Default: a temporary one.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put your job under faults, and compare what it leaves with a run that was not disturbed: panes, late rows,
+    state, progress, and what your sink has.
+
+    The job runs in processes of their own, on new roots and copies of the files, again and again until the time is
+    over: killed at any call of the operating system, stopped and woken up, without power, without disk, raced, with
+    files damaged. Exit code 1 if something differs. Needs the extra `chaos`; Spark too for its runner.
+    """
+    from tidestate.operators.chaos.page import write_chaos_page
+    from tidestate.operators.chaos.summary import ChaosRun
+    from tidestate.operators.inspect.report.files import check_report_output
+
+    if report is not None:
+        check_report_output(report)
+    if sink_rows is not None and sink is None:
+        raise UsageError("--sink-rows reads the target of a --sink", code="chaos-sink", found=sink_rows)
+    classes = [one for several in only or () for one in several.split(",") if one]
+    command = _command(job, files, named, schema, sink, sink_rows, runner, stores, classes, recut)
+    work, began = _new_folder(folder), time.time()
+    results: list[RoundResult] = []
+    try:
+        rounds = _rounds(work, job, files, named, schema, sink, sink_rows, seed, runner, stores, classes, recut)
+        with bar() as progress:
+            usual = rounds.usual
+            results = _run(rounds, began + span_us(span) / 1e6, number, progress)
+    finally:
+        if all(one.verdict == "same" for one in results):
+            shutil.rmtree(work, ignore_errors=True)
+    kept = str(work) if work.exists() else None
+    run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, command, kept)
+    if report is not None:
+        write_chaos_page(run, report)
+    if as_json:
+        print_json(run.as_dict())
+    else:
+        _print(run, report)
+    if run.found:
+        raise typer.Exit(FOUND)
+
+
+def _rounds(
+    work: Path,
+    job: str,
+    files: Sequence[str] | None,
+    named: Sequence[str] | None,
+    schema: str | None,
+    sink: str | None,
+    sink_rows: str | None,
+    seed: int,
+    runner: ChaosRunner,
+    stores: Sequence[ChaosStore] | None,
+    classes: Sequence[str],
+    recut: bool,
+) -> ChaosRounds:
+    from tidestate.operators.chaos.faults import chosen_kinds
+    from tidestate.operators.chaos.inputs import copied_input
+    from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
+    from tidestate.operators.chaos.start import UserJob
+    from tidestate.operators.local.bootstrap import load_description, named_files
+
+    if runner is not ChaosRunner.standalone:
+        check_spark()
+    kinds = chosen_kinds(runner.value, classes, recut=recut)
+    description = load_description(job)
+    given = copied_input(description, named_files(description, files or [], named or []), schema, work / "input")
+    chosen = [one.value for one in stores or (ChaosStore.parquet,)]
+    return ChaosRounds(UserJob(job, given, sink, sink_rows), work, seed, kinds, chosen)
+
+
+def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar) -> list[RoundResult]:
+    results: list[RoundResult] = []
+    for result in rounds.each(lambda: time.time() >= end, number):
+        results.append(result)
+        found = sum(one.verdict != "same" for one in results)
+        done = len(results)
+        progress("rounds", done, max(done, len(rounds.kinds)) if time.time() < end else done)
+        if found:
+            progress("found", found, None)
+    return results
+
+
+def _new_folder(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="tidestate-chaos-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def _command(
+    job: str,
+    files: Sequence[str] | None,
+    named: Sequence[str] | None,
+    schema: str | None,
+    sink: str | None,
+    sink_rows: str | None,
+    runner: ChaosRunner,
+    stores: Sequence[ChaosStore] | None,
+    classes: Sequence[str],
+    recut: bool,
+) -> str:
+    """The command without its seed and round."""
+    words = ["tidestate", "chaos", job]
+    options = (
+        ("--input", files),
+        ("--stream", named),
+        ("--schema", schema and [schema]),
+        ("--sink", sink and [sink]),
+        ("--sink-rows", sink_rows and [sink_rows]),
+        ("--runner", [runner.value] if runner is not ChaosRunner.standalone else None),
+        ("--store", [one.value for one in stores or ()]),
+        ("--only", [",".join(classes)] if classes else None),
+    )
+    for name, values in options:
+        words += [word for value in values or () for word in (name, value)]
+    return shlex.join([*words, *(["--recut"] if recut else [])])
+
+
+def _print(run: ChaosRun, report: Path | None) -> None:
+    from tidestate.operators.chaos.summary import about_run, by_class
+
+    table = key_value_table()
+    for name, value in about_run(run):
+        table.add_row(name, value)
+    if report is not None:
+        table.add_row("report", str(report))
+    if run.kept is not None:
+        table.add_row("kept", run.kept)
+    classes = data_table(("class", "fault", "rounds", "put in", "found"), ("rounds", "put in", "found"))
+    for one in by_class(run.results):
+        counts = (one.rounds, one.put_in, one.found)
+        classes.add_row(one.kind, Text(one.about), *(f"{count:,}" for count in counts))
+    print_out(table, Text(""), classes, Text(""))
+    for result in run.found[:_PRINTED]:
+        _print_finding(run, result)
+    if len(run.found) > _PRINTED:
+        print_out(Text(f"{len(run.found) - _PRINTED:,} more rounds: see --report or --json", style="dim"), Text(""))
+    print_out(Text(run.verdict))
+
+
+def _print_finding(run: ChaosRun, one: RoundResult) -> None:
+    from tidestate.operators.chaos.summary import difference_title
+
+    print_out(Text(f"round {one.plan.number}: {one.verdict}", style="bold"))
+    table = key_value_table()
+    for put in one.faults:
+        table.add_row(put.kind, Text(f"{put.where}; {put.outcome}"))
+    if one.error is not None:
+        table.add_row("error", Text(one.error))
+    for different in one.differences[:_PRINTED]:
+        table.add_row("differs", Text(difference_title(different)))
+        signed = [("-", row) for row in different.missing] + [("+", row) for row in different.extra]
+        for sign, row in signed[:_PRINTED]:
+            table.add_row(Text(sign), Text(row))
+    if len(one.differences) > _PRINTED:
+        table.add_row("", Text(f"{len(one.differences) - _PRINTED:,} more differences: see --report or --json"))
+    table.add_row("repeat", Text(run.repeat(one)))
+    print_out(table, Text(""))

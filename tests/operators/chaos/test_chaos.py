@@ -1,0 +1,150 @@
+"""Chaos finds the fault that is planted in each of the example jobs, and none in the right one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.command import tidestate
+from tests.helpers.report_page import charts, text_of
+from tests.helpers.worked_example import STREAM
+from tidestate.operators.chaos.faults import ALONE, RECUT, Injected, RoundPlan, chosen_kinds, plan_round
+from tidestate.operators.chaos.inputs import copied_input
+from tidestate.operators.chaos.rounds import ChaosRounds
+from tidestate.operators.chaos.start import JobInput, UserJob
+from tidestate.operators.local.bootstrap import load_description
+from tidestate.statestore.errors import UsageError
+
+pytestmark = [pytest.mark.kill, pytest.mark.slow]
+
+EXAMPLE = ROOT / "docs" / "examples" / "chaos_job.py"
+PLANTED = {
+    "sink_that_repeats": Injected("sink-kill", 0.5, "after"),
+    "sink_that_is_hasty": Injected("sink-kill", 0.5, "after"),
+    "sink_that_counts": Injected("rescale", 0.5, number=4),
+    "clicks_by_the_clock": Injected("again", 0.5),
+    "clicks_by_hash": Injected("again", 0.5),
+    "clicks_that_remember": Injected("restart", 0.5),
+    "clicks_not_associative": Injected("recut", 0.5, number=3),
+}
+PARTS = {
+    "sink_that_repeats": "sink's target",
+    "sink_that_is_hasty": "sink's target",
+    "sink_that_counts": "sink's target",
+    "clicks_not_associative": "net of the panes",
+}
+"""What differs first, if not the panes."""
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The input of the example, in fewer files."""
+    folder = tmp_path_factory.mktemp("chaos") / "clicks"
+    spec = importlib.util.spec_from_file_location("chaos_example", EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.write_input(folder, 6, 40)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def given(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> JobInput:
+    description = load_description(f"{EXAMPLE}:clicks")
+    return copied_input(description, {"input": [str(clicks)]}, None, tmp_path_factory.mktemp("copies") / "input")
+
+
+def rounds(given: JobInput, folder: Path, job: str = "clicks", sink: str = "sink") -> ChaosRounds:
+    user = UserJob(f"{EXAMPLE}:{job}", given, f"{EXAMPLE}:{sink}", f"{EXAMPLE}:sink_rows")
+    return ChaosRounds(user, folder, seed=3, kinds=[*ALONE, *RECUT])
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found(given: JobInput, tmp_path: Path, name: str) -> None:
+    of_sink = name.startswith("sink")
+    run = rounds(given, tmp_path, sink=name) if of_sink else rounds(given, tmp_path, job=name)
+    found = run.run(RoundPlan(1, "parquet", (PLANTED[name],)))
+    assert found.verdict == "differs", found
+    assert found.differences[0].part == PARTS.get(name, "panes")
+    assert found.differences[0].missing or found.differences[0].extra
+    assert [put.reached for put in found.faults] == [True]
+    assert (tmp_path / "round-1").exists()
+
+
+def test_the_right_job_is_the_same_under_every_class(given: JobInput, tmp_path: Path) -> None:
+    run = rounds(given, tmp_path)
+    found = list(run.each(lambda: True))
+    assert [one.plan.kinds for one in found] == [(kind,) for kind in run.kinds]
+    assert [(one.plan.kinds, one.error, one.differences) for one in found if one.verdict != "same"] == []
+    assert {put.kind for one in found for put in one.faults if put.reached} == set(run.kinds)
+    assert [path.name for path in tmp_path.iterdir()] == ["undisturbed-0"]
+
+
+def test_the_same_seed_draws_the_same_rounds() -> None:
+    kinds = chosen_kinds("standalone")
+    drawn = [plan_round(7, number, kinds, ("parquet", "rocksdb")) for number in range(1, 60)]
+    assert drawn == [plan_round(7, number, kinds, ("parquet", "rocksdb")) for number in range(1, 60)]
+    assert drawn[20:] != [plan_round(8, number, kinds, ("parquet", "rocksdb")) for number in range(21, 60)]
+    assert {kind for one in drawn for kind in one.kinds} == set(kinds)
+    assert {one.store for one in drawn} == {"parquet", "rocksdb"}
+
+
+def test_what_cannot_be_run_is_refused(given: JobInput, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="chaos-fault"):
+        chosen_kinds("standalone", ["kil"])
+    with pytest.raises(UsageError, match="chaos-fault"):
+        chosen_kinds("standalone", ["driver"])
+    wrong = ChaosRounds(UserJob(f"{EXAMPLE}:clicks", given, f"{EXAMPLE}:clicks"), tmp_path, 1, ["kill"])
+    with pytest.raises(UsageError, match="chaos-undisturbed"):
+        _ = wrong.usual
+
+
+def test_a_join_of_two_folders_of_which_one_has_fewer_files(tmp_path: Path) -> None:
+    job = "join(event_time='t', on='k', within=('-5 seconds', '5 seconds'), how='left', late='1 minute')"
+    (tmp_path / "pairs.py").write_text(f"from tidestate import join\npairs = {job}\n")
+    for side, tables in (("left", STREAM[:5]), ("right", STREAM[:3])):
+        (tmp_path / side).mkdir()
+        for number, table in enumerate(tables):
+            pq.write_table(table.slice(0, 2), tmp_path / side / f"{number}.parquet")
+    name = f"{tmp_path / 'pairs.py'}:pairs"
+    sides = {side: [str(tmp_path / side)] for side in ("left", "right")}
+    copied = copied_input(load_description(name), sides, None, tmp_path / "input")
+    run = ChaosRounds(UserJob(name, copied), tmp_path / "rounds", 1, ["kill"])
+    assert run.usual.batches == 5
+    found = run.run(RoundPlan(1, "rocksdb", (Injected("kill", 0.3), Injected("power", 0.5))))
+    assert (found.verdict, found.starts) == ("same", 3), found
+
+
+def test_the_verb_says_what_was_found_and_how_to_repeat_it(clicks: Path, tmp_path: Path) -> None:
+    names = ["--sink", f"{EXAMPLE}:sink_that_repeats", "--sink-rows", f"{EXAMPLE}:sink_rows"]
+    where = ["--input", clicks, *names, "--only", "sink-kill", "--for", "1 second", "--seed", 3]
+    report = tmp_path / "chaos.html"
+    done = tidestate("chaos", f"{EXAMPLE}:clicks", *where, "--report", report, "--json")
+    assert (done.returncode, done.stderr) == (1, "")
+    (line,) = done.stdout.splitlines()
+    found = json.loads(line)
+    first = found["rounds"][0]
+    assert first["verdict"] == "differs"
+    assert first["repeat"].endswith("--only sink-kill --seed 3 --round 1")
+    assert [one["kind"] for one in found["classes"]] == ["sink-kill"]
+    text = text_of(report)
+    assert "left something else than the undisturbed run" in text
+    assert first["differences"][0]["extra"][0][:60] in text
+    assert set(charts(report)) == {"rounds-0"}
+    again = tidestate("chaos", f"{EXAMPLE}:clicks", *where, "--round", 1, columns=80)
+    assert again.returncode == 1
+    assert "round 1: differs" in again.stdout
+    assert max(map(len, again.stdout.splitlines())) <= 80
+
+
+def test_what_is_no_description_is_refused(clicks: Path, tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text("import pyarrow as pa\njob = pa.table({})\n")
+    done = tidestate("chaos", f"{tmp_path / 'wrong.py'}:job", "--input", clicks)
+    assert done.returncode == 5
+    assert "[bootstrap-job]" in done.stderr

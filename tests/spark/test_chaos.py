@@ -1,0 +1,35 @@
+"""Chaos on a real Spark: its driver is killed, and the job is the same; what a job gets from the clock is found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.worked_example import STREAM
+from tidestate.operators.chaos.faults import Injected, RoundPlan
+from tidestate.operators.chaos.inputs import copied_input
+from tidestate.operators.chaos.rounds import ChaosRounds
+from tidestate.operators.chaos.start import UserJob
+from tidestate.operators.local.bootstrap import load_description
+from tools.java import java_home
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+
+def test_a_driver_is_killed_and_the_job_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", java_home())
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.syspath_prepend(str(ROOT))
+    (tmp_path / "in").mkdir()
+    for number, table in enumerate(STREAM):
+        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
+    name = "tests.helpers.worked_example:example"
+    given = copied_input(load_description(name), {"input": [str(tmp_path / "in")]}, None, tmp_path / "copies")
+    rounds = ChaosRounds(UserJob(name, given), tmp_path / "rounds", 1, ["driver"])
+    found = rounds.run(RoundPlan(2, "parquet", (Injected("driver", 0.2),)))
+    assert (found.verdict, found.starts) == ("same", 2), found
+    (put,) = found.faults
+    assert (put.reached, put.outcome) == (True, "killed")

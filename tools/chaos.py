@@ -1,0 +1,133 @@
+"""``python -m tools.chaos``: what chaos finds in the example jobs with a fault, and in right ones."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidestate.operators import RETRACTING, chain, count, join, max_, median, session, sum_, tumbling, windowed
+from tidestate.operators.chaos.faults import STORES, chosen_kinds
+from tidestate.operators.chaos.inputs import copied_input
+from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
+from tidestate.operators.chaos.start import UserJob
+from tidestate.operators.local.bootstrap import load_description, load_object
+from tidestate.statestore.durations import span_us
+from tools.bench.table import ROOT, Row, commit, insert, markdown, show
+
+PAGE = "RELIABILITY.md"
+EXAMPLE = ROOT / "docs" / "examples" / "chaos_job.py"
+PLANTED = {
+    "sink_that_repeats": "a sink that stores a delivery again",
+    "sink_that_is_hasty": "a sink that accepts before it stores",
+    "sink_that_counts": "a sink that relies on the order of rows",
+    "clicks_by_the_clock": "an aggregate that reads the clock",
+    "clicks_by_hash": "an aggregate that uses Python's hash of a text",
+    "clicks_that_remember": "an aggregate that keeps something between calls",
+    "clicks_not_associative": "an aggregate whose merge is not associative",
+}
+
+
+def sessions() -> Any:
+    """Sessions that grow and merge, with retractions and late events."""
+    job = windowed(event_time="t", key="user", watermark_delay="30 seconds", name="sessions")
+    job = job.window(session("20 seconds")).aggregate(clicks=count(), cost=sum_("cost"), middle=median("cost"))
+    return job.late("2 minutes", keep="cost").accumulation(RETRACTING)
+
+
+def two() -> Any:
+    """A chain of two operators, both with retractions."""
+    first = windowed(event_time="t", key="user", watermark_delay="10 seconds", name="first")
+    first = first.window(tumbling("20 seconds")).aggregate(clicks=count(), most=max_("cost")).late("1 minute")
+    second = windowed(key="user", name="second").window(tumbling("2 minutes")).aggregate(most=max_("most"))
+    return chain(first.accumulation(RETRACTING), second.late("2 minutes").accumulation(RETRACTING))
+
+
+def pairs() -> Any:
+    """A full join within a distance, whose unmatched rows are taken back."""
+    return join(event_time="t", on="user", within=("-5 seconds", "5 seconds"), how="full", late="1 minute")
+
+
+RIGHT = {
+    f"{EXAMPLE}:clicks": "windows, and a sink",
+    **{f"tools.chaos:{one.__name__}": one.__doc__ for one in (sessions, two, pairs)},
+}
+
+
+def main(
+    span: Annotated[str, typer.Option("--for", help="How long each right job is under faults.")] = "1 minute",
+    seed: int = 1,
+    draw: Annotated[Path | None, typer.Option(help=f"Put the result into {PAGE} of this folder.")] = None,
+) -> None:
+    """Ends with 1 unless each planted fault was found, and nothing in the right jobs."""
+    at, rows = commit(), []
+    columns = (TextColumn("{task.description:<32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="tidestate-chaos-") as folder,
+        Progress(*columns, console=Console(stderr=True)) as progress,
+    ):
+        bar = progress.add_task("", total=len(PLANTED) + len(RIGHT))
+        load_object(f"{EXAMPLE}:write_input")(Path(folder) / "clicks")
+        for number, name in enumerate((*PLANTED, *RIGHT)):
+            progress.update(bar, description=name.rpartition(":")[2])
+            rounds = _rounds(Path(folder), number, name, seed)
+            rows.append(_planted(rounds, name) if name in PLANTED else _right(rounds, name, span_us(span) / 1e6))
+            progress.advance(bar)
+    show(rows)
+    if draw is not None:
+        insert(draw / PAGE, "chaos", f"Commit {at}, seed {seed}, {span} for each right job.\n\n{markdown(rows)}")
+    if not all(row["as_it_should_be"] == "yes" for row in rows):
+        sys.exit(1)
+
+
+def _rounds(folder: Path, number: int, name: str, seed: int) -> ChaosRounds:
+    job = f"{EXAMPLE}:{name if name.startswith('clicks') else 'clicks'}" if name in PLANTED else name
+    sink = f"{EXAMPLE}:{name if name.startswith('sink') else 'sink'}" if str(EXAMPLE) in job else None
+    description = load_description(job)
+    clicks = [str(folder / "clicks")]
+    streams = {"left": clicks, "right": clicks} if name.endswith(":pairs") else {"input": clicks}
+    given = copied_input(description, streams, None, folder / f"input-{number}")
+    user = UserJob(job, given, sink, sink and f"{EXAMPLE}:sink_rows")
+    kinds = chosen_kinds("standalone", recut="not_associative" in name)
+    return ChaosRounds(user, folder / str(number), seed, kinds, ["parquet"] if name in PLANTED else list(STORES))
+
+
+def _planted(rounds: ChaosRounds, name: str) -> Row:
+    """Until it is found, or each class has had its turn."""
+    results: list[RoundResult] = []
+    for one in rounds.each(lambda: True):
+        results.append(one)
+        if one.verdict == "differs":
+            break
+    found = results[-1].verdict == "differs"
+    by = f"{', '.join(results[-1].plan.kinds)}: {results[-1].differences[0].part}" if found else "nothing"
+    return _row(PLANTED[name], results, by, right=found)
+
+
+def _right(rounds: ChaosRounds, name: str, seconds: float) -> Row:
+    end = time.time() + seconds
+    results = list(rounds.each(lambda: time.time() >= end))
+    found = sum(one.verdict != "same" for one in results)
+    return _row(
+        f"none: {name.rpartition(':')[2]}, {RIGHT[name]}",
+        results,
+        f"{found} rounds" if found else "nothing",
+        right=not found,
+    )
+
+
+def _row(what: str, results: list[RoundResult], found: str, *, right: bool) -> Row:
+    faults = sum(put.reached for one in results for put in one.faults)
+    starts = sum(one.starts for one in results)
+    row: Row = {"name": what, "rounds": len(results), "starts": starts, "faults": faults, "found": found}
+    return row | {"as_it_should_be": "yes" if right else "no"}
+
+
+if __name__ == "__main__":
+    typer.run(main)
