@@ -33,7 +33,7 @@ def outcome(world: World, scenario: Scenario) -> Outcome:
             **_output(checkpoint),
             **_state(checkpoint, head.manifest, repeats=scenario.repeats),
             "position": _position(head.manifest, repeats=scenario.repeats),
-            "verify": sorted(one.kind for one in verify(checkpoint, read_percent=100).findings),
+            "verify": sorted({one.kind for one in verify(checkpoint, read_percent=100).findings}),
         }
         found |= {f"{root}, {what}": lines for what, lines in parts.items()}
     return found | {name: one.rows for name, one in world.receivers.items() if one.taken}

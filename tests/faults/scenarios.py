@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -36,6 +37,7 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
+from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.storage.objects import Objects
 
 Step = Callable[[World], None]
@@ -182,8 +184,14 @@ def collected(keep: int, root: str = "root", *, output: bool = False) -> Step:
 
 
 def damaged(world: World) -> None:
-    """The newest manifest is cut."""
-    world.place.damage(f"{world.path()}/{manifest_path(world.checkpoint().stored_ids()[-1])}")
+    """The manifests from the fourth batch on are cut: that of the batch, and of starts after it."""
+    checkpoint = world.checkpoint()
+    for number in reversed(checkpoint.stored_ids()):
+        with suppress(CorruptionError):
+            taken = checkpoint.load(number).manifest.input
+            if taken is not None and taken.batches < 4:
+                break
+        world.place.damage(f"{world.path()}/{manifest_path(number)}")
 
 
 def _ignored(_found: object) -> None:
