@@ -290,8 +290,10 @@ VERBS = {
     "unpin": ["kept"],
 }
 """Arguments after the root, in an order in which each can run."""
-MAKE_ROOTS = {"bootstrap", "adopt"}
-"""Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's."""
+MAKE_ROOTS = {"bootstrap", "adopt", "chaos"}
+"""Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's, chaos with a
+job and its input.
+"""
 
 
 def lines_of(text: str) -> list[Any]:
