@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +49,40 @@ class ChaosStore(StrEnum):
     parquet = "parquet"
     memory = "memory"
     rocksdb = "rocksdb"
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is run, in each of its rounds."""
+
+    job: str
+    files: Sequence[str]
+    named: Sequence[str]
+    schema: str | None
+    sink: str | None
+    sink_rows: str | None
+    runner: ChaosRunner
+    stores: Sequence[ChaosStore]
+    classes: Sequence[str]
+    recut: bool
+
+    @property
+    def command(self) -> str:
+        """The command without its seed and round."""
+        words = ["tidestate", "chaos", self.job]
+        options = (
+            ("--input", self.files),
+            ("--stream", self.named),
+            ("--schema", self.schema and [self.schema]),
+            ("--sink", self.sink and [self.sink]),
+            ("--sink-rows", self.sink_rows and [self.sink_rows]),
+            ("--runner", [self.runner.value] if self.runner is not ChaosRunner.standalone else None),
+            ("--store", [one.value for one in self.stores]),
+            ("--only", [",".join(self.classes)] if self.classes else None),
+        )
+        for name, values in options:
+            words += [word for value in values or () for word in (name, value)]
+        return shlex.join([*words, *(["--recut"] if self.recut else [])])
 
 
 @chaos_command.command(
@@ -121,11 +156,11 @@ def chaos_job(
     if sink_rows is not None and sink is None:
         raise UsageError("--sink-rows reads the target of a --sink", code="chaos-sink", found=sink_rows)
     classes = [one for several in only or () for one in several.split(",") if one]
-    command = _command(job, files, named, schema, sink, sink_rows, runner, stores, classes, recut)
+    asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
     work, began = _new_folder(folder), time.time()
     results: list[RoundResult] = []
     try:
-        rounds = _rounds(work, job, files, named, schema, sink, sink_rows, seed, runner, stores, classes, recut)
+        rounds = _rounds(asked, work, seed)
         with bar() as progress:
             usual = rounds.usual
             results = _run(rounds, began + span_us(span) / 1e6, number, progress)
@@ -133,7 +168,7 @@ def chaos_job(
         if all(one.verdict == "same" for one in results):
             shutil.rmtree(work, ignore_errors=True)
     kept = str(work) if work.exists() else None
-    run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, command, kept)
+    run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, asked.command, kept)
     if report is not None:
         write_chaos_page(run, report)
     if as_json:
@@ -144,33 +179,21 @@ def chaos_job(
         raise typer.Exit(FOUND)
 
 
-def _rounds(
-    work: Path,
-    job: str,
-    files: Sequence[str] | None,
-    named: Sequence[str] | None,
-    schema: str | None,
-    sink: str | None,
-    sink_rows: str | None,
-    seed: int,
-    runner: ChaosRunner,
-    stores: Sequence[ChaosStore] | None,
-    classes: Sequence[str],
-    recut: bool,
-) -> ChaosRounds:
+def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
     from tidestate.operators.chaos.faults import chosen_kinds
     from tidestate.operators.chaos.inputs import copied_input
     from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
     from tidestate.operators.chaos.start import UserJob
     from tidestate.operators.local.bootstrap import load_description, named_files
 
-    if runner is not ChaosRunner.standalone:
+    if asked.runner is not ChaosRunner.standalone:
         check_spark()
-    kinds = chosen_kinds(runner.value, classes, recut=recut)
-    description = load_description(job)
-    given = copied_input(description, named_files(description, files or [], named or []), schema, work / "input")
-    chosen = [one.value for one in stores or (ChaosStore.parquet,)]
-    return ChaosRounds(UserJob(job, given, sink, sink_rows), work, seed, kinds, chosen)
+    kinds = chosen_kinds(asked.runner.value, asked.classes, recut=asked.recut)
+    description = load_description(asked.job)
+    files = named_files(description, asked.files, asked.named)
+    given = copied_input(description, files, asked.schema, work / "input")
+    chosen = [one.value for one in asked.stores or (ChaosStore.parquet,)]
+    return ChaosRounds(UserJob(asked.job, given, asked.sink, asked.sink_rows), work, seed, kinds, chosen)
 
 
 def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar) -> list[RoundResult]:
@@ -192,35 +215,6 @@ def _new_folder(folder: Path | None) -> Path:
         raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()
-
-
-def _command(
-    job: str,
-    files: Sequence[str] | None,
-    named: Sequence[str] | None,
-    schema: str | None,
-    sink: str | None,
-    sink_rows: str | None,
-    runner: ChaosRunner,
-    stores: Sequence[ChaosStore] | None,
-    classes: Sequence[str],
-    recut: bool,
-) -> str:
-    """The command without its seed and round."""
-    words = ["tidestate", "chaos", job]
-    options = (
-        ("--input", files),
-        ("--stream", named),
-        ("--schema", schema and [schema]),
-        ("--sink", sink and [sink]),
-        ("--sink-rows", sink_rows and [sink_rows]),
-        ("--runner", [runner.value] if runner is not ChaosRunner.standalone else None),
-        ("--store", [one.value for one in stores or ()]),
-        ("--only", [",".join(classes)] if classes else None),
-    )
-    for name, values in options:
-        words += [word for value in values or () for word in (name, value)]
-    return shlex.join([*words, *(["--recut"] if recut else [])])
 
 
 def _print(run: ChaosRun, report: Path | None) -> None:
