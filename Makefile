@@ -26,6 +26,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: $(VENV)/installed-dev
+	-@$(PY) -m tools.class_archive
 	@echo "==> running the tests ($(JOBS) at a time, some twenty minutes on two cores)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -33,6 +34,7 @@ quick: $(VENV)/installed-dev
 	@TIDESTATE_QUICK=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not spark and not kill and not slow" $(ARGS)
 
 test-long: $(VENV)/installed-dev
+	-@$(PY) -m tools.class_archive
 	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
 
 spark-matrix: $(VENV)/installed-dev

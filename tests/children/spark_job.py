@@ -30,7 +30,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tools.demo.job import local_session
+from tools.java import brief_options, local_session
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
 
@@ -68,6 +68,13 @@ def by_carrier() -> Any:
 JOBS: dict[str, Callable[[], Any]] = {"chain": departures, "join": in_weather, "merge": hourly, "again": by_carrier}
 SIDES = {"chain": ("flights",), "again": ("again",)}
 """The folders of jobs that do not read flights and weather."""
+LOCAL = {"spark.master": "local[2, 4]"}
+"""A task that lost its Python worker is tried again, as it is on a cluster."""
+CLUSTER = {
+    "spark.master": "local-cluster[2,1,512]",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": brief_options(),
+}
 PARTITIONS = {"again": 100}
 """State partitions of a job, if not 2. Of more than 64 the manifest names parts, and tasks process every batch."""
 
@@ -101,6 +108,7 @@ def main() -> None:
     parser.add_argument("--store", choices=STORES, default="parquet")
     parser.add_argument("--pause", default="", help="MOMENT:CHECKPOINT")
     parser.add_argument("--drain", action="store_true")
+    parser.add_argument("--executors", action="store_true", help="processes of their own, two of one core")
     parser.add_argument("--in-driver", action="store_true", help="small batches need no tasks")
     arguments = parser.parse_args()
     Checkpoint.open_or_create(arguments.folder / "checkpoint")
@@ -113,7 +121,7 @@ def main() -> None:
             say("paused", checkpoint_id)
             time.sleep(3600)
 
-    spark = local_session(arguments.job)
+    spark = local_session(arguments.job, **(CLUSTER if arguments.executors else LOCAL))
     sides = SIDES.get(arguments.job, ("flights", "weather"))
     streams = [read(spark, arguments.folder / side) for side in sides]
     job = JOBS[arguments.job]().on_spark(

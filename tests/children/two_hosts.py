@@ -20,7 +20,7 @@ from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.spark import stream_job as spark_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
-from tools.java import java_home, local_session
+from tools.java import brief_options, java_home, local_session
 
 LAUNCHER = """#!/bin/sh
 case "$*" in
@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
     settings = {
         "spark.master": "local-cluster[2,1,512]",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.executor.extraJavaOptions": brief_options(),
         "spark.driver.memory": "512m",
     }
     session = local_session("two hosts", **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,13 +15,14 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.faults.places import PLACES
+from tests.faults.places import IMAGES, PLACES
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.trial import Every, Tried, Unit, tried, units
 from tests.faults.world import STORES
 from tools.bench.table import Row, as_json, commit, insert, markdown, show
 
 PAGE = "RELIABILITY.md"
+COLUMNS = ("calls", "crash points", "recovered", "twice", "wrong")
 app = typer.Typer(help="Deaths at every call of whole jobs, and the recovery from each.", no_args_is_help=True)
 
 
@@ -35,33 +37,42 @@ def run(
     scenario: Annotated[list[str] | None, typer.Option(help="One scenario; may be repeated.")] = None,
     store: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(STORES)}; may be repeated.")] = None,
     place: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(PLACES)}; may be repeated.")] = None,
+    image: Annotated[list[str] | None, typer.Option(help=f"One of {', '.join(IMAGES)}; may be repeated.")] = None,
     every: Annotated[int, typer.Option(min=1, help="Of each kind of call every so many, with one image each.")] = 1,
+    twice: Annotated[int, typer.Option(min=1, help="Of deaths every so many is followed by a power cut.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="How many run at a time.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for each run as it ends.")] = False,
-    draw: Annotated[Path | None, typer.Option(help=f"Put the result into {PAGE} of this folder.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A file of lines of JSON: adds what is not there yet.")] = None,
 ) -> None:
     """Run them, and recover from each death. Ends with 1 if an answer is wrong."""
-    for given, known in ((scenario, SCENARIOS), (store, STORES), (place, PLACES)):
+    for given, known in ((scenario, SCENARIOS), (store, STORES), (place, PLACES), (image, IMAGES)):
         if unknown := sorted(set(given or ()) - set(known)):
             raise typer.BadParameter(f"not known: {', '.join(unknown)}; there are {', '.join(known)}")
-    at, found = commit(), list[Tried]()
-    for one in try_each(units(scenario or (), store or (), place or ()), every, processes):
-        found.append(one)
-        if json:
-            print(as_json({**asdict(one.unit), **_figures([one]), "every": every, "commit": at}), flush=True)
-    rows = table(found)
-    if draw is not None:
-        insert(draw / PAGE, "crash", section(at, every, rows))
-    if not json:
-        show(rows)
-    wrong = [line for one in found for line in one.wrong]
-    for line in wrong:
-        print(line[:2000], file=sys.stderr)
-    if wrong:
+    chosen = {"every": every, "images": image or list(IMAGES)}
+    kept = [json.loads(line) for line in keep.read_text().splitlines()] if keep and keep.exists() else []
+    had = [{name: one[name] for name in ("scenario", "store", "place", *chosen)} for one in kept]
+    wanted = [one for one in units(scenario or (), store or (), place or ()) if {**asdict(one), **chosen} not in had]
+    at, found = commit(), list[Row]()
+    for one in try_each(wanted, every, tuple(image or IMAGES), twice, processes):
+        found.append({**asdict(one.unit), **chosen, **_figures(one), "commit": at})
+        if keep is not None:
+            with keep.open("a") as file:
+                file.write(as_json(found[-1]) + "\n")
+        for line in one.wrong:
+            print(line[:2000], file=sys.stderr)
+    show(table(found))
+    if any(one["wrong"] for one in found):
         sys.exit(1)
 
 
-def try_each(wanted: Sequence[Unit], every: int, processes: int) -> Iterator[Tried]:
+@app.command()
+def draw(kept: Path, docs: Path) -> None:
+    """Put what a file keeps into the page on reliability in this folder."""
+    insert(docs / PAGE, "crash", section([json.loads(line) for line in kept.read_text().splitlines()]))
+
+
+def try_each(
+    wanted: Sequence[Unit], every: int, images: Sequence[str], twice: int, processes: int
+) -> Iterator[Tried]:
     """What came of each, as they end."""
     columns = (TextColumn("{task.description:<48}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
@@ -70,42 +81,47 @@ def try_each(wanted: Sequence[Unit], every: int, processes: int) -> Iterator[Tri
             for unit in wanted:
                 inner = progress.add_task(str(unit), total=None)
                 advance = lambda done, of, task=inner: progress.update(task, completed=done, total=of)  # noqa: E731
-                yield tried(unit, Every(every, str(unit)), advance)
+                yield tried(unit, Every(every, str(unit), images), advance, twice)
                 progress.remove_task(inner)
                 progress.advance(bar)
             return
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-            for done in as_completed([pool.submit(tried, unit, Every(every, str(unit))) for unit in wanted]):
+            begun = [pool.submit(tried, unit, Every(every, str(unit), images), twice=twice) for unit in wanted]
+            for done in as_completed(begun):
                 progress.update(bar, advance=1, description=str(done.result().unit))
                 yield done.result()
 
 
-def table(found: Sequence[Tried]) -> list[Row]:
+def _figures(one: Tried) -> Row:
+    about = {"calls": one.calls, "crash points": one.points, "recovered": one.recovered, "twice": one.twice}
+    return {**about, "wrong": len(one.wrong)}
+
+
+def table(found: Sequence[Row]) -> list[Row]:
     """A row for each scenario, over all stores and places, and one for all."""
     rows: list[Row] = []
-    for name in (*(name for name in SCENARIOS if any(one.unit.scenario == name for one in found)), "all"):
-        own = [one for one in found if name in ("all", one.unit.scenario)]
-        rows.append({"name": name, "runs": len(own), **_figures(own)})
+    for name in (*(name for name in SCENARIOS if any(one["scenario"] == name for one in found)), "all"):
+        own = [one for one in found if name in ("all", one["scenario"])]
+        sums = {column: sum(int(str(one[column])) for one in own) for column in COLUMNS}
+        rows.append({"name": name, "runs": len(own), **sums})
     return rows
 
 
-def _figures(found: Sequence[Tried]) -> Row:
-    return {
-        "calls": sum(one.calls for one in found),
-        "crash points": sum(one.points for one in found),
-        "recovered": sum(one.recovered for one in found),
-        "twice": sum(one.twice for one in found),
-        "wrong": sum(len(one.wrong) for one in found),
-    }
-
-
-def section(at: str, every: int, rows: Sequence[Row]) -> str:
-    """The section of a page."""
-    *_, whole = rows
-    which = "each call" if every == 1 else f"every {every}th call of each kind"
+def section(found: Sequence[Row]) -> str:
+    """The section of a page: which calls and images of which stores were tried, and what came of it."""
+    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in found))
+    *_, whole = rows = table(found)
+    parts: dict[str, list[str]] = {}
+    for one in found:
+        which = "each call" if one["every"] == 1 else f"every {one['every']}th call of each kind"
+        images = "all images" if one["images"] == list(IMAGES) else ", ".join(one["images"])  # type: ignore[arg-type]
+        stores = parts.setdefault(f"{which}, {images}", [])
+        stores += [str(one["store"])] if one["store"] not in stores else []
+    tried_of = "".join(f"- {', '.join(stores)}: {what}\n" for what, stores in parts.items())
     return (
-        f"Commit {at}: {whole['crash points']:,} crash points, {which}; {whole['recovered']:,} different images "
-        f"recovered, {whole['twice']:,} of them twice; {whole['wrong']} wrong answers.\n\n{markdown(rows)}"
+        f"Commit {commits}: {whole['crash points']:,} crash points; {whole['recovered']:,} different images "
+        f"recovered, {whole['twice']:,} of them twice; {whole['wrong']} wrong answers.\n\n"
+        f"{tried_of}\n{markdown(rows)}"
     )
 
 

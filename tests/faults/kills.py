@@ -38,10 +38,22 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.bench.table import as_json, commit, insert, markdown
 
 PAGE = "RELIABILITY.md"
-WHOLE, JAVA, PYTHON, WORKER = "all processes", "driver, its Java", "driver, its Python", "a Python worker"
+WHOLE, JAVA, PYTHON = "all processes", "driver, its Java", "driver, its Python"
+WORKER, EXECUTOR = "a Python worker", "an executor"
 STOPPED, SECOND, COLLECTED = "stopped, and goes on later", "a second driver", "a collection meanwhile"
-KINDS = (WHOLE, JAVA, PYTHON, WORKER, STOPPED, SECOND, COLLECTED)
+KINDS = (WHOLE, JAVA, PYTHON, WORKER, EXECUTOR, STOPPED, SECOND, COLLECTED)
 """What happens to a run. All but the last end with a SIGKILL."""
+VICTIMS = {
+    JAVA: "org.apache.spark.deploy.SparkSubmit",
+    PYTHON: "tests.children.spark_job",
+    WORKER: "pyspark.daemon",
+    EXECUTOR: "CoarseGrainedExecutorBackend",
+}
+"""What the command line of a process has in it."""
+REPLACED = {WORKER: 0.7, EXECUTOR: 2.0}
+"""Spark starts another one and goes on, so that many of a run are killed, with pauses of up to so many seconds."""
+DISTURBANCES, FILES = 6, 24
+"""Of a round. Each file is a batch, of half a second."""
 AT_MOST_S = 240
 """A run that is left alone ends within this time."""
 
@@ -55,6 +67,8 @@ class Disturbance:
     wait_s: float
     then_s: float
     """Of two drivers: how long both run."""
+    times: int = 1
+    """How many processes are killed, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +80,13 @@ class Plan:
     store: str
     in_driver: bool
     disturbances: tuple[Disturbance, ...]
+    files: int = FILES
 
 
-def planned(seed: str, kinds: Sequence[str] = KINDS) -> Plan:
-    """The round of a seed; ``kinds`` in turn come first, so that each is there in some rounds."""
+def planned(seed: str) -> Plan:
+    """The round of a seed."""
     chance = random.Random(seed)
-    chosen = chance.sample(kinds, min(3, len(kinds)))
+    chosen = chance.sample(KINDS, DISTURBANCES)
     return Plan(
         seed,
         chance.choice(sorted(JOBS)),
@@ -83,17 +98,16 @@ def planned(seed: str, kinds: Sequence[str] = KINDS) -> Plan:
 
 def _disturbance(chance: random.Random, kind: str) -> Disturbance:
     early = kind in (WHOLE, JAVA, PYTHON) and chance.random() < 0.2
-    return Disturbance(
-        kind, early, chance.uniform(1.0, 6.0) if early else chance.uniform(0.0, 2.5), chance.uniform(0, 3)
-    )
+    wait_s = chance.uniform(0.5, 4.0) if early else chance.uniform(0.0, 2.5)
+    times = chance.randint(4, 12) if kind in REPLACED else 1
+    return Disturbance(kind, early, wait_s, chance.uniform(0, REPLACED.get(kind, 3)), times)
 
 
 class Run:
     """One run of the job in processes of its own, listened to."""
 
     def __init__(self, folder: Path, plan: Plan, *options: str) -> None:
-        more = ["--in-driver"] if plan.in_driver else []
-        self._child = begun(folder, plan.job, plan.store, *more, *options)
+        self._child = begun(folder, plan.job, plan.store, *options)
         self._log = folder / "job.log"
         self.started, self.ended, self.done = threading.Event(), threading.Event(), False
         threading.Thread(target=self._listen, daemon=True).start()
@@ -168,19 +182,21 @@ def disturb(run: Run, one: Disturbance, folder: Path, plan: Plan) -> Iterator[st
         if run.everything(signal.SIGKILL):
             yield one.kind
     else:
-        victims = {
-            JAVA: "org.apache.spark.deploy.SparkSubmit",
-            PYTHON: "tests.children.spark_job",
-            WORKER: "pyspark.daemon",
-        }
-        found = run.processes(victims[one.kind])
-        while one.kind == WORKER and not found and not run.ended.wait(0.05):
-            found = run.processes(victims[one.kind])  # the first task starts it
-        # Of the workers one; their parent, which is first, would start no other.
-        if run.signal(signal.SIGKILL, found[-1:] if one.kind == WORKER else found[:1]):
-            yield one.kind
-        run.ended.wait(one.then_s)
+        yield from _killed(run, one)
     run.kill()
+
+
+def _killed(run: Run, one: Disturbance) -> Iterator[str]:
+    """Kill one process of a kind, or one after the other."""
+    for _ in range(one.times):
+        found = run.processes(VICTIMS[one.kind])
+        while one.kind in REPLACED and not found and not run.ended.wait(0.05):
+            found = run.processes(VICTIMS[one.kind])  # the first task starts it
+        # Of the workers the last one: the first is their parent.
+        if run.signal(signal.SIGKILL, found[-1:] if one.kind in REPLACED else found[:1]):
+            yield one.kind
+        if run.ended.wait(one.then_s):
+            return
 
 
 def collect(root: Path) -> None:
@@ -192,9 +208,9 @@ def collect(root: Path) -> None:
 
 def play(plan: Plan, folder: Path, did: list[str]) -> None:
     """Run it, and add to ``did`` what was done to it. Raises `AssertionError` for an output that is not exact."""
-    fill(folder)
+    fill(folder, plan.files)
     for one in plan.disturbances:
-        run = Run(folder, plan)
+        run = Run(folder, plan, *_options(plan, one))
         if not run.wait(one):
             assert run.done, run.end_of_log()
             break
@@ -202,6 +218,12 @@ def play(plan: Plan, folder: Path, did: list[str]) -> None:
     Run(folder, plan, "--drain").to_the_end()
     is_exact(folder, plan.job)
     assert verify(Checkpoint.open(folder / "checkpoint"), read_percent=100, spark=True).worst is None
+
+
+def _options(plan: Plan, one: Disturbance) -> Sequence[str]:
+    if one.kind in REPLACED:
+        return ["--executors"] if one.kind == EXECUTOR else []
+    return ["--in-driver"] if plan.in_driver else []
 
 
 app = typer.Typer(help="Real Spark jobs, killed and stopped at random.", no_args_is_help=True)

@@ -22,6 +22,7 @@ from tidestate.statestore.testing.power import Disk
 Image: TypeAlias = dict[str, bytes | None]
 """Files by path, with their bytes; folders are None, and come before what lies in them."""
 Hook: TypeAlias = Callable[[Call, When], None]
+IMAGES = ("died", "cut", "empty", "zeros", "mixed")
 KEPT_OF_DAMAGED = 20
 
 
@@ -99,7 +100,7 @@ class OnDisk(Place):
     have reached the disk and bytes that were not synced have not. ``mixed``: any of what was not synced.
     """
 
-    images = ("died", "cut", "empty", "zeros", "mixed")
+    images = IMAGES
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)

@@ -85,14 +85,16 @@ def test_a_folder_that_only_a_dead_process_could_have_synced_is_noticed(monkeypa
     assert any("then " in line for line in found.wrong)
 
 
-def test_the_command_prints_what_it_has_tried(tmp_path: Path) -> None:
-    page = tmp_path / "RELIABILITY.md"
+def test_the_command_keeps_and_draws_what_it_has_tried(tmp_path: Path) -> None:
+    page, kept = tmp_path / "RELIABILITY.md", tmp_path / "kept.jsonl"
     page.write_text("before\n<!-- crash -->\n<!-- /crash -->\nafter\n")
-    given = ["--scenario", "union", "--store", "memory", "--place", "bucket", "--every", "40"]
-    done = CliRunner().invoke(app, ["run", *given, "--json", "--draw", str(tmp_path)])
-    assert done.exit_code == 0, done.output
-    (row,) = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    given = ["run", "--scenario", "union", "--store", "memory", "--place", "bucket", "--every", "40"]
+    done = [CliRunner().invoke(app, [*given, "--keep", str(kept)]) for _ in range(2)]
+    assert [one.exit_code for one in done] == [0, 0], done[0].output
+    (row,) = [json.loads(line) for line in kept.read_text().splitlines()]  # the second time nothing was left to do
     assert (row["scenario"], row["wrong"], row["every"]) == ("union", 0, 40)
     assert 0 < row["recovered"] <= row["crash points"] <= row["calls"]
-    assert f"{row['crash points']} crash points, every 40th call" in page.read_text()
+    assert CliRunner().invoke(app, ["draw", str(kept), str(tmp_path)]).exit_code == 0
+    assert f"{row['crash points']} crash points; " in page.read_text()
+    assert "- memory: every 40th call of each kind, all images" in page.read_text()
     assert CliRunner().invoke(app, ["run", "--store", "none"]).exit_code == 2

@@ -8,7 +8,9 @@ import pytest
 
 from tests.faults.kills import (
     COLLECTED,
+    EXECUTOR,
     JAVA,
+    KINDS,
     PYTHON,
     SECOND,
     STOPPED,
@@ -26,12 +28,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
 def plan_of(job: str, store: str, *kinds: str) -> Plan:
-    return Plan(job, job, store, False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in kinds))
+    return Plan(job, job, store, False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in kinds), 8)
 
 
 ROUNDS = [plan_of("chain", "rocksdb", WORKER, STOPPED)]
 if LONG:
-    ROUNDS += [plan_of("again", "memory", COLLECTED, PYTHON), plan_of("join", "parquet", JAVA, SECOND)]
+    ROUNDS += [plan_of("again", "memory", COLLECTED, PYTHON, EXECUTOR), plan_of("join", "parquet", JAVA, SECOND)]
 
 
 @pytest.mark.parametrize("plan", ROUNDS, ids=lambda plan: plan.seed)
@@ -44,14 +46,7 @@ def test_disturbed_and_exact(plan: Plan, tmp_path: Path) -> None:
 def test_a_seed_is_a_plan() -> None:
     plans = [planned(str(seed)) for seed in range(40)]
     assert plans == [planned(str(seed)) for seed in range(40)]
-    assert {one.kind for plan in plans for one in plan.disturbances} >= {
-        WHOLE,
-        JAVA,
-        PYTHON,
-        WORKER,
-        STOPPED,
-        COLLECTED,
-    }
+    assert {one.kind for plan in plans for one in plan.disturbances} == set(KINDS)
     assert {plan.job for plan in plans} == {"chain", "join", "merge", "again"}
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.outcome import Outcome, differences, outcome
-from tests.faults.places import NOTHING, PLACES, Durable, Image, Place
+from tests.faults.places import IMAGES, NOTHING, PLACES, Durable, Image, Place
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import STORES, World
 from tests.helpers.process import SCRATCH
@@ -92,14 +92,18 @@ class Sample(Protocol):
 
 @dataclass
 class Every:
-    """Of each kind of call and moment every so many, whose images take turns; with 1 all, each with all images."""
+    """Of each kind of call and moment every so many, whose images take turns; with 1 all, each with all images.
+    ``kinds``: of images, those that are taken.
+    """
 
     every: int
     seed: str
+    kinds: Sequence[str] = IMAGES
     _seen: Counter[tuple[str, When]] = field(default_factory=Counter)
     _turn: int = 0
 
     def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
+        images = [one for one in images if one in self.kinds]
         if self.every == 1:
             return images
         known = call.name, when
@@ -108,7 +112,7 @@ class Every:
         if (self._seen[known] + offset) % self.every:
             return ()
         self._turn += 1
-        return [images[self._turn % len(images)]]
+        return images and [images[self._turn % len(images)]]
 
     def instead(self, call: Call, when: When) -> None:
         return None
@@ -189,8 +193,15 @@ def play(scenario: Scenario, world: World) -> None:
                 step(world)
 
 
-def tried(unit: Unit, sample: Sample, on_recovered: Callable[[int, int], None] = lambda _done, _all: None) -> Tried:
-    """Run it, and recover from every death of the sample. ``on_recovered`` gets how many are done, of how many."""
+def tried(
+    unit: Unit,
+    sample: Sample,
+    on_recovered: Callable[[int, int], None] = lambda _done, _all: None,
+    twice: int = 1,
+) -> Tried:
+    """Run it, and recover from every death of the sample. While a process recovers from every ``twice``-th death of
+    another the power goes. ``on_recovered`` gets how many are done, of how many.
+    """
     found = Tried(unit)
     with tempfile.TemporaryDirectory(dir=SCRATCH, prefix="tidestate-crash-") as folder:
         place = PLACES[unit.place](Path(folder))
@@ -204,7 +215,8 @@ def tried(unit: Unit, sample: Sample, on_recovered: Callable[[int, int], None] =
         found.calls, found.recovered = recorder.calls, len(recorder.deaths)
         found.points = max(recorder.points, found.recovered)
         for number, death in enumerate(recorder.deaths.values(), 1):
-            again = AnyOne(number) if death.kind == "died" and len(place.images) > 1 else None
+            cut = death.kind == "died" and len(place.images) > 1 and number % twice == 0
+            again = AnyOne(number) if cut else None
             found.twice += again is not None
             wrong = _recovered(scenario, world, death, wanted, again)
             found.wrong += [f"{unit}: {death}: {what}" for what in wrong]

@@ -25,7 +25,8 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.child import Child
 from tools.demo.flights import departed_flights, weather
 
-FILES, FLIGHTS = 6, 4_800
+FILES = 6
+_PER_FILE = 800
 
 QUERIES = {
     "chain": """
@@ -48,16 +49,17 @@ OBSERVED = {
     "merge": "origin, window_start, flights, round(wind, 9)",
     "again": "carrier, window_start, flights, middle",
 }
+_COMPACTED = 10
+"""Spark takes so many entries of a source together."""
 KEEP_IDS = ("chain", "again")
 """Jobs whose first ledger has the ids of flights."""
 
 
 @cache
-def inputs() -> dict[str, list[pa.Table]]:
-    """Files of flights, and for each the weather of its days."""
-    flights, observed = departed_flights().slice(0, FLIGHTS), weather()
-    size = FLIGHTS // FILES
-    files = [flights.slice(start, size) for start in range(0, FLIGHTS, size)]
+def inputs(count: int) -> dict[str, list[pa.Table]]:
+    """So many files of flights, and for each the weather of its days."""
+    flights, observed = departed_flights(), weather()
+    files = [flights.slice(number * _PER_FILE, _PER_FILE) for number in range(count)]
     ends = [pc.max(file["scheduled"]).as_py() for file in files]
     bounds = list(zip([datetime(2013, 1, 1, tzinfo=UTC), *ends[:-1]], ends, strict=True))
     hours = observed["time_hour"]
@@ -68,9 +70,9 @@ def inputs() -> dict[str, list[pa.Table]]:
     return {"flights": files, "weather": [observed.filter(mask) for mask in between], "again": again}
 
 
-def fill(folder: Path) -> None:
-    """Write the input of all jobs below a folder."""
-    for side, files in inputs().items():
+def fill(folder: Path, count: int = FILES) -> None:
+    """Write the input of all jobs below a folder, in so many files each."""
+    for side, files in inputs(count).items():
         for number, table in enumerate(files):
             write(folder / side, number, table)
 
@@ -96,7 +98,7 @@ def is_exact(folder: Path, job: str) -> None:
         assert output(root, "late", name) == {}
     late = late_flights(root, names[0]) if job in KEEP_IDS else []
     if job == "again":
-        assert head.manifest.totals["duplicates"] == FILES * 400
+        assert head.manifest.totals["duplicates"] == 400 * len([*(folder / "again").iterdir()])
         assert len(set(late)) == len(late)
     assert net(root, OBSERVED[job]) == plain(folder, job, set(late))
 
@@ -130,8 +132,11 @@ def batches_of_spark(log: Path) -> list[list[list[Path]]]:
 
 def listed(log: Path, stream: int, number: int) -> list[Path]:
     """The files that Spark took as one entry of a stream."""
-    lines = (log / "sources" / str(stream) / str(number)).read_text().splitlines()[1:]
-    return [Path(unquote(urlsplit(json.loads(line)["path"]).path)) for line in lines]
+    sources = log / "sources" / str(stream)
+    own, last = sources / str(number), number // _COMPACTED * _COMPACTED + _COMPACTED - 1
+    lines = (own if own.exists() else sources / f"{last}.compact").read_text().splitlines()[1:]
+    entries = [entry for entry in map(json.loads, lines) if entry["batchId"] == number]
+    return [Path(unquote(urlsplit(entry["path"]).path)) for entry in entries]
 
 
 def late_flights(root: Path, name: str) -> list[int]:

@@ -28,6 +28,7 @@ from tests.servers.s3 import VARIABLES, s3_endpoint, s3_root  # noqa: F401  (fix
 from tests.servers.spark_cluster import HOSTS, SparkCluster, until
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tools.java import brief_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -37,13 +38,12 @@ IN_THE_MIDDLE = 4
 STORES = ("parquet", "memory", "rocksdb")
 MOMENTS = ("before", "after", "before-manifest", "after-manifest")
 """When the driver dies: one of its tasks is about to write its files of state, or has; or it has all answers."""
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = {
     "spark.driver.host": HOSTS[0],
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": JAVA,
+    "spark.executor.extraJavaOptions": brief_options(),
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",

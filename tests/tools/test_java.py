@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tidestate.statestore.errors import UsageError
-from tools.java import java_home, java_version
+from tools.java import BRIEF, brief_options, class_archives, java_home, java_version
 
 
 def fake_java(folder: Path, version: str) -> str:
@@ -35,6 +36,16 @@ def test_a_folder_without_java_is_refused_too(tmp_path: Path, monkeypatch: pytes
 
 def test_java_8_style_versions_are_read(tmp_path: Path) -> None:
     assert java_version(fake_java(tmp_path / "jdk", "1.8.0_302")) == 8
+
+
+def test_archives_of_classes_are_used_where_there_are_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    java, spark = class_archives()
+    java.parent.mkdir()
+    java.touch()
+    assert brief_options() == BRIEF
+    spark.touch()
+    assert f" -XX:SharedArchiveFile={java}:{spark} " in brief_options()
 
 
 def test_the_java_from_pypi_starts_with_the_option_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
