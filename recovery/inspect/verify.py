@@ -15,7 +15,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import Head, Ids, Manifest
 from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text, outside
-from tidestate.recovery.log.records import held_pins, read_part, read_pins
+from tidestate.recovery.log.records import complete_pins, read_part, read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
@@ -94,20 +94,21 @@ def verify(
     abandoned |= {number for number in ids if newest is not None and newest.abandons(number)}
     pinned = [] if last else _pinned(checkpoint, listing.stored, boundary.id)
     heads |= dict(_manifests(checkpoint, pinned, findings))
-    needed: Needed = {}
-    for number, ref in () if last else _outputs(checkpoint, boundary, findings):
-        needed[ref.root, ref.path] = (ref, number)
-    for number in sorted(heads, key=lambda one: (one not in abandoned, one)):
-        for ref in boundary.needed(heads[number].manifest):
-            needed[ref.root, ref.path] = (ref, number)
-    wrong = dict(_files(checkpoint, needed, read_percent, random.Random(seed)))
-    findings += wrong.values()
+    manifests = [heads[number].manifest for number in sorted(heads, key=lambda one: (one not in abandoned, one))]
+    needed, unread = _needed(checkpoint, boundary, manifests, indexed=not last)
+    wrong, now = dict(_files(checkpoint, needed, read_percent, random.Random(seed))), boundary
+    while (wrong or unread) and (later := checkpoint.boundary()) != now:
+        now = later  # what is gone may have been deleted by its age
+        still, unread = _needed(checkpoint, now, manifests, indexed=not last)
+        wrong = {place: one for place, one in wrong.items() if place in still}
+    findings += [*unread, *wrong.values()]
     if spark and ids and ids[-1] in heads:
         findings += _spark(checkpoint, heads[ids[-1]].manifest)
     counting = [number for number in ids if number in heads and number not in abandoned]
     whole = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
-    now = range(boundary.id + 1, checkpoint.boundary().id + 1)
-    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings if one.checkpoint not in now]
+    collected = range(boundary.id + 1, checkpoint.boundary().id + 1)
+    findings = [one for one in findings if one.checkpoint not in collected]
+    findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings]
     return VerifyReport(
         len({*ids, *heads}),
         len(needed),
@@ -128,23 +129,32 @@ def _place(ref: FileRef) -> Place:
 
 
 def _pinned(checkpoint: Checkpoint, stored: Sequence[int], bound: int) -> list[int]:
-    """Pinned checkpoints at or below the boundary; for a pin that is not held, only if the manifest is there."""
-    held = held_pins(checkpoint.objects)
-    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in held or pin.checkpoint in stored]
+    """Pinned checkpoints at or below the boundary; for a pin that lacks a file, only if the manifest is there."""
+    complete = complete_pins(checkpoint.objects)
+    pins = [pin for pin in read_pins(checkpoint.objects) if pin.name in complete or pin.checkpoint in stored]
     return sorted({pin.checkpoint for pin in pins if pin.checkpoint <= bound})
 
 
-def _outputs(checkpoint: Checkpoint, boundary: Boundary, findings: list[Finding]) -> Iterator[tuple[int, FileRef]]:
-    """Files of the output index, and the files that it lists."""
-    for part in boundary.outputs:
-        yield part.last, part
+def _needed(
+    checkpoint: Checkpoint, boundary: Boundary, manifests: Sequence[Manifest], *, indexed: bool
+) -> tuple[Needed, list[Finding]]:
+    """The files that these checkpoints need and, if ``indexed``, those of the output index with the files that it
+    lists; and what of the index cannot be read.
+    """
+    found: Needed = {}
+    unread: list[Finding] = []
+    for part in boundary.outputs if indexed else ():
+        found[_place(part)] = (part, part.last)
         try:
             for output in read_part(checkpoint.objects, part):
                 left = boundary.remaining(output)
                 refs = (*left.panes, *left.late, *(output.spark.refs if output.spark is not None else ()))
-                yield from ((output.id, ref) for ref in refs)
-        except DataError as error:
-            findings.append(Finding("bytes", part.last, part.path, error.message))
+                found |= {_place(ref): (ref, output.id) for ref in refs}
+        except (DataError, NotFoundError) as error:
+            unread.append(Finding("bytes", part.last, part.path, error.message))
+    for manifest in manifests:
+        found |= {_place(ref): (ref, manifest.id) for ref in boundary.needed(manifest)}
+    return found, unread
 
 
 def _manifests(checkpoint: Checkpoint, ids: list[int], findings: list[Finding]) -> Iterator[tuple[int, Head]]:

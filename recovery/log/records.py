@@ -133,6 +133,14 @@ def held_pins(objects: Objects) -> set[str]:
     return set(names.pins(objects.names(PINS), HELD_SUFFIX))
 
 
+def complete_pins(objects: Objects) -> set[str]:
+    """Names of the pins with both files, whose checkpoint must be there. The mark of a removed pin may come back, if
+    storage carries out a request late or twice.
+    """
+    listed = objects.names(PINS)
+    return set(names.pins(listed, HELD_SUFFIX)) & set(names.pins(listed, ".json"))
+
+
 @contextmanager
 def _checked(path: str) -> Iterator[None]:
     try:

@@ -155,18 +155,28 @@ def _files(
     checkpoint: Checkpoint, manifest: Manifest, newest: Manifest, checked: dict[str, Finding | None]
 ) -> list[Finding]:
     """What is wrong with files that a checkpoint needs, with panes that are not delivered yet."""
-    needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
     try:
-        needed |= {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
+        needed = _needed(checkpoint, manifest, newest)
+        unread = [(*one, True) for path, one in needed.items() if path not in checked]
+        for (ref, _, _), found in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), unread):
+            checked[ref.path] = found()
+        damaged = {(0, path) for path in needed if checked[path] is not None}
+        if damaged:  # output may have been deleted by its age meanwhile
+            needed = _needed(checkpoint, manifest, newest)
     except (CorruptionError, NotFoundError) as error:
         path = error.context.get("path") or manifest_path(error.context["id"])
         return [Finding("manifest", manifest.id, path, error.message)]
-    unread = [(*one, True) for path, one in needed.items() if path not in checked]
-    for (ref, _, _), found in checkpoint.prefetch("files", lambda one: file_finding(checkpoint, *one), unread):
-        checked[ref.path] = found()
-    damaged = {(0, path) for path in needed if checked[path] is not None}
     harmless = {path for _, path in spared(manifest, damaged)}
-    return [one for path in needed if (one := checked[path]) is not None and path not in harmless]
+    return [one for path in needed if (one := checked.get(path)) is not None and path not in harmless]
+
+
+def _needed(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> dict[str, tuple[FileRef, int]]:
+    """Files that a checkpoint needs, with panes that are not delivered yet; each with the checkpoint that names it.
+
+    Raises `CorruptionError` and `NotFoundError` with ``path`` or ``id`` if what is due cannot be read.
+    """
+    needed = {ref.path: (ref, manifest.id) for ref in checkpoint.boundary().needed(manifest)}
+    return needed | {ref.path: (ref, number) for number, ref in _due(checkpoint, manifest, newest)}
 
 
 def _due(checkpoint: Checkpoint, manifest: Manifest, newest: Manifest) -> Iterator[tuple[int, FileRef]]:

@@ -158,13 +158,16 @@ def highest_used_id(checkpoint: Checkpoint) -> int:
 
 
 def _check_there(checkpoint: Checkpoint, chosen: Manifest) -> None:
-    """Raise `CorruptionError` unless all its files have the right size."""
-    looked = [
-        (ref, file_finding(checkpoint, ref, chosen.id, read=False)) for ref in checkpoint.boundary().needed(chosen)
-    ]
-    harmless = spared(chosen, {(ref.root, ref.path) for ref, found in looked if found is not None})
-    for ref, wrong in looked:
-        if wrong is not None and (ref.root, ref.path) not in harmless:
+    """Raise `CorruptionError` unless all its files have the right size, `NotFoundError` if it has been collected."""
+    needed = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(chosen)}
+    looked = {place: file_finding(checkpoint, ref, chosen.id, read=False) for place, ref in needed.items()}
+    bad = {place: found for place, found in looked.items() if found is not None}
+    if bad:  # it may have been collected meanwhile, or its output deleted by its age
+        checkpoint.read(chosen.id)
+        needed = {(ref.root, ref.path): ref for ref in checkpoint.boundary().needed(chosen)}
+    harmless = spared(chosen, bad)
+    for place, wrong in bad.items():
+        if place in needed and place not in harmless:
             raise CorruptionError(
                 f"a file of this checkpoint cannot be used ({wrong.why}): choose another checkpoint, "
                 "or the newest intact one (tidestate repair ROOT --to newest-good)",

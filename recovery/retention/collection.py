@@ -20,7 +20,7 @@ from tidestate.recovery.log.listing import manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove_pin
 from tidestate.recovery.log.ranges import outside
-from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, held_pins, read_part, read_pins, seal
+from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, complete_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_file_traces, written_files
 from tidestate.recovery.retention.rules import (
     HOUR_US,
@@ -230,7 +230,7 @@ def _pinned(
             try:
                 found[pin.checkpoint] = checkpoint.load(pin.checkpoint).manifest
             except NotFoundError:
-                if pin.name in held_pins(checkpoint.objects):  # else it has just been removed
+                if pin.name in complete_pins(checkpoint.objects):  # else it was removed
                     raise CorruptionError(
                         "the manifest of a pinned checkpoint is gone: restore it, or remove the pin",
                         code="pin-broken",

@@ -28,6 +28,10 @@ class Interrupted(Objects):
         self._turn()
         return super().read(path, limit)
 
+    def size(self, path: str) -> int:
+        self._turn()
+        return super().size(path)
+
     def names(self, folder: str) -> list[str]:
         found = super().names(folder)
         self._turn()

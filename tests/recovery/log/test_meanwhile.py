@@ -12,14 +12,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.helpers.collected import STORE, TABLES, run, whole
+from tests.helpers.collected import STORE, TABLES, files, run, whole
 from tests.helpers.collected import root as root
 from tests.helpers.forks import JOB
 from tests.helpers.interrupted import Interrupted
 from tests.helpers.manifests import chain, following
+from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.moves.repair import plan_repair
+from tidestate.recovery.moves.reset import plan_reset
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, FencedError
@@ -27,6 +29,9 @@ from tidestate.statestore.storage.objects import Objects
 
 __all__ = ["root"]
 ONE = CheckpointRetention(keep=1, grace_us=0)
+
+
+BY_AGE = CheckpointRetention(keep=9, grace_us=0, output_age_us=0)
 
 
 def interrupted(root: Path, moment: int, act: Callable[[], None]) -> Checkpoint:
@@ -131,3 +136,47 @@ def test_a_repair_next_to_a_job_that_begins_finds_nothing_wrong(tmp_path: Path) 
         Checkpoint.open_or_create(root)
         planned = plan_repair(interrupted(root, moment, partial(run, root, 2)))
         assert (planned.findings, planned.reset) == ((), None)
+
+
+def _verified(checkpoint: Checkpoint) -> None:
+    assert verify(checkpoint, read_percent=100).findings == ()
+
+
+def _repaired(checkpoint: Checkpoint) -> None:
+    planned = plan_repair(checkpoint)
+    assert (planned.findings, planned.reset) == ((), None)
+
+
+def _reset(checkpoint: Checkpoint) -> None:
+    assert plan_reset(checkpoint, 10).to == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [_verified, _repaired, _reset])
+def test_output_that_is_deleted_by_its_age_meanwhile_is_not_missed(
+    root: Path, look: Callable[[Checkpoint], None]
+) -> None:
+    """Nor is a file of the index, which a collection replaces."""
+    collect(Checkpoint.open(root), CheckpointRetention(keep=6, grace_us=0))
+    deleted = set()
+    for moment in range(1, 60, 2):
+        copy = copy_of(root, moment)
+        before = files(copy)
+        look(interrupted(copy, moment, partial(collect, Checkpoint.open(copy), BY_AGE)))
+        deleted |= {path.partition("/")[0] for path in before - files(copy)}
+        shutil.rmtree(copy)
+    assert deleted >= {"late", "gc"}
+
+
+def test_the_mark_of_a_removed_pin_that_comes_back_is_no_pin(root: Path) -> None:
+    """Its request was carried out twice, the second time late."""
+    checkpoint = Checkpoint.open(root)
+    made = pin(checkpoint, 3, "one")
+    mark = root / "pins" / f"{made.name}.held"
+    data = mark.read_bytes()
+    unpin(checkpoint, "one")
+    collect(checkpoint, CheckpointRetention(keep=5, grace_us=0))
+    mark.write_bytes(data)
+    _verified(checkpoint)
+    collect(checkpoint, ONE)
+    _verified(checkpoint)
