@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tests.faults import kept
 from tests.faults.places import IMAGES, PLACES
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.trial import Every, Tried, Unit, tried, units
 from tests.faults.world import STORES
-from tools.bench.table import Row, as_json, commit, insert, markdown, show
+from tools.bench.table import Row, commit, insert, markdown, show
 
 PAGE = "RELIABILITY.md"
 COLUMNS = ("calls", "crash points", "recovered", "twice", "wrong")
@@ -48,15 +48,12 @@ def run(
         if unknown := sorted(set(given or ()) - set(known)):
             raise typer.BadParameter(f"not known: {', '.join(unknown)}; there are {', '.join(known)}")
     chosen = {"every": every, "images": image or list(IMAGES)}
-    kept = [json.loads(line) for line in keep.read_text().splitlines()] if keep and keep.exists() else []
-    had = [{name: one[name] for name in ("scenario", "store", "place", *chosen)} for one in kept]
+    had = [{name: one[name] for name in ("scenario", "store", "place", *chosen)} for one in kept.read(keep)]
     wanted = [one for one in units(scenario or (), store or (), place or ()) if {**asdict(one), **chosen} not in had]
     at, found = commit(), list[Row]()
     for one in try_each(wanted, every, tuple(image or IMAGES), twice, processes):
         found.append({**asdict(one.unit), **chosen, **_figures(one), "commit": at})
-        if keep is not None:
-            with keep.open("a") as file:
-                file.write(as_json(found[-1]) + "\n")
+        kept.add(keep, found[-1])
         for line in one.wrong:
             print(line[:2000], file=sys.stderr)
     show(table(found))
@@ -65,9 +62,9 @@ def run(
 
 
 @app.command()
-def draw(kept: Path, docs: Path) -> None:
+def draw(tried_units: Path, docs: Path) -> None:
     """Put what a file keeps into the page on reliability in this folder."""
-    insert(docs / PAGE, "crash", section([json.loads(line) for line in kept.read_text().splitlines()]))
+    insert(docs / PAGE, "crash", section(kept.read(tried_units)))
 
 
 def try_each(
@@ -107,22 +104,19 @@ def table(found: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def section(found: Sequence[Row]) -> str:
+def section(found: list[dict[str, Any]]) -> str:
     """The section of a page: which calls and images of which stores were tried, and what came of it."""
-    commits = ", ".join(dict.fromkeys(str(one["commit"]) for one in found))
     *_, whole = rows = table(found)
     parts: dict[str, list[str]] = {}
     for one in found:
         which = "each call" if one["every"] == 1 else f"every {one['every']}th call of each kind"
-        images = "all images" if one["images"] == list(IMAGES) else ", ".join(one["images"])  # type: ignore[arg-type]
+        images = "all images" if one["images"] == list(IMAGES) else ", ".join(one["images"])
         stores = parts.setdefault(f"{which}, {images}", [])
-        stores += [str(one["store"])] if one["store"] not in stores else []
+        stores += [one["store"]] if one["store"] not in stores else []
     tried_of = "".join(f"- {', '.join(stores)}: {what}\n" for what, stores in parts.items())
-    return (
-        f"Commit {commits}: {whole['crash points']:,} crash points; {whole['recovered']:,} different images "
-        f"recovered, {whole['twice']:,} of them twice; {whole['wrong']} wrong answers.\n\n"
-        f"{tried_of}\n{markdown(rows)}"
-    )
+    recovered = f"{whole['recovered']:,} different images recovered, {whole['twice']:,} of them twice"
+    sums = f"{whole['crash points']:,} crash points; {recovered}; {whole['wrong']} wrong answers"
+    return f"Commit {kept.commits(found)}: {sums}.\n\n{tried_of}\n{markdown(rows)}"
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and moments follow from the seed of the round; what happens at such a moment doe
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.children.spark_job import JOBS, STORES
+from tests.faults import kept
 from tests.helpers.checkout import ROOT
 from tests.helpers.killed_jobs import begun, fill, is_exact
 from tests.helpers.process import SCRATCH
@@ -245,9 +245,7 @@ def run(
             plan = planned(f"{seed}.{len(found)}")
             progress.update(bar, completed=killed, description=f"{plan.job}, {plan.store}")
             found.append({**_row(plan), "commit": at})
-            if keep is not None:
-                with keep.open("a") as file:
-                    file.write(as_json(found[-1]) + "\n")
+            kept.add(keep, found[-1])
             print(as_json(found[-1]), flush=True)
     if any(one["wrong"] for one in found):
         sys.exit(1)
@@ -269,18 +267,17 @@ def _row(plan: Plan) -> dict[str, Any]:
 @app.command()
 def draw(rounds: Path, docs: Path) -> None:
     """Put the rounds of a file into the page on reliability in this folder."""
-    lines = [json.loads(line) for line in rounds.read_text().splitlines()]
-    insert(docs / PAGE, "kills", section(lines))
+    insert(docs / PAGE, "kills", section(kept.read(rounds)))
 
 
-def section(rounds: Sequence[dict[str, Any]]) -> str:
+def section(rounds: list[dict[str, Any]]) -> str:
     """The figures: how often each was done, over how many rounds, and the outputs that were not exact."""
-    commits = ", ".join(dict.fromkeys(one["commit"] for one in rounds))
     counted = Counter(kind for one in rounds for kind in one["did"])
     wrong = sum(bool(one["wrong"]) for one in rounds)
     killed = sum(one["kills"] for one in rounds)
     rows = [{"what happened": kind, "times": counted[kind]} for kind in KINDS]
-    return f"Commit {commits}: {killed} kills in {len(rounds)} rounds, {wrong} wrong.\n\n{markdown(rows)}"
+    sums = f"{killed:,} kills in {len(rounds)} rounds, {wrong} wrong"
+    return f"Commit {kept.commits(rounds)}: {sums}.\n\n{markdown(rows)}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -98,10 +99,16 @@ def test_a_failing_seed_is_made_smaller() -> None:
     assert smallest.requests <= first.requests
 
 
-def test_the_command_says_what_was_broken() -> None:
-    ran = CliRunner().invoke(command.app, ["run", "--seeds", "1", "--planted", "loses-an-event", "--no-shrink"])
+def test_the_command_says_what_was_broken_and_draws_it(tmp_path: Path) -> None:
+    page, seeds = tmp_path / "RELIABILITY.md", tmp_path / "seeds.jsonl"
+    page.write_text("<!-- simulation -->\n<!-- /simulation -->\n")
+    given = ["run", "--seeds", "1", "--planted", "loses-an-event", "--no-shrink", "--keep", str(seeds)]
+    ran = CliRunner().invoke(command.app, given)
     assert ran.exit_code == 1
     assert "seed 0" in ran.stdout
+    assert CliRunner().invoke(command.app, ["draw", str(seeds), str(tmp_path)]).exit_code == 0
+    row = page.read_text().splitlines()[5].split(" | ")
+    assert (row[1], row[-1]) == ("1", "1 |")
     assert CliRunner().invoke(command.app, ["run", "--planted", "none-of-them"]).exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""``python -m tests.faults.simulation run|planted``."""
+"""``python -m tests.faults.simulation run|draw|planted``."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from tests.faults import kept
 from tests.faults.simulation.chance import FAULTS, Options
 from tests.faults.simulation.planted import PLANTED
 from tests.faults.simulation.run import Outcome, simulate, simulate_each
 from tests.faults.simulation.shrink import Shrinker
-from tools.bench.table import Row, as_json, commit, insert, markdown
+from tools.bench.table import Row, commit, insert, markdown
 
 PAGE = "RELIABILITY.md"
 SHRUNK = 3
@@ -70,30 +71,33 @@ def run(
     minutes: Annotated[float | None, typer.Option(help="Begin no more seeds after so long.")] = None,
     processes: Annotated[int, typer.Option(help="How many run at a time.")] = 1,
     planted: Annotated[str, typer.Option(help="A fault of our own that is to be found; `planted` lists them.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    draw: Annotated[Path | None, typer.Option(help=f"Put the figures into {PAGE} of this folder.")] = None,
+    keep: Annotated[Path | None, typer.Option(help="A file to which each seed is added, as a line of JSON.")] = None,
     shrink: Annotated[bool, typer.Option(help="Make failing seeds smaller.")] = True,
 ) -> None:
     """Run seeds. Ends with 1 if a promise was broken."""
     if planted and planted not in PLANTED:
         raise typer.BadParameter(f"no such fault: {planted}; {', '.join(PLANTED)}")
-    options, totals, at, begun = Options(planted=planted), Totals(), commit(), time.monotonic()
+    options, totals, begun = Options(planted=planted), Totals(), time.monotonic()
     if seed is not None:
         outcome = simulate(seed, options, traced=trace)
         print("\n".join(outcome.lines))
         totals.add(outcome)
     else:
-        _many(range(first, first + seeds), minutes, processes, options, totals, json=json)
+        _many(range(first, first + seeds), minutes, processes, options, totals, keep)
     row = totals.row() | {"seconds": round(time.monotonic() - begun)}
-    if draw is not None:
-        insert(draw / PAGE, "simulation", _section(at, first, totals, row))
-    print(as_json({**row, "commit": at}) if json else ", ".join(f"{value:,} {name}" for name, value in row.items()))
+    print(", ".join(f"{value:,} {name}" for name, value in row.items()))
     for one in totals.failed[: SHRUNK if shrink else 0]:
         _print_smaller(one, options)
     for one in totals.failed:
         print(f"seed {one.seed} ({one.case}): {one.violation}")
     if totals.failed:
         sys.exit(1)
+
+
+@app.command()
+def draw(seeds: Path, docs: Path) -> None:
+    """Put what a file keeps into the page on reliability in this folder."""
+    insert(docs / PAGE, "simulation", section(kept.read(seeds)))
 
 
 @app.command("planted")
@@ -109,8 +113,9 @@ def _until(seeds: range, minutes: float | None) -> Iterator[int]:
 
 
 def _many(
-    seeds: range, minutes: float | None, processes: int, options: Options, totals: Totals, *, json: bool
+    seeds: range, minutes: float | None, processes: int, options: Options, totals: Totals, keep: Path | None
 ) -> None:
+    at = commit()
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(TextColumn("{task.description}"), *columns, console=err) as progress:
         bar = progress.add_task("seeds", total=len(seeds))
@@ -121,8 +126,7 @@ def _many(
                 progress.console.print(
                     f"seed {one.seed} ({one.case}): {one.violation}", markup=False, highlight=False
                 )
-            if json:
-                print(as_json(_row(one)))
+            kept.add(keep, {**_row(one), "commit": at})
 
 
 def _row(one: Outcome) -> Row:
@@ -151,12 +155,19 @@ def _print_smaller(one: Outcome, options: Options) -> None:
     print("\n".join(f"  {line}" for line in traced.lines))
 
 
-def _section(at: str, first: int, totals: Totals, row: Row) -> str:
-    """The section of a page."""
-    command = f"python -m tests.faults.simulation run --seeds {totals.seeds}" + (f" --from {first}" if first else "")
-    kinds = ", ".join(f"{kind} {totals.faults[kind]:,}" for kind in FAULTS if totals.faults[kind])
-    found = [{name: value for name, value in row.items() if name != "seconds"}]
-    return f"Commit {at}, `{command}`:\n\n{markdown(found)}\nFaults by kind: {kinds}.\n"
+def section(seeds: list[dict[str, Any]]) -> str:
+    """The section of a page: a row for each commit, and the faults of all."""
+    rows: list[Row] = []
+    for at in dict.fromkeys(one["commit"] for one in seeds):
+        own = [one for one in seeds if one["commit"] == at]
+        sums: Row = {name: sum(one[name] for one in own) for name in ("commits", "requests")}
+        about: Row = {"virtual hours": round(sum(one["virtual_s"] for one in own) / 3600, 1)}
+        faults = sum(sum(one["faults"].values()) for one in own)
+        broken = sum(one["broken"] is not None for one in own)
+        rows.append({"at": at, "seeds": len(own), **sums, **about, "faults": faults, "broken promises": broken})
+    counts = sum((Counter(one["faults"]) for one in seeds), Counter[str]())
+    kinds = ", ".join(f"{kind} {counts[kind]:,}" for kind in FAULTS if counts[kind])
+    return f"{len(seeds):,} seeds:\n\n{markdown(rows)}\nFaults by kind: {kinds}.\n"
 
 
 if __name__ == "__main__":
