@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidestate.recovery.inspect.verify import Finding, file_finding, spark_findings
@@ -35,11 +35,27 @@ def plan_repair(checkpoint: Checkpoint) -> Repair:
     """Plan the reset to the newest intact checkpoint; nothing is written. Every byte that the newest checkpoint needs
     is read, and if something is wrong, of the one before it, and so on. Raises `CorruptionError` if none is intact.
     """
+    while True:
+        beyond, ids = highest_used_id(checkpoint), checkpoint.present_ids()
+        try:
+            planned = _planned(checkpoint, beyond, ids)
+        except (CorruptionError, NotFoundError):
+            if not _overtaken(checkpoint, ids):
+                raise
+        else:
+            if planned.reset is None or not _overtaken(checkpoint, ids):
+                return planned
+
+
+def _overtaken(checkpoint: Checkpoint, ids: Sequence[int]) -> bool:
+    """Whether all these checkpoints have been collected meanwhile: the job has gone on, and nothing is lost."""
+    return bool(ids) and ids[-1] <= checkpoint.boundary().id
+
+
+def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
     findings: list[Finding] = []
     checked: dict[str, Finding | None] = {}
     newest: Manifest | None = None
-    beyond = highest_used_id(checkpoint)
-    ids = checkpoint.present_ids()
     if beyond:
         why = "the manifests of the newest checkpoints are gone"
         findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))

@@ -180,3 +180,16 @@ def test_the_mark_of_a_removed_pin_that_comes_back_is_no_pin(root: Path) -> None
     _verified(checkpoint)
     collect(checkpoint, ONE)
     _verified(checkpoint)
+
+
+@pytest.mark.slow
+def test_a_repair_that_is_overtaken_by_the_job_and_a_collection_looks_again(root: Path) -> None:
+    for moment in range(1, 60, 3):
+        copy = copy_of(root, moment)
+
+        def act(copy: Path = copy) -> None:
+            run(copy, 12)
+            collect(Checkpoint.open(copy), ONE)
+
+        _repaired(interrupted(copy, moment, act))
+        shutil.rmtree(copy)
