@@ -19,8 +19,8 @@ help:
 export PYTHONDONTWRITEBYTECODE :=
 
 STORE ?= parquet
-# Test files at a time: each may start a Spark of its own.
-JOBS ?= 2
+# Test files at a time: each may start a Spark of its own, and waits for it.
+JOBS ?= 3
 
 demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)

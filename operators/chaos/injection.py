@@ -37,7 +37,7 @@ def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
         with _power_cut(start, notes):
             yield
         return
-    hook = {"kill": _kill, "storage": _fail, "freeze": _freeze}.get(kind, _nothing)
+    hook = {"kill": _kill, "storage": _Failing(), "freeze": _freeze}.get(kind, _nothing)
     with Calls(start.place.root, lambda call, when: hook(call, when, start, notes)) as calls:
         try:
             yield
@@ -71,17 +71,23 @@ def _freeze(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _fail(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
-    fault = start.fault
-    if fault is None or not start.at <= call.number < start.at + fault.number:
-        return
-    moment = "after" if fault.moment == "after" else "before"
-    if when == moment:
-        if call.number == start.at:
-            again = f" and {fault.number - 1} more" if fault.number > 1 else ""
-            notes.write("injected", where=f"{fault.what} {_place(call, when)}{again}")
-        number = getattr(errno, fault.what)
-        raise OSError(number, os.strerror(number), call.path)
+class _Failing:
+    """Fails so many calls, from the first one that comes to its moment: one that fails by itself has no end."""
+
+    def __init__(self) -> None:
+        self._failed = 0
+
+    def __call__(self, call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+        fault = start.fault
+        if fault is None or call.number < start.at or self._failed == fault.number:
+            return
+        if when == ("after" if fault.moment == "after" else "before"):
+            if not self._failed:
+                again = f" and {fault.number - 1} more" if fault.number > 1 else ""
+                notes.write("injected", where=f"{fault.what} {_place(call, when)}{again}")
+            self._failed += 1
+            number = getattr(errno, fault.what)
+            raise OSError(number, os.strerror(number), call.path)
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def is_exact(root: str, folder: Path) -> None:
     assert verify(Checkpoint.open(root), read_percent=100).findings == ()
 
 
-@pytest.mark.parametrize("seed", range(30 if LONG else 3))
+@pytest.mark.parametrize("seed", range(30 if LONG else 2))
 def test_exact_over_a_bad_line(
     s3_root: str,  # noqa: F811
     s3_proxy: Proxy,  # noqa: F811

@@ -116,7 +116,7 @@ def test_more_files_than_a_manifest_holds_and_names_of_every_kind(spark: SparkSe
 
 
 # The standalone runner dies before the manifest as well.
-@pytest.mark.parametrize("moment", ["after-manifest", "spark-half-written", *(["before-manifest"] if LONG else [])])
+@pytest.mark.parametrize("moment", ["spark-half-written", *(["before-manifest", "after-manifest"] if LONG else [])])
 def test_killed_while_it_is_handed_over(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     tables = sample(4, 60)
     files = write_all(tmp_path / "input", tables)

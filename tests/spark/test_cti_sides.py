@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from tests.children.spark_job import read
 from tests.helpers import look_up
 from tests.helpers.killed import killed
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate.operators import (
@@ -222,7 +223,7 @@ def in_any_order(found: dict[int, list[tuple[Any, ...]]]) -> list[list[str]]:
     return [sorted(map(str, rows)) for rows in found.values()]
 
 
-@pytest.mark.parametrize("death", [3, 4])
+@pytest.mark.parametrize("death", [3, 4] if LONG else [4])
 def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> None:
     """On the standalone runner: tests/operators/joins/test_overlaps.py."""
     for number, sides in enumerate(look_up.batches((2, 4))):

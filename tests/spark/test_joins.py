@@ -18,6 +18,7 @@ from tests.helpers.killed import killed
 from tests.helpers.lost_joins import net
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.orders_and_shipments import EXPECTED, at
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
@@ -224,7 +225,7 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
         description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")
 
 
-@pytest.mark.parametrize(("example", "death"), [("tuples", 5), ("times", 4)])
+@pytest.mark.parametrize(("example", "death"), [("tuples", 5), ("times", 4)] if LONG else [("tuples", 5)])
 def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, example: str, death: int) -> None:
     """Killed before the first manifest with output: of a tick, and of a batch."""
     killed("tests.children.orders_and_shipments", tmp_path, example, death=death)

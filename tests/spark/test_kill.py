@@ -21,12 +21,12 @@ pytestmark = pytest.mark.spark
 
 FILES = 7
 STORES = ["parquet", "memory", "rocksdb"]
-BEFORE, AFTER = (STORES, STORES) if LONG else (["rocksdb"], ["parquet"])
-"""In CI each moment has one store. Every store is killed at every moment where a start takes no Spark, in
+BEFORE = STORES if LONG else ["rocksdb"]
+"""In CI one store, and one after the manifest in `test_jobs_killed`. Each is killed at each moment without Spark in
 `tests.operators.local.test_standalone_killed`.
 """
 KILLS = 12 if LONG else 0
-"""At random moments; in CI `test_jobs_killed` has one."""
+"""At random moments; in CI `tests.faults.test_kills` has some."""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,8 @@ def test_killed_between_segments_and_manifest(folder: Path, store: str) -> None:
     finish(folder, store)
 
 
-@pytest.mark.parametrize("store", AFTER)
+@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.parametrize("store", STORES)
 def test_killed_after_the_manifest(folder: Path, store: str) -> None:
     child = start(folder, store, "--pause", "after-manifest:4")
     child.wait_for(lambda event: event["event"] == "paused")

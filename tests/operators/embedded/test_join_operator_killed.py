@@ -29,10 +29,9 @@ BOUNDED = [
     ("join", "rocksdb", "before-manifest"),
     ("sessions", "parquet", "after-manifest"),
     ("held", "memory", "received"),
-    ("offsets", "parquet", "before-manifest"),
     ("offsets", "rocksdb", "received"),
 ]
-"""In CI each kind, each store and each moment has its turn; a job on every store is killed anywhere and around the
+"""In CI each kind, each store and each moment has its turn; a job on every store is killed around the
 manifest in `tests.operators.local.test_standalone_killed`.
 """
 

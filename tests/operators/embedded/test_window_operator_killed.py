@@ -27,7 +27,7 @@ BOUNDED: list[tuple[str, StoreName, str]] = [
     ("merge", "parquet", "after-manifest"),
     ("windows", "memory", "received"),
 ]
-"""In CI each kind, each moment and each store has its turn; every store is killed anywhere and around the manifest in
+"""In CI each kind, each moment and each store has its turn; every store is killed around the manifest in
 `tests.operators.local.test_standalone_killed`.
 """
 

@@ -15,6 +15,7 @@ import pytest
 from tests.children.standalone import PARTITIONS, SETTING, store_config, stream
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
+from tests.helpers.process import LONG
 from tests.twins import streams
 from tests.twins.naive import Twin
 from tidestate.statestore.spec.store import StoreName
@@ -48,7 +49,7 @@ def test_the_stream_is_worth_the_trouble() -> None:
     assert len({row[-2] for row in twin.ledger}) == 2
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", STORES if LONG else ["rocksdb"])
 def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> None:
     chance = random.Random(STORES.index(name))
     for _ in range(4):
