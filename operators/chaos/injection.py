@@ -6,9 +6,9 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 from unittest import mock
 
 from tidestate.operators.chaos.start import ChildStart, Notes
@@ -21,6 +21,9 @@ LONGEST_IN_A_SINK_S = 0.03
 """A kill within a call of the sink comes so long after its begin at the latest."""
 
 _MOMENTS = {"before": "before the sink took", "during": "while the sink took", "after": "after the sink took"}
+
+
+_Hook: TypeAlias = Callable[[Call, When, ChildStart, Notes], None]
 
 
 def killed_now() -> NoReturn:
@@ -37,7 +40,8 @@ def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
         with _power_cut(start, notes):
             yield
         return
-    hook = {"kill": _kill, "storage": _Failing(), "freeze": _freeze}.get(kind, _nothing)
+    hooks: dict[str, _Hook] = {"kill": _kill, "storage": _Failing(), "freeze": _freeze}
+    hook = hooks.get(kind, _nothing)
     with Calls(start.place.root, lambda call, when: hook(call, when, start, notes)) as calls:
         try:
             yield
@@ -72,7 +76,7 @@ def _freeze(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
 
 
 class _Failing:
-    """Fails so many calls, from the first one that comes to its moment: one that fails by itself has no end."""
+    """Fails so many calls, from the first one that reaches its moment: one that fails by itself has no end."""
 
     def __init__(self) -> None:
         self._failed = 0
