@@ -33,23 +33,26 @@ def stream(pick: random.Random) -> list[list[Row]]:
 
 
 class Joined:
-    """A join in the harness."""
+    """A join in the harness; ``unit``: of the times of its rows."""
 
-    def __init__(self, asked: Asked, folder: Path, store: str = "memory", partitions: int = 1) -> None:
-        self.asked, self.description = asked, described(asked)
+    def __init__(
+        self, asked: Asked, folder: Path, store: str = "memory", partitions: int = 1, unit: str = "s"
+    ) -> None:
+        self.asked, self.unit, self.description = asked, unit, described(asked, unit)
         self.schema = self.description.schema(SCHEMA, SCHEMA)
         self.harness = Harness(
             self.description, self.schema, store=STORES[store], folder=folder, partitions=partitions
         )
 
     def rows(self, rows: list[Row]) -> pa.Table:
-        return self.description.rows(self.schema, **{s: table([one for one in rows if one.side == s]) for s in SIDES})
+        sides = {side: table([one for one in rows if one.side == side], self.unit) for side in SIDES}
+        return self.description.rows(self.schema, **sides)
 
     def feed(self, rows: list[Row]) -> Counter[Pane]:
-        return observed(self.harness.feed(self.rows(rows)), self.asked)
+        return observed(self.harness.feed(self.rows(rows)), self.asked, self.unit)
 
     def rebuild(self, rows: list[Row]) -> Counter[Pane]:
-        return observed(self.harness.rebuild(self.rows(rows)), self.asked)
+        return observed(self.harness.rebuild(self.rows(rows)), self.asked, self.unit)
 
     @property
     def rebuilding(self) -> Rebuilding | None:

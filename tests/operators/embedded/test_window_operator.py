@@ -42,6 +42,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.operators.embedded import embedded
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
@@ -197,6 +198,25 @@ def test_results_come_again_until_they_are_acknowledged(tmp_path: Path) -> None:
             running.add_messages(table([Message("x", 3, 13, "a", 1)]))
 
 
+def test_results_add_up_and_one_is_acknowledged_with_all_before_it(tmp_path: Path) -> None:
+    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+        for at in (3, 13, 23, 33):
+            running.add_messages(table([Message("x", at, at, "a", 1)]))
+        first, second, third = running.get_result()
+        running.acknowledge(second.id)
+        assert [one.id for one in running.get_result()] == [third.id]
+        running.acknowledge(first.id)
+        assert [one.id for one in running.get_result()] == [third.id]
+
+
+def test_what_is_forgotten_alone_is_flushed_too(tmp_path: Path) -> None:
+    with operator(description(tumbling("10 seconds"), allowed=20), tmp_path, Parquet()) as running:
+        for number, (at, expected) in enumerate(((3, 2), (31, 3), (31, 3), (32, 4), (32, 4)), 1):
+            running.add_messages(table([Message("x", number, at, "a", 1)]))
+            assert running._job.head.id == expected, number
+        assert running.get_windows().num_rows == 1
+
+
 def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> None:
     with operator(description(tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
         head = lambda: running._job.head.id  # noqa: E731
@@ -209,6 +229,17 @@ def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> N
         assert running.flush() == 3
         running.add_messages(table([Message("x", 4, 13, "a", 1)]))
         assert running.flush() == 4
+
+
+def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many messages are flushed though they open no window and show nothing."""
+    monkeypatch.setattr(embedded, "MAX_UNFLUSHED", 3)
+    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+        head = lambda: running._job.head.id  # noqa: E731
+        for number, expected in enumerate((2, 2, 2, 3, 3, 3, 4), 1):
+            running.add_messages(table([Message("x", number, 3, "a", 1)]))
+            assert head() == expected, number
+        assert running.add_messages(table([Message("x", 7, 3, "a", 1)]))["duplicates"] == 1
 
 
 def test_late_updates_are_batched_for_a_span_of_processing_time(tmp_path: Path) -> None:

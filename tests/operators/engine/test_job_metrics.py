@@ -19,10 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
+from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB
 from tidestate.operators import chain, retain, sum_, tumbling, windowed
-from tidestate.operators.engine.exposition import address_of
+from tidestate.operators.engine.exposition import address_of, exposition_text
+from tidestate.operators.engine.job_metrics import JobFigures, job_families
+from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.retention.rules import Upkept
 from tidestate.statestore.errors import UnavailableError, UsageError
 
 FEW = retain(checkpoints=2, grace="0 seconds")
@@ -62,16 +66,43 @@ def test_what_a_job_counts_is_what_its_checkpoint_has(tmp_path: Path) -> None:
     assert found["tidestate_undelivered_checkpoints"] == {of({"query": "windows"}): 0}
 
 
+def test_each_number_is_under_its_own_name_and_times_are_in_seconds() -> None:
+    """All numbers differ, so that none can stand for another."""
+    waits = SinkWaits(1, 19_000_000, 23)
+    upkept = Upkept(collections=2, failures=3, checkpoints=5, files=11, bytes=13, last_us=17_000_000, last_s=29.0)
+    figures = JobFigures("job", example(), {}, waits, upkept, 31, {"step": 37.0})
+    found = samples(exposition_text(job_families(figures)))
+    assert {name.removeprefix("tidestate_"): list(values.values()) for name, values in found.items()} == {
+        "checkpoint_id": [7],
+        "checkpoint_created_seconds": [1_700_000_000],
+        "checkpoints_total": [31],
+        "phase_seconds_total": [37],
+        "sink_waiting": [1],
+        "sink_waited_seconds_total": [19],
+        "undelivered_checkpoints": [23],
+        "collections_total": [2],
+        "collection_failures_total": [3],
+        "collected_checkpoints_total": [5],
+        "collected_files_total": [11],
+        "collected_bytes_total": [13],
+        "collection_finished_seconds": [17],
+        "collection_took_seconds": [29],
+    }
+
+
 def test_operators_of_a_chain_have_their_own(tmp_path: Path) -> None:
-    second = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
+    second = windowed(name="first_sums").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
     plain = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds"))
     first = plain.aggregate(n=JOB.aggregates["n"]).late("0 seconds")
     alone = chain(first, second).standalone(checkpoint=tmp_path)
     alone.run(TABLES[:4])
     counted = samples(alone.prometheus())["tidestate_counted_total"]
-    for name in ("first", "second"):
-        events = counted[of({"query": "second", "operator": name, "class": "events"})]
-        assert events == alone.head.totals[f"{name}.events"] > 0
+    totals = alone.head.totals
+    for name in ("first", "first_sums"):  # one name begins with the other
+        labels = {"query": "first_sums", "operator": name}
+        own = {of({**labels, "class": key.removeprefix(f"{name}.")}) for key in totals if key.startswith(f"{name}.")}
+        assert own == {one for one in counted if ("operator", name) in one}
+        assert counted[of({**labels, "class": "events"})] == totals[f"{name}.events"] > 0
 
 
 def test_an_endpoint_serves_them_while_the_job_runs(tmp_path: Path) -> None:

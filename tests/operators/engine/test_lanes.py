@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -13,16 +14,18 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
+from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.example_manifest import example
 from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
-from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, run_operator
+from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, chain, run_operator, union
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.engine import delivery
+from tidestate.operators.engine import delivery, lanes
 from tidestate.operators.engine.exposition import exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.outputs import output_of
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UnavailableError, UsageError
@@ -132,6 +135,80 @@ def test_at_its_bound_it_holds_the_intake(tmp_path: Path) -> None:
     assert len({count for count, _ in seen}) == 1, "nothing is taken in meanwhile"
     assert {waits.checkpoints for _, waits in seen} == {3}
     assert first.took == second.took == put_out(tmp_path)
+
+
+def test_a_sink_that_is_behind_may_take_a_part_of_a_checkpoint_and_gets_the_rest_alone(tmp_path: Path) -> None:
+    """Two operators have late rows in one checkpoint; those of the second are refused at first."""
+    took, refused = list[DeliveryId](), list[DeliveryId]()
+
+    def late(_rows: pa.Table, one: DeliveryId) -> bool:
+        if one.operator == "second" and len(refused) < 3:
+            refused.append(one)
+            return False
+        took.append(one)
+        return True
+
+    late.behind = 9  # type: ignore[attr-defined]
+    both = union(event_time="window_end", sides=("first", "second"))
+    inputs = {"second": "input", "union": ["first", "second"]}
+    described = chain(per_user(name="first"), per_user(name="second"), both, inputs=inputs)
+    batches = [clicks((1, "a", "nl", 5), (7300, "a", "nl", 5)), clicks((2, "z", "nl", 1)), clicks((3, "y", "nl", 1))]
+    described.standalone(checkpoint=tmp_path, late_sink=late).run(batches, drain=True)
+    assert len({*refused}) == 1
+    assert took == put_out(tmp_path, "late")
+    assert [one.operator for one in took] == ["first", "second"] * 2
+
+
+def test_one_that_is_behind_is_offered_nothing_after_what_it_refuses(tmp_path: Path) -> None:
+    lagging, refused = Sink(behind=9), list[int]()
+
+    def choosy(rows: pa.Table, one: DeliveryId) -> bool:
+        if len(refused) < 3:
+            refused.append(one.checkpoint)
+            return False
+        return Sink.__call__(lagging, rows, one)
+
+    choosy.behind = 9  # type: ignore[attr-defined]
+    job().standalone(checkpoint=tmp_path, sink=choosy).run(BATCHES, drain=True)
+    assert refused == [put_out(tmp_path)[0].checkpoint] * 3
+    assert lagging.took == put_out(tmp_path)
+
+
+def test_a_sink_of_panes_that_is_behind_repeats_nothing_for_that_of_late_rows(tmp_path: Path) -> None:
+    panes, late = Sink(behind=100, down=True), Sink()
+    for until in (5, 9):
+        job().standalone(checkpoint=tmp_path, sink=panes, late_sink=late).run(BATCHES[:until])
+    assert panes.took == []
+    assert late.took == put_out(tmp_path, "late") != []
+
+
+def test_a_lane_is_full_at_its_bound_and_rests_after_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine times as long as the refusal took; where that was nothing, twice as long each time, up to five seconds."""
+    now, head = [100.0], example()
+    monkeypatch.setattr(lanes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for name, value in (("PAUSE_S", 0.05), ("LONGEST_PAUSE_S", 5.0), ("LEFT_ALONE", 9)):
+        monkeypatch.setattr(lanes, name, value)
+    lane = lanes.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 2)
+    assert lane.full(head)
+    assert not lanes.Lane[pa.Table]("sink", "panes", lambda *_: True, 2, head.id - 1).full(head)
+
+    def rests(seconds: float) -> None:
+        now[0] += seconds - 0.01
+        assert not lane.lags(head)
+        now[0] += 0.02
+        assert lane.lags(head)
+
+    assert lane.lags(head)
+    lane.refused(2.0)
+    rests(18.0)
+    for expected in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0):
+        lane.refused(0.0)
+        rests(expected)
+    lane.accepted(output_of(head), head)
+    lane.had -= 1
+    assert lane.lags(head)
+    lane.refused(0.0)
+    rests(0.05)
 
 
 def test_a_drain_waits_for_one_that_is_behind(tmp_path: Path) -> None:

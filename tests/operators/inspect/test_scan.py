@@ -223,6 +223,11 @@ def test_changes_from_any_checkpoint_to_any_other_make_the_one_of_the_other(tmp_
     assert [row["reason"] for row in late] == ["very_late", "null_key", "null_event_time"]
 
 
+def test_of_what_is_withdrawn_the_youngest_goes_first(tmp_path: Path) -> None:
+    run(tmp_path)
+    assert [row[AT] for row in rows(scan_changes(tmp_path, 6, 3))] == [6, 5, 5, 4, 4, 4]
+
+
 def test_changes_read_no_manifest_before_them(tmp_path: Path) -> None:
     run(tmp_path)
     loaded: list[int] = []
@@ -248,8 +253,11 @@ def test_after_a_collection_all_that_is_left_is_read(tmp_path: Path) -> None:
     collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0, output_age_us=0))
     assert rows(scan_panes(tmp_path)) == []
     assert rows(scan_changes(tmp_path, 0)) == []
-    with pytest.raises(NotFoundError, match="collected"):
-        scan_changes(tmp_path, 2)
+    gone = Checkpoint.open(tmp_path).boundary().panes_gone
+    assert rows(scan_changes(tmp_path, gone)) == []
+    for since in (2, gone - 1):
+        with pytest.raises(NotFoundError, match="collected"):
+            scan_changes(tmp_path, since)
 
 
 def test_a_time_chooses_a_checkpoint(tmp_path: Path) -> None:

@@ -57,6 +57,72 @@ def test_a_late_partner_takes_back_what_was_emitted_alone() -> None:
         assert bind_plan(description, schema).retracts == (unmatched == "close")
 
 
+def kept_until(description: Any, at_us: int, gone_us: int) -> None:
+    """A left row at ``at_us`` is stored until the watermark is ``gone_us``, and not a microsecond less."""
+    schema = description.schema(ORDERS, SHIPMENTS)
+    harness = Harness(description, schema, generate=False)
+    row = pa.table([["a"], pa.array([at_us]).cast(TIME), [1]], schema=ORDERS)
+    harness.feed(description.rows(schema, left=row))
+    harness.advance_watermark(gone_us - 1)
+    assert harness.state("left").num_rows == 1
+    harness.advance_watermark(gone_us)
+    assert harness.state("left").num_rows == 0
+
+
+def test_a_row_is_kept_to_the_microsecond() -> None:
+    """As long as it can meet others, and as long as is asked for where that is longer."""
+    near: dict[str, Any] = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s")}
+    at = 10 * SECOND
+    kept_until(join(**near), at, at + 5 * SECOND + 1)
+    kept_until(join(**near, late="2 s"), at, at + 7 * SECOND + 1)
+    kept_until(join(**near, retain="1 minute"), at, at + 60 * SECOND + 1)
+    kept_until(join(**near, retain="1 s"), at, at + 5 * SECOND + 1)
+    early = near | {"within": ("-9 s", "-3 s")}
+    kept_until(join(**early), at, at - 3 * SECOND + 1)
+    kept_until(join(**early, how="left"), at, at + 1)
+    windows = near | {"within": None, "window": tumbling("10 s")}
+    kept_until(join(**windows), at, 20 * SECOND)
+    kept_until(join(**windows, retain="25 s"), at, 45 * SECOND)
+    kept_until(join(**windows, retain=keep(windows=2)), at, 40 * SECOND)
+    kept_until(join(**windows, retain=keep("25 s", windows=1)), at, 30 * SECOND)
+
+
+def test_of_a_side_with_windows_of_its_own_so_much_is_kept() -> None:
+    """What the limits ask for, by the one that keeps least, and never less than the current window."""
+    by_offset, by_time = count_window(3, by="offset"), tumbling("4 s")
+    asked: list[tuple[Any, Any, list[int]]] = [
+        (by_offset, keep(messages=5), [16, 17, 18, 19, 20]),
+        (by_offset, keep(messages=1), [18, 19, 20]),
+        (by_offset, keep(windows=2), [*range(12, 21)]),
+        (by_time, keep("10 s"), [*range(10, 21)]),
+        (by_time, keep("1 s"), [19, 20]),
+        (by_time, keep("10 s", windows=1), [16, 17, 18, 19, 20]),
+        (by_time, keep("3 s", windows=2), [17, 18, 19, 20]),
+    ]
+    made = [{"k": "a", "t": number * SECOND, "o": number, "from": "x", "v": 0.0} for number in range(21)]
+    rows = pa.Table.from_pylist(made, PLACES.set(1, pa.field("t", pa.int64()))).cast(PLACES)
+    for window, kept, expected in asked:
+        chosen: dict[str, Any] = {"offset": ("o", None), "retain": (kept, "1 h"), "in_order": False}
+        description = join(event_time="t", on="k", window=(window, None), **chosen)
+        schema = description.schema(PLACES, PLACES)
+        harness = Harness(description, schema)
+        harness.feed(description.rows(schema, left=rows))
+        assert harness.state("left")["offset"].to_pylist() == expected, kept
+
+
+def test_a_held_pair_is_emitted_at_its_microsecond() -> None:
+    near: dict[str, Any] = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s")}
+    description = join(**near, update="4 s")
+    schema = description.schema(ORDERS, SHIPMENTS)
+    harness = Harness(description, schema)
+    harness.advance_processing_time(SECOND)
+    both = tables([Row("left", "a", 10, 1), Row("right", "a", 12, 2)])
+    assert harness.feed(description.rows(schema, **both)).num_rows == 0
+    assert harness.advance_processing_time(4 * SECOND - 1).num_rows == 0
+    assert observed(harness.advance_processing_time(4 * SECOND)) == [("a", 1, 2)]
+    assert harness.finish().num_rows == 0
+
+
 def test_a_replay_is_counted_and_produces_nothing() -> None:
     schema = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("from", pa.string())])
     description = join(event_time="t", on="k", within=("0 s", "5 s"), how="full", offset="o", origin="from")

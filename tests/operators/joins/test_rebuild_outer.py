@@ -141,6 +141,35 @@ def test_what_had_expired_before_a_row_is_no_partner_of_it(tmp_path: Path) -> No
         assert not wanted[pane("emit", 15, 12)]
 
 
+def limited(made: Joined) -> int:
+    """Rows that are known not to meet all lost ones."""
+    return sum(made.harness.state(f"limited_{side}").num_rows for side in ("left", "right"))
+
+
+@pytest.mark.parametrize("late", [17, 19])
+def test_a_microsecond_decides_whether_a_row_had_expired(tmp_path: Path, late: int) -> None:
+    """The watermark was at 22 when the late row came, and rows up to 14 had expired; it reaches back to 12 or 14."""
+    uneven, partners = Asked(how="full", low=-5, high=3, late=2, named=True), set()
+    for at in range(13, 17):
+        made, twin = Joined(uneven, tmp_path / str(at), unit="us"), Twin(uneven)
+        steps = [[row("right", at, 1), row("left", 14, 8)], [row("left", 22, 9), row("right", 22, 9)]]
+        steps += [[row("left", late, 1)], PAST]
+        panes, wanted = Counter[Pane](), Counter[Pane]()
+        for number, batch in enumerate(steps):
+            if number == 1:
+                assert lose(tmp_path / str(at), tables=TABLES)
+                made.harness.restart(REBUILD)
+            panes += made.feed(batch)
+            wanted += twin.batch(batch, 0)
+        assert limited(made) == 1
+        panes += made.rebuild([row for batch in steps for row in batch])
+        panes += observed(made.harness.finish(), uneven, "us")
+        assert net(panes) == net(wanted + twin.finish()), at
+        assert limited(made) == 0
+        partners |= {at} if wanted[pane("emit", late, at)] else set()
+    assert partners == {15, 16}
+
+
 def test_what_is_given_up_is_no_partner_and_is_not_emitted(tmp_path: Path) -> None:
     made = served(tmp_path)
     assert made.rebuild([L2]) == Counter()

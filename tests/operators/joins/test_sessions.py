@@ -131,6 +131,53 @@ def test_a_late_row_inside_a_session_shows_only_what_it_adds() -> None:
     assert harness.counters() | {"pairs": 6, "unmatched": 2, "retractions": 2} == harness.counters()
 
 
+def test_a_session_fires_and_goes_at_a_microsecond() -> None:
+    """It ends at 5 seconds, and is over ten later, with its rows, its identities and the time at which it is due."""
+    description = session_join(event_time="t", on="k", gap="5 s", how="full", late="10 s", offset="o")
+    own = pa.schema([("k", "string"), ("t", TIME), ("o", "int64")])
+    schema = description.schema(own, own)
+    harness = Harness(description, schema, generate=False)
+    row = pa.table([["a"], pa.array([0]).cast(TIME), [1]], schema=own)
+    both = description.rows(schema, left=row, right=row)
+    assert harness.feed(both).num_rows == 0
+    assert harness.advance_watermark(5 * SECOND - 1).num_rows == 0
+    assert harness.advance_watermark(5 * SECOND)["kind"].to_pylist() == ["emit"]
+    another = description.rows(schema, left=pa.table([["a"], pa.array([0]).cast(TIME), [2]], schema=own))
+    assert harness.feed(another)["left_o"].to_pylist() == [2], "it has fired: the late row adds its own pair"
+    tables = ("left", "right", "left_seen", "right_seen", "sessions", "ends")
+    harness.advance_watermark(15 * SECOND - 1)
+    assert [harness.state(name).num_rows for name in tables] == [2, 1, 2, 1, 1, 1]
+    harness.feed(both)
+    assert (harness.counters()["duplicates"], harness.ledger().num_rows) == (2, 0)
+    harness.advance_watermark(15 * SECOND)
+    assert [harness.state(name).num_rows for name in tables] == [0] * 6
+    harness.feed(both)
+    assert (harness.counters()["duplicates"], harness.ledger().num_rows) == (2, 2)
+
+
+def test_sessions_that_a_late_row_joins_take_back_what_they_emitted() -> None:
+    """The first has fired, the second has not, and a third one of another key stays as it is."""
+    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late="1 minute")
+    harness = Harness(description, description.schema(LEFT, RIGHT), generate=False)
+    first, second = ([Row(side, "a", at, at) for side in ("left", "right")] for at in (0, 8))
+    harness.feed(one_stream(description, [*first, *second, Row("left", "b", 0, 1), Row("right", "b", 0, 1)]))
+
+    def standing(panes: pa.Table) -> list[tuple[Any, ...]]:
+        columns = panes["k"].to_pylist(), *(seconds(panes, name) for name in ("window_start", "window_end"))
+        return [
+            *zip(*columns, *(panes[name].to_pylist() for name in ("left_price", "right_cost", "kind")), strict=True)
+        ]
+
+    fired = standing(harness.advance_watermark(6 * SECOND))
+    assert sorted(fired) == [("a", 0, 5, 0, 0, "emit"), ("b", 0, 5, 1, 1, "emit")]
+    harness.restart()
+    assert standing(harness.feed(one_stream(description, [Row("left", "a", 4, 4)]))) == [("a", 0, 5, 0, 0, "retract")]
+    assert harness.state("sessions").num_rows == harness.state("ends").num_rows == 2
+    assert harness.advance_watermark(13 * SECOND - 1).num_rows == 0
+    whole = standing(harness.advance_watermark(13 * SECOND))
+    assert sorted(whole) == [("a", 0, 13, left, right, "emit") for left in (0, 4, 8) for right in (0, 8)]
+
+
 def test_without_lateness_nothing_is_ever_taken_back() -> None:
     schema = session_join(event_time=("ordered", "paid"), on="k", gap="5 s").schema(LEFT, RIGHT)
     at_once, late = (

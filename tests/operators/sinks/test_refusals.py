@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from adbc_driver_manager import AdbcStatusCode, OperationalError, ProgrammingError
 
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import holds_all_once, target_of
@@ -99,6 +100,27 @@ def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path
     with pytest.raises(UsageError, match=r"\[sink-target\].*PostgresSink"):
         table(other.append_column("more", pa.array([1, 2])), DeliveryId(ONE.run, 3))
     assert postgres.rows("SELECT checkpoint FROM tidestate_deliveries WHERE target = 'typed'") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    ("state", "passes"),
+    [
+        ("40001", True),  # it lost to another transaction
+        ("40P01", True),  # a deadlock
+        ("55P03", True),  # a lock that was waited for
+        ("57P01", True),  # the server stops
+        ("08006", True),  # the connection is gone
+        ("42P07", True),  # another one has just made the table
+        ("42P01", False),
+        ("22003", False),
+        (None, True),  # it was never reached
+    ],
+)
+def test_what_postgres_says_passes_by_the_class_of_its_state(state: str | None, passes: bool) -> None:
+    error = OperationalError("no", status_code=AdbcStatusCode.IO, sqlstate=state)
+    assert PostgresSink("postgresql://", "t").passes(error) is passes
+    error = ProgrammingError("no", status_code=AdbcStatusCode.INVALID_ARGUMENT)
+    assert PostgresSink("postgresql://", "t").passes(error) is False
 
 
 def iceberg(tmp: Path, table: str = "n.t") -> IcebergSink:

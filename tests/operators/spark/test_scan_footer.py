@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidestate.operators.spark.scan import reader
 from tidestate.operators.spark.scan.decide import Branch, DirectScan, FileColumn
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError
@@ -155,7 +156,19 @@ def test_damaged_changed_and_missing_files_are_left_to_spark(tmp_path: Path) -> 
         list(read_ranges(scan_of(("a", "bigint")), [FileRange(0, str(path), 0, size, size)], 1 << 20))
 
 
-def test_hadoop_s_checksums_are_compared(tmp_path: Path) -> None:
+def test_no_row_is_returned_before_all_files_of_the_task_are_known_to_be_readable(tmp_path: Path) -> None:
+    """A task that fails after some rows would have given them twice, once Spark reads the files."""
+    for name, values in (("good", [1, 2]), ("bad", ["x"])):
+        pq.write_table(pa.table({"a": values}), tmp_path / name)
+    sizes = [(str(tmp_path / name), (tmp_path / name).stat().st_size) for name in ("good", "bad")]
+    ranges = [FileRange(0, path, 0, size, size) for path, size in sizes]
+    assert next(read_ranges(scan_of(("a", "bigint")), ranges[:1], 1 << 20)).num_rows == 2
+    with pytest.raises(NeedsJvmError, match="not bigint"):
+        next(read_ranges(scan_of(("a", "bigint")), ranges, 1 << 20))
+
+
+def test_hadoop_s_checksums_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_BLOCK", 1 << 16)  # of the file some blocks are read
     path = write(tmp_path, pa.int64(), list(range(100_000)), use_dictionary=False, compression="none")
     data = path.read_bytes()
     sums = b"".join(zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))

@@ -111,6 +111,10 @@ def test_an_older_self_that_takes_a_collected_id_is_fenced(tmp_path: Path) -> No
         (CheckpointRetention(age_us=0, grace_us=0), 1),
         (CheckpointRetention(keep=2, age_us=35, grace_us=0), 4),
         (CheckpointRetention(keep=1, grace_us=20), 3),
+        (CheckpointRetention(keep=1, grace_us=21), 3),
+        (CheckpointRetention(keep=1, grace_us=22), 4),
+        (CheckpointRetention(age_us=31, grace_us=0), 3),
+        (CheckpointRetention(age_us=32, grace_us=0), 4),
         (CheckpointRetention(output_age_us=0), 10),
     ],
     ids=repr,
@@ -135,7 +139,8 @@ def test_a_pinned_one_stays_readable_until_it_is_unpinned(root: Path) -> None:
     pin(checkpoint, 4, "mine")  # again is fine
     with pytest.raises(UsageError, match="pin-taken"):
         pin(checkpoint, 5, "mine")
-    assert collect(checkpoint, NOW).pinned == (4,)
+    planned, done = plan_collection(checkpoint, NOW).result, collect(checkpoint, NOW)
+    assert (done.pinned, set(done.files)) == ((4,), set(planned.files))
     assert 4 not in checkpoint.ids()
     assert state(checkpoint, checkpoint.read(4).manifest) == before
     whole(root)

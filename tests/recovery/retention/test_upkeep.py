@@ -43,8 +43,8 @@ def collectors() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "tidestate-retention"]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
+def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    end = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.002)
@@ -129,6 +129,38 @@ def test_a_collection_that_fails_is_logged_and_counted_and_tried_again(
     whole(tmp_path / "root")
 
 
+def test_a_failure_does_not_end_the_collections_of_a_run_and_each_is_followed_by_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pause in proportion to the collection before it, however many checkpoints there are meanwhile."""
+    run(tmp_path / "root", 3)
+    checkpoint, took = Checkpoint.open(tmp_path / "root"), list[tuple[float, float]]()
+    real = upkeep.collect
+
+    def slow(*given: Any) -> Any:
+        began = time.monotonic()
+        time.sleep(0.1)
+        took.append((began, time.monotonic()))
+        if len(took) == 1:
+            raise UnavailableError("no", code="storage")
+        return real(*given)
+
+    monkeypatch.setattr(upkeep, "collect", slow)
+    monkeypatch.setattr(upkeep, "TIMES_AS_LONG", 4)
+    mine = Upkeep(checkpoint, checkpoint.newest().manifest.epoch, FEW)  # type: ignore[union-attr]
+    mine.begin()
+
+    def collected() -> bool:
+        mine.published()
+        return mine.done is not None and mine.done.collections > 0
+
+    until(collected, 10)
+    mine.end()
+    assert mine.done is not None
+    assert mine.done.failures == 1
+    assert took[1][0] - took[0][1] > 0.4
+
+
 def test_a_run_that_was_fenced_collects_no_more(tmp_path: Path) -> None:
     """What is kept is the newer run's choice, from its first checkpoint on."""
     root = tmp_path / "root"
@@ -139,7 +171,7 @@ def test_a_run_that_was_fenced_collects_no_more(tmp_path: Path) -> None:
     before = old.stored_ids()
     late = Upkeep(old, epoch, FEW)
     late.begin()
-    until(lambda: not collectors())
+    until(lambda: not collectors(), 10)
     assert late.done == Upkept()
     assert old.stored_ids() == before
 
