@@ -22,9 +22,9 @@ needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `resc
 `--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC. On a
 terminal a progress bar on standard error accompanies a verb that takes a while.
 
-Exit codes: 0 success, 2 wrong usage, 3 unusable data, 4 not found, 5 any other error; `verify` has its own. An error
-is one line on standard error, with a code that [ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate
---install-completion`.
+Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
+`verify` and `chaos` have their own. An error is one line on standard error, with a code that [ERRORS.md](ERRORS.md)
+explains. Shell completion: `tidestate --install-completion`.
 
 A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped.
 

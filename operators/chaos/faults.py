@@ -79,7 +79,13 @@ def chosen_kinds(runner: str, only: Sequence[str] = (), *, recut: bool = False) 
         raise UsageError(
             "there is no such class of faults", code="chaos-fault", found=unknown, there=", ".join(FAULTS)
         )
-    alone = {**ALONE, **(RECUT if recut or "recut" in only else {})} if runner != "spark" else {}
+    if "recut" in only and not recut:
+        raise UsageError(
+            "another cut of the batches changes what is late: give --recut too if the net of your panes stays",
+            code="chaos-fault",
+            found="recut",
+        )
+    alone = {**ALONE, **(RECUT if recut else {})} if runner != "spark" else {}
     there = alone | (ON_SPARK if runner != "standalone" else {})
     if only and (absent := [kind for kind in only if kind not in there]):
         raise UsageError("these faults are for another runner: --runner both", code="chaos-fault", found=absent)

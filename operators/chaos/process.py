@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
@@ -127,13 +128,28 @@ class Running:
 def child_of(start: ChildStart, number: int, *, seed: int | None = None) -> Iterator[Running]:
     """A process for ``start``, its notes numbered; at the end of the block it is gone. ``seed`` of its hashes."""
     start = replace(start, notes=start.place.folder / f"notes-{number:03d}.jsonl")
-    process = ForkedProcess("run_start", start, seed)
-    try:
+    with _gone_at_the_end(ForkedProcess("run_start", start, seed)) as process:
         yield Running(start, process)
+
+
+@contextmanager
+def _gone_at_the_end(process: ForkedProcess) -> Iterator[ForkedProcess]:
+    try:
+        yield process
     finally:
         if process.is_alive():
             process.kill()
         process.join()
+
+
+@contextmanager
+def _not_interrupted() -> Iterator[None]:
+    """A process of which a half was started reports the other half as missing: signals wait until it is."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ForkedProcess:
@@ -142,7 +158,9 @@ class ForkedProcess:
     def __init__(self, function: str, start: ChildStart, seed: int | None = None) -> None:
         if seed is None:
             self._process: BaseProcess = _FORKS.Process(target=_called, args=(function, start))
-            self._process.start()
+            ensure_running()  # it would inherit the mask
+            with _not_interrupted():
+                self._process.start()
             return
         self._process = _FRESH.Process(target=_called, args=(function, start))
         before = os.environ.get("PYTHONHASHSEED")
@@ -181,7 +199,8 @@ def left_by(start: ChildStart, patience_s: float) -> Ended:
     """Let a process read what a run has left."""
     start = replace(start, notes=start.place.folder / "notes-read.jsonl")
     start.notes.unlink(missing_ok=True)
-    return Running(start, ForkedProcess("read_left", start)).ended(patience_s)
+    with _gone_at_the_end(ForkedProcess("read_left", start)) as process:
+        return Running(start, process).ended(patience_s)
 
 
 def _called(function: str, start: ChildStart) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from tidestate.operators.chaos.summary import ChaosRun
 
 chaos_command = typer.Typer(add_completion=False)
-FOUND = 1
-"""The exit code where something was found."""
+FOUND, INTERRUPTED = 1, 130
+"""Exit codes: something was found; it was ended by Ctrl-C or SIGTERM."""
 _PRINTED = 3
 """So many differences of a round are printed, and so many rounds in full; the report has all."""
 
@@ -157,13 +158,18 @@ def chaos_job(
         raise UsageError("--sink-rows reads the target of a --sink", code="chaos-sink", found=sink_rows)
     classes = [one for several in only or () for one in several.split(",") if one]
     asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
-    work, began = _new_folder(folder), time.time()
+    work, began, interrupted = _new_folder(folder), time.time(), False
     results: list[RoundResult] = []
     try:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         rounds = _rounds(asked, work, seed)
         with bar() as progress:
             usual = rounds.usual
-            results = _run(rounds, began + span_us(span) / 1e6, number, progress)
+            _run(rounds, began + span_us(span) / 1e6, number, progress, results)
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        interrupted = True
     finally:
         if all(one.verdict == "same" for one in results):
             shutil.rmtree(work, ignore_errors=True)
@@ -175,6 +181,9 @@ def chaos_job(
         print_json(run.as_dict())
     else:
         _print(run, report)
+    if interrupted:
+        typer.echo("interrupted: these are the rounds until then", err=True)
+        raise typer.Exit(INTERRUPTED)
     if run.found:
         raise typer.Exit(FOUND)
 
@@ -184,28 +193,28 @@ def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
     from tidestate.operators.chaos.inputs import copied_input
     from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
     from tidestate.operators.chaos.start import UserJob
-    from tidestate.operators.local.bootstrap import load_description, named_files
+    from tidestate.operators.local.bootstrap import load_description, load_object, named_files
 
     if asked.runner is not ChaosRunner.standalone:
         check_spark()
     kinds = chosen_kinds(asked.runner.value, asked.classes, recut=asked.recut)
     description = load_description(asked.job)
+    for function in filter(None, (asked.sink, asked.sink_rows)):
+        load_object(function)
     files = named_files(description, asked.files, asked.named)
     given = copied_input(description, files, asked.schema, work / "input")
     chosen = [one.value for one in asked.stores or (ChaosStore.parquet,)]
     return ChaosRounds(UserJob(asked.job, given, asked.sink, asked.sink_rows), work, seed, kinds, chosen)
 
 
-def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar) -> list[RoundResult]:
-    results: list[RoundResult] = []
+def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar, results: list[RoundResult]) -> None:
+    """Rounds until the end; each is added to ``results`` as it ends."""
     for result in rounds.each(lambda: time.time() >= end, number):
         results.append(result)
-        found = sum(one.verdict != "same" for one in results)
-        done = len(results)
+        done, found = len(results), sum(one.verdict != "same" for one in results)
         progress("rounds", done, max(done, len(rounds.kinds)) if time.time() < end else done)
         if found:
             progress("found", found, None)
-    return results
 
 
 def _new_folder(folder: Path | None) -> Path:
@@ -213,7 +222,11 @@ def _new_folder(folder: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="tidestate-chaos-"))
     if folder.exists() and any(folder.iterdir()):
         raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UsageError(f"this folder cannot be made: {reason}", code="chaos-folder", found=folder) from None
     return folder.resolve()
 
 

@@ -173,6 +173,8 @@ def load_object(name: str) -> Any:
     module, _, attribute = name.rpartition(":")
     folder = os.getcwd()
     if module.endswith(".py"):
+        if not Path(module).is_file():
+            raise UsageError("there is no such file", code="bootstrap-job", found=name)
         folder, module = str(Path(module).resolve().parent), Path(module).stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -180,7 +182,7 @@ def load_object(name: str) -> Any:
         found = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
     return found
 
@@ -192,7 +194,7 @@ def load_description(name: str) -> Runnable:
     found = load_object(name)
     try:
         made = found() if callable(found) and not isinstance(found, Runnable) else found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
     if not isinstance(made, Runnable):
         raise UsageError(
@@ -203,10 +205,10 @@ def load_description(name: str) -> Runnable:
     return made
 
 
-def _not_loaded(error: Exception, name: str) -> UsageError:
+def _not_loaded(error: Exception | SystemExit, name: str) -> UsageError:
     return UsageError(
-        f"the job cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME of a description, from "
-        "the folder where Python finds the module",
+        f"this cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME, from the folder where Python "
+        "finds the module",
         code="bootstrap-job",
         found=name,
     )

@@ -15,7 +15,9 @@ MARK = "<!-- tidestate report -->"
 def check_report_output(path: Path) -> None:
     """Raise `UsageError` unless a report can be written here, in place of an older one at most."""
     if path.is_dir() or not path.parent.is_dir():
-        raise UsageError("a report is a file in an existing folder: --output FILE", code="report-output", path=path)
+        raise UsageError(
+            "a report is a file in an existing folder: name another one", code="report-output", path=path
+        )
     if path.exists():
         with path.open("rb") as file:
             if MARK.encode() not in file.read(200):

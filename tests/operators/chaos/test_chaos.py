@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,6 +15,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
 from tests.helpers.report_page import charts, text_of
 from tests.helpers.worked_example import STREAM
+from tests.servers.spark_cluster import until
 from tidestate.operators.chaos.faults import ALONE, RECUT, Injected, RoundPlan, chosen_kinds, plan_round
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds
@@ -100,6 +103,8 @@ def test_what_cannot_be_run_is_refused(given: JobInput, tmp_path: Path) -> None:
         chosen_kinds("standalone", ["kil"])
     with pytest.raises(UsageError, match="chaos-fault"):
         chosen_kinds("standalone", ["driver"])
+    with pytest.raises(UsageError, match="--recut"):
+        chosen_kinds("standalone", ["recut"])
     wrong = ChaosRounds(UserJob(f"{EXAMPLE}:clicks", given, f"{EXAMPLE}:clicks"), tmp_path, 1, ["kill"])
     with pytest.raises(UsageError, match="chaos-undisturbed"):
         _ = wrong.usual
@@ -148,3 +153,33 @@ def test_what_is_no_description_is_refused(clicks: Path, tmp_path: Path) -> None
     done = tidestate("chaos", f"{tmp_path / 'wrong.py'}:job", "--input", clicks)
     assert done.returncode == 5
     assert "[bootstrap-job]" in done.stderr
+
+
+def test_a_module_that_ends_the_process_is_refused(clicks: Path, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text("raise SystemExit(7)\n")
+    done = tidestate("chaos", f"{tmp_path / 'ends.py'}:job", "--input", clicks)
+    assert done.returncode == 5
+    assert "(SystemExit: 7)" in done.stderr
+
+
+def test_what_is_ended_early_prints_the_rounds_until_then(clicks: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "rounds"
+    options = [
+        "--input",
+        str(clicks),
+        "--only",
+        "restart,sudden",
+        "--for",
+        "1 hour",
+        "--folder",
+        str(folder),
+        "--json",
+    ]
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "chaos", f"{EXAMPLE}:clicks", *map(str, options)]
+    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until((folder / "round-3").exists, "two rounds")
+    running.terminate()
+    output, errors = running.communicate()
+    assert (running.returncode, errors) == (130, "interrupted: these are the rounds until then\n")
+    assert [one["verdict"] for one in json.loads(output)["rounds"]][:2] == ["same", "same"]
+    assert not folder.exists()
