@@ -36,15 +36,16 @@ REFUSALS = ((503, "SlowDown"), (500, "InternalError"), (409, "ConditionalRequest
 Fault = str | tuple[int, str] | float | None
 
 
-def bad_line(seed: str, faults: Counter[str]) -> Callable[[str], Fault]:
-    """A request in four meets a fault; what they were is counted."""
+def bad_line(seed: str, faults: Counter[str], percent: int = 6) -> Callable[[str], Fault]:
+    """Of requests so many are lost, so many replies too, so many are refused or late; what they were is counted."""
     chance = random.Random(seed)
 
-    def fault(_method: str) -> Fault:
+    def fault(method: str) -> Fault:
         kinds = ["before", "after", "refused", "late", "none"]
-        (kind,) = chance.choices(kinds, [6, 6, 6, 7, 75])
+        (kind,) = chance.choices(kinds, [*([percent] * 4), 100 - 4 * percent])
         faults[kind] += 1
-        return {"refused": chance.choice(REFUSALS), "late": chance.uniform(0, 0.05), "none": None}.get(kind, kind)
+        refusal = chance.choice(REFUSALS if method == "PUT" else REFUSALS[:2])  # no read has a conflict
+        return {"refused": refusal, "late": chance.uniform(0, 0.05), "none": None}.get(kind, kind)
 
     return fault
 
@@ -86,14 +87,13 @@ def test_exact_over_a_bad_line(
     s3_proxy.reset()
     is_exact(s3_root, tmp_path)
     assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 3
-    assert sum(ends.values()) > 0, "no error came through"
 
 
 @pytest.mark.spark
 @pytest.mark.skipif(not LONG, reason="long")
 @pytest.mark.parametrize("seed", range(5))
 def test_spark_over_a_bad_line(s3_root: str, s3_proxy: Proxy, seed: int, tmp_path: Path) -> None:  # noqa: F811
-    """Spark's own log goes over it too, by Hadoop's S3A."""
+    """Spark's own log goes over it too, by Hadoop's S3A, which waits longer before each repetition."""
     bucket, faults = s3_root.split("/")[2], Counter[str]()
     client = boto3.client("s3", endpoint_url=s3_proxy.url)
     for number, table in enumerate(BATCHES):
@@ -101,8 +101,8 @@ def test_spark_over_a_bad_line(s3_root: str, s3_proxy: Proxy, seed: int, tmp_pat
         pq.write_table(table, file)
         client.put_object(Bucket=bucket, Key=f"input/{number:04d}.parquet", Body=file.getvalue())
     driver = Driver(tmp_path, "tests.children.s3_job", f"s3a://{bucket}/input")
-    s3_proxy.chance = bad_line(f"spark {seed}", faults)
-    for _ in range(50):
+    s3_proxy.chance = bad_line(f"spark {seed}", faults, 1)
+    for _ in range(20):
         try:
             ended = driver.goes_on(s3_root)["event"]
         except ChildFailedError:
@@ -112,7 +112,9 @@ def test_spark_over_a_bad_line(s3_root: str, s3_proxy: Proxy, seed: int, tmp_pat
         else:
             if ended == "stopped":
                 break
+    else:
+        raise AssertionError("it does not come to the end")
     s3_proxy.reset()
     driver.finish()
     is_exact(s3_root, tmp_path)
-    assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 10
+    assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 3
