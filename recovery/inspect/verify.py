@@ -107,7 +107,7 @@ def verify(
     counting = [number for number in ids if number in heads and number not in abandoned]
     whole = [number for number in counting if not _broken(boundary, heads[number].manifest, wrong)]
     collected = range(boundary.id + 1, checkpoint.boundary().id + 1)
-    findings = [one for one in findings if one.checkpoint not in collected]
+    findings = [one for one in findings if one.checkpoint not in collected and not _replaced(one, heads, collected)]
     findings = [replace(one, abandoned=one.checkpoint in abandoned) for one in findings]
     return VerifyReport(
         len({*ids, *heads}),
@@ -116,6 +116,12 @@ def verify(
         tuple(sorted(findings, key=lambda one: (KINDS.index(one.kind), one.checkpoint or 0, one.path))),
         max(whole, default=None),
     )
+
+
+def _replaced(one: Finding, heads: Mapping[int, Head], collected: range) -> bool:
+    """Whether a parent that differs has been collected meanwhile: an older writer may then take its id, in vain."""
+    head = heads.get(one.checkpoint or 0)
+    return one.kind == "chain" and head is not None and head.manifest.follows in collected
 
 
 def _broken(boundary: Boundary, manifest: Manifest, wrong: Mapping[Place, Finding]) -> bool:

@@ -271,7 +271,8 @@ class Checkpoint:
             # The head is intact and names all state: damage to an older file is no reason to stop. Or it has been
             # collected since it was listed.
             return
-        if parent.checksum != head.manifest.parent:
+        # Once it has been collected, an older writer may take its id, in vain.
+        if parent.checksum != head.manifest.parent and head.manifest.follows > self.boundary().id:
             raise CorruptionError(
                 "the newest manifest does not match its parent: restore the right copies of both",
                 code="manifest-chain",

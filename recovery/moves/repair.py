@@ -161,7 +161,9 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
     number, before = head.manifest.id, head.manifest.follows
     try:
-        if head.manifest.parent and checkpoint.load(before).checksum != head.manifest.parent:
+        differs = head.manifest.parent and checkpoint.load(before).checksum != head.manifest.parent
+        # Once it has been collected, an older writer may take its id, in vain.
+        if differs and before > checkpoint.boundary().id:
             yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
     except (CorruptionError, NotFoundError):
         return  # the state does not depend on the parent

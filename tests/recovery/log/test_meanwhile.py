@@ -193,3 +193,27 @@ def test_a_repair_that_is_overtaken_by_the_job_and_a_collection_looks_again(root
 
         _repaired(interrupted(copy, moment, act))
         shutil.rmtree(copy)
+
+
+def test_an_older_writer_that_takes_the_id_of_a_collected_parent_changes_nothing(tmp_path: Path) -> None:
+    """Its manifest came too late, and does not count."""
+    root, name = tmp_path / "root", Path("manifests", f"{4:020d}.json")
+    heads = chain(Checkpoint.open_or_create(root), 3)
+    older = Checkpoint.open(shutil.copytree(root, tmp_path / "older"))
+    older.publish(following(older, heads[-1], created_us=1))
+    checkpoint = Checkpoint.open(root)
+    for number in (4, 5):
+        heads.append(checkpoint.publish(following(checkpoint, heads[-1], id=number)))
+
+    def act(copy: Path) -> None:
+        collect(Checkpoint.open(copy), ONE)
+        shutil.copy(tmp_path / "older" / name, copy / name)
+
+    for look in (_verified, _repaired, Checkpoint.head):
+        for moment in range(1, 12):
+            copy = copy_of(root, moment)
+            look(interrupted(copy, moment, partial(act, copy)))
+            if not (copy / name).exists() or (copy / name).read_bytes() != (tmp_path / "older" / name).read_bytes():
+                act(copy)
+            look(Checkpoint.open(copy))
+            shutil.rmtree(copy)
