@@ -20,15 +20,12 @@ from tidestate.operators.engine.rebuild import after_replay, replayed, standing_
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.engine.runner import Runner, check_runner
+from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffered import BufferState
-from tidestate.operators.progress.maxima import STEP_BYTES
 from tidestate.operators.progress.rounds import Progress, Rounds, at_watermark, restarted
-from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -51,7 +48,7 @@ from tidestate.recovery.moves.rescale import check_partitions
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
-from tidestate.statestore.errors import CorruptionError, UsageError, invariant
+from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.spec.combiners import registrations
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
@@ -358,25 +355,6 @@ def _check_written(objects: Objects, head: Manifest, results: Sequence[OperatorR
     """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
     check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
-
-
-def progress_of(operator: OperatorState) -> Progress | None:
-    """The stored progress of an operator; None before the first batch. Raises `CorruptionError` if it is invalid."""
-    if operator.progress is None:
-        return None
-    try:
-        buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
-        advances = msgspec.convert(operator.advances, dict[str, Advance])
-        tracker = msgspec.convert(operator.progress, Tracker)
-        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
-            raise msgspec.ValidationError("steps are pairs of a time and a position")
-        return Progress(tracker, advances, buffers)
-    except msgspec.ValidationError as error:
-        raise CorruptionError(
-            f"the manifest is damaged ({error}): nothing was changed; put back a good copy",
-            code="manifest-damaged",
-            part="progress",
-        ) from None
 
 
 def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from tidestate.recovery.log import absent
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
-from tidestate.recovery.log.listing import Listing, manifests_gone, newer_manifests_gone
+from tidestate.recovery.log.listing import Listing
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
@@ -80,11 +81,7 @@ class Checkpoint:
         try:
             marker = read_marker(objects)
         except NotFoundError:
-            raise NotFoundError(
-                "no checkpoint here: give the folder that was passed as checkpoint=",
-                code="no-checkpoint",
-                root=objects.root,
-            ) from None
+            raise absent.no_root(objects.root) from None
         return cls(Objects(root, bases=marker.bases), marker, on_progress=on_progress)
 
     @classmethod
@@ -150,11 +147,11 @@ class Checkpoint:
         found = self.listing()
         if found.missing_within(first, last):
             self._check_dense(found, self.load(found.ids[-1]).manifest, first, last)
-        return _within(found.ids, first, last)
+        return found.within(first, last)
 
     def _check_dense(self, found: Listing, head: Manifest, first: int, last: int | None) -> None:
         if lost := outside(found.missing_within(first, last), head.abandoned):
-            raise manifests_gone(lost)
+            raise absent.manifests_gone(lost)
 
     def read(self, checkpoint_id: int) -> Head:
         """One manifest. Raises `CorruptionError`, or `NotFoundError` if there is none or it was collected."""
@@ -164,28 +161,12 @@ class Checkpoint:
                 return self.load(checkpoint_id)
         found = self.listing()
         if checkpoint_id < self.marker.first:
-            raise NotFoundError(
-                "nothing existed yet: this root begins with a later checkpoint",
-                code="no-such-checkpoint",
-                id=checkpoint_id,
-                first=self.marker.first,
-            )
+            raise absent.before_the_first(checkpoint_id, self.marker.first)
         if checkpoint_id <= found.boundary.id:
-            raise self.collected(checkpoint_id)
+            raise absent.collected(checkpoint_id, found)
         if found.missing_within(checkpoint_id, checkpoint_id):
-            raise manifests_gone([(checkpoint_id, checkpoint_id)])
-        raise _no_such(checkpoint_id)
-
-    def collected(self, checkpoint_id: int) -> NotFoundError:
-        """The error for a checkpoint at or below the boundary."""
-        ids = self.present_ids()
-        return NotFoundError(
-            "this checkpoint was collected: choose one that is still there",
-            code="collected",
-            id=checkpoint_id,
-            boundary=self.boundary().id,
-            oldest=ids[0] if ids else None,
-        )
+            raise absent.manifests_gone([(checkpoint_id, checkpoint_id)])
+        raise absent.no_such(checkpoint_id)
 
     def load(self, checkpoint_id: int) -> Head:
         """`read` for an id that `ids` has just returned: it does not check whether the checkpoint counts."""
@@ -193,7 +174,7 @@ class Checkpoint:
         try:
             manifest, digest = decode(self.objects.read(path, MANIFEST_BYTES), path)
         except NotFoundError:
-            raise _no_such(checkpoint_id) from None
+            raise absent.no_such(checkpoint_id) from None
         if manifest.id != checkpoint_id or manifest.job_id != self.marker.job_id:
             raise CorruptionError(
                 "this manifest belongs to another root or id: restore the right copy of this file",
@@ -225,21 +206,15 @@ class Checkpoint:
         head = self.newest()
         newest, position = (head.manifest.id, head.manifest.spark) if head is not None else (0, None)
         if beyond := found.beyond(newest, position):
-            raise newer_manifests_gone(self.objects.root, newest, beyond)
+            raise absent.newer_manifests_gone(self.objects.root, newest, beyond)
         return head
 
     def chosen(self, checkpoint_id: int | None) -> Head:
         """This checkpoint, or the newest. Raises as `read` and `head`, and `NotFoundError` if there is none."""
         head = self.head() if checkpoint_id is None else self.read(checkpoint_id)
         if head is None:
-            raise self.not_begun()
+            raise absent.not_begun(self.objects.root)
         return head
-
-    def not_begun(self) -> NotFoundError:
-        """The error for a root without a checkpoint."""
-        return NotFoundError(
-            "this root has no checkpoint yet: start the job", code="no-such-checkpoint", root=self.objects.root
-        )
 
     def newest(self) -> Head | None:
         """The newest manifest that is there, None before the first; newer ones may be missing."""
@@ -254,30 +229,30 @@ class Checkpoint:
                 if self.boundary() == found.boundary:
                     raise
                 continue  # it has been collected since, so there are newer ones
-            if head.manifest.follows in found.ids:
-                self._check_parent(head)
+            if head.manifest.follows in found.ids and self.parent_differs(head):
+                raise CorruptionError(
+                    "the newest manifest does not match its parent: restore the right copies of both",
+                    code="manifest-chain",
+                    path=manifest_path(head.manifest.id),
+                )
             return head
 
     def _check_new(self, found: Listing) -> None:
         """Raise `CorruptionError` if a root without manifests once had some."""
         beyond = found.least_head or newest_attempt(written_files(self.objects))
         if beyond and not self.present_ids():
-            raise newer_manifests_gone(self.objects.root, 0, beyond)
+            raise absent.newer_manifests_gone(self.objects.root, 0, beyond)
 
-    def _check_parent(self, head: Head) -> None:
+    def parent_differs(self, head: Head) -> bool:
+        """Whether another manifest than it names lies in the place of a checkpoint's parent, and counts."""
         try:
             parent = self.load(head.manifest.follows)
         except (CorruptionError, NotFoundError):
             # The head is intact and names all state: damage to an older file is no reason to stop. Or it has been
             # collected since it was listed.
-            return
+            return False
         # Once it has been collected, an older writer may take its id, in vain.
-        if parent.checksum != head.manifest.parent and head.manifest.follows > self.boundary().id:
-            raise CorruptionError(
-                "the newest manifest does not match its parent: restore the right copies of both",
-                code="manifest-chain",
-                path=manifest_path(head.manifest.id),
-            )
+        return parent.checksum != head.manifest.parent and head.manifest.follows > self.boundary().id
 
     def history(self, first: int = 0, last: int | None = None) -> Iterator[Manifest]:
         """Checkpoints from ``first`` to ``last``, oldest first, without those that a reset has abandoned."""
@@ -325,7 +300,7 @@ class Checkpoint:
     def _outputs(self, found: Listing, head: Manifest, first: int, last: int) -> Iterator[Output]:
         below = outputs_below(self.objects, found.boundary, first, last)
         yield from (output for output in below if not head.abandons(output.id))
-        wanted = [one for one in _within(found.ids, first, last) if not head.abandons(one)]
+        wanted = [one for one in found.within(first, last) if not head.abandons(one)]
         for _, read in self.load_each(wanted):
             yield found.boundary.remaining(output_of(read().manifest))
 
@@ -420,11 +395,3 @@ class Checkpoint:
                 id=manifest.id,
                 boundary=bound,
             )
-
-
-def _within(ids: Sequence[int], first: int, last: int | None) -> list[int]:
-    return [one for one in ids if first <= one and (last is None or one <= last)]
-
-
-def _no_such(checkpoint_id: int) -> NotFoundError:
-    return NotFoundError("no such checkpoint", code="no-such-checkpoint", id=checkpoint_id)

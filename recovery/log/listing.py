@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from tidestate.recovery.log.boundary import Boundary
 from tidestate.recovery.log.manifest import Ids
-from tidestate.recovery.log.ranges import ids_text, missing_ranges
-from tidestate.statestore.errors import CorruptionError
+from tidestate.recovery.log.ranges import missing_ranges
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,11 @@ class Listing:
     def _first(self) -> int:
         return max(self.boundary.id + 1, self.begins)
 
+    def within(self, first: int, last: int | None) -> list[int]:
+        """The part of ``ids`` between two ids."""
+        return [one for one in self.ids if first <= one and (last is None or one <= last)]
+
     def missing_within(self, first: int, last: int | None) -> list[Ids]:
         """The part of ``missing`` between two ids."""
         among = [(max(a, first), b if last is None else min(b, last)) for a, b in self.missing]
         return [(a, b) for a, b in among if a <= b]
-
-
-def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
-    """The error for ranges of ids without manifests."""
-    return CorruptionError(
-        "manifests are gone, and with them the record of panes and files: restore them, or go back to a checkpoint "
-        "before them (tidestate rewind)",
-        code="manifest-gone",
-        ids=ids_text(lost),
-    )
-
-
-def newer_manifests_gone(root: str, newest: int, beyond: int) -> CorruptionError:
-    """The error for a root with traces of checkpoint ``beyond``, above its newest manifest."""
-    return CorruptionError(
-        "the manifests of the newest checkpoints are gone, but traces of them remain: restore the manifests",
-        code="root-further",
-        root=root,
-        newest=newest,
-        traces_up_to=beyond,
-    )

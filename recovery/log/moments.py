@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest, without_state
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
@@ -47,7 +48,7 @@ def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
             return oldest.id
     marker = checkpoint.marker
     if oldest is None and not checkpoint.boundary().id:
-        raise checkpoint.not_begun()
+        raise not_begun(checkpoint.objects.root)
     if until < marker.created_us or (isinstance(oldest, Manifest) and oldest.id == marker.first):
         raise NotFoundError(
             "nothing existed at that time yet: the first checkpoint of this root was created later",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tidestate.recovery.log import names
+from tidestate.recovery.log.absent import collected
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Head
@@ -44,7 +45,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     below = checkpoint_id <= checkpoint.boundary().id
     if below and not sheltered & _held(checkpoint, checkpoint_id):
         checkpoint.objects.delete(pin_path(name))
-        raise checkpoint.collected(checkpoint_id)
+        raise collected(checkpoint_id, checkpoint.listing())
     with suppress(ConflictError):  # another process has written the same mark
         checkpoint.objects.create(f"{PINS}/{name}{HELD_SUFFIX}", seal(made))
     return made

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidestate.recovery.inspect.verify import Finding, file_finding, spark_findings
+from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import check_idle
@@ -107,7 +108,7 @@ def plan_resync(checkpoint: Checkpoint) -> Repair:
     """
     head = checkpoint.newest()
     if head is None:
-        raise checkpoint.not_begun()
+        raise not_begun(checkpoint.objects.root)
     manifest = head.manifest
     found = tuple(spark_findings(checkpoint, manifest))
     return Repair(found, plan_reset(checkpoint, manifest.id) if found else None)
@@ -160,13 +161,8 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
 
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:
     number, before = head.manifest.id, head.manifest.follows
-    try:
-        differs = head.manifest.parent and checkpoint.load(before).checksum != head.manifest.parent
-        # Once it has been collected, an older writer may take its id, in vain.
-        if differs and before > checkpoint.boundary().id:
-            yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
-    except (CorruptionError, NotFoundError):
-        return  # the state does not depend on the parent
+    if head.manifest.parent and checkpoint.parent_differs(head):
+        yield Finding("chain", number, manifest_path(number), f"it does not follow checkpoint {before}")
 
 
 def _files(

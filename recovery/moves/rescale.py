@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -74,7 +75,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     check_partitions(partitions)
     head = checkpoint.head(search=True)
     if head is None:
-        raise checkpoint.not_begun()
+        raise not_begun(checkpoint.objects.root)
     was = head.manifest
     before = was.partitions
     if was.drained:

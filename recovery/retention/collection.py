@@ -14,9 +14,9 @@ from itertools import pairwise
 import msgspec
 
 from tidestate.recovery.log import acknowledgements
+from tidestate.recovery.log.absent import manifests_gone, newer_manifests_gone, not_begun
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
-from tidestate.recovery.log.listing import manifests_gone, newer_manifests_gone
 from tidestate.recovery.log.manifest import Manifest, files_of, state_files
 from tidestate.recovery.log.pins import fork_pins, remove_pin
 from tidestate.recovery.log.ranges import outside
@@ -192,7 +192,7 @@ def survey(checkpoint: Checkpoint) -> RootContents:
     left, boundary = listing.ids, listing.boundary
     if not left:
         checkpoint.newest()  # raises if there once were any
-        raise checkpoint.not_begun()
+        raise not_begun(checkpoint.objects.root)
     try:
         head = checkpoint.load(left[-1]).manifest
         if beyond := traces.beyond(head.id, head.spark):

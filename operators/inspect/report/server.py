@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from tidestate.operators.engine.exposition import exposition_text
-from tidestate.operators.engine.job import progress_of
 from tidestate.operators.engine.job_metrics import stored_families
+from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError, UnavailableError
 

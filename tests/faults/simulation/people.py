@@ -14,6 +14,7 @@ from tests.faults.simulation.targets import Target
 from tidestate.operators import Checkpoint
 from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.verify import verify
+from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, pinned, unpin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork
@@ -110,7 +111,7 @@ def _share(world: World, what: Act, *place: object) -> float:
 def _some_id(world: World, what: Act, checkpoint: Checkpoint) -> int:
     ids = checkpoint.present_ids()
     if not ids:
-        raise checkpoint.not_begun()
+        raise not_begun(checkpoint.objects.root)
     return ids[int(_share(world, what, "id") * len(ids))]
 
 

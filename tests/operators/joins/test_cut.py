@@ -16,7 +16,7 @@ from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators import Memory, count_window, join, sliding, tumbling
 from tidestate.operators.describe.join import Join
-from tidestate.operators.engine.job import progress_of
+from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
