@@ -26,6 +26,7 @@ from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
+    from tidestate.operators.chaos.round_run import Usual
     from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
     from tidestate.operators.chaos.summary import ChaosRun
 
@@ -158,21 +159,8 @@ def chaos_job(
         raise UsageError("--sink-rows reads the target of a --sink", code="chaos-sink", found=sink_rows)
     classes = [one for several in only or () for one in several.split(",") if one]
     asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
-    work, began, interrupted = _new_folder(folder), time.time(), False
-    results: list[RoundResult] = []
-    try:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        rounds = _rounds(asked, work, seed)
-        with bar() as progress:
-            usual = rounds.usual
-            _run(rounds, began + span_us(span) / 1e6, number, progress, results)
-    except KeyboardInterrupt:
-        if not results:
-            raise
-        interrupted = True
-    finally:
-        if all(one.verdict == "same" for one in results):
-            shutil.rmtree(work, ignore_errors=True)
+    work, began = _new_folder(folder), time.time()
+    usual, results, interrupted = _under_faults(asked, work, seed, began + span_us(span) / 1e6, number)
     kept = str(work) if work.exists() else None
     run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, asked.command, kept)
     if report is not None:
@@ -186,6 +174,29 @@ def chaos_job(
         raise typer.Exit(INTERRUPTED)
     if run.found:
         raise typer.Exit(FOUND)
+
+
+def _under_faults(
+    asked: _Asked, work: Path, seed: int, end: float, number: int | None
+) -> tuple[Usual, list[RoundResult], bool]:
+    """The undisturbed run, the rounds, and whether they were ended early. Only failed rounds stay in ``work``."""
+    results: list[RoundResult] = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        rounds = _rounds(asked, work, seed)
+        with bar() as progress:
+            usual = rounds.usual
+            for result in rounds.each(lambda: time.time() >= end, number):
+                results.append(result)
+                _show(results, len(rounds.kinds), end, progress)
+    except KeyboardInterrupt:
+        if not results:
+            raise
+        return usual, results, True
+    finally:
+        if all(one.verdict == "same" for one in results):
+            shutil.rmtree(work, ignore_errors=True)
+    return usual, results, False
 
 
 def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
@@ -207,14 +218,11 @@ def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
     return ChaosRounds(UserJob(asked.job, given, asked.sink, asked.sink_rows), work, seed, kinds, chosen)
 
 
-def _run(rounds: ChaosRounds, end: float, number: int | None, progress: Bar, results: list[RoundResult]) -> None:
-    """Rounds until the end; each is added to ``results`` as it ends."""
-    for result in rounds.each(lambda: time.time() >= end, number):
-        results.append(result)
-        done, found = len(results), sum(one.verdict != "same" for one in results)
-        progress("rounds", done, max(done, len(rounds.kinds)) if time.time() < end else done)
-        if found:
-            progress("found", found, None)
+def _show(results: Sequence[RoundResult], kinds: int, end: float, progress: Bar) -> None:
+    done, found = len(results), sum(one.verdict != "same" for one in results)
+    progress("rounds", done, max(done, kinds) if time.time() < end else done)
+    if found:
+        progress("found", found, None)
 
 
 def _new_folder(folder: Path | None) -> Path:

@@ -33,16 +33,21 @@ pytestmark = pytest.mark.slow
 BATCHES = sample(8, 80)
 STORES = {"parquet": Parquet(max_levels=2, snapshot_bytes=1), "memory": Memory(), "rocksdb": RocksDB()}
 REFUSALS = ((503, "SlowDown"), (500, "InternalError"), (409, "ConditionalRequestConflict"))
+DOWN = range(40, 60)
+"""The requests while the line is down: more than those at a time try again."""
 Fault = str | tuple[int, str] | float | None
 
 
 def bad_line(seed: str, faults: Counter[str], percent: int = 6) -> Callable[[str], Fault]:
-    """Of requests so many are lost, so many replies too, so many are refused or late; what they were is counted."""
+    """Of requests so many are lost, so many replies too, so many are refused or late, and once all for a while; what
+    they were is counted.
+    """
     chance = random.Random(seed)
 
     def fault(method: str) -> Fault:
         kinds = ["before", "after", "refused", "late", "none"]
         (kind,) = chance.choices(kinds, [*([percent] * 4), 100 - 4 * percent])
+        kind = "before" if faults.total() in DOWN else kind
         faults[kind] += 1
         refusal = chance.choice(REFUSALS if method == "PUT" else REFUSALS[:2])  # no read has a conflict
         return {"refused": refusal, "late": chance.uniform(0, 0.05), "none": None}.get(kind, kind)
@@ -87,6 +92,7 @@ def test_exact_over_a_bad_line(
     s3_proxy.reset()
     is_exact(s3_root, tmp_path)
     assert min(faults[kind] for kind in ("before", "after", "refused", "late")) > 3
+    assert sum(ends.values()) > 0, "no error came through"
 
 
 @pytest.mark.spark
