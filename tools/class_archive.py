@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark import SparkContext
 
 from tidestate.operators import count, tumbling, windowed
-from tools.java import BRIEF, QUIET, class_archives, java_home, local_session
+from tools.java import BRIEF, LOGGING, QUIET, class_archives, java_home, local_session
 
 ROWS = 100
 
@@ -41,7 +41,8 @@ def main() -> None:
 
 def _run_job(folder: Path, java: Path, spark: Path) -> None:
     """A job, whose JVM writes the archive as it ends."""
-    options = f"{BRIEF} -XX:SharedArchiveFile={java} -XX:ArchiveClassesAtExit={spark} {QUIET}"
+    logging = f"-Dlog4j2.configurationFile={LOGGING}"
+    options = f"{logging} {BRIEF} -XX:SharedArchiveFile={java} -XX:ArchiveClassesAtExit={spark} {QUIET}"
     settings: dict[str, Any] = {"spark.driver.extraJavaOptions": options}
     session = local_session("classes", **settings)
     times = pa.array(range(ROWS), pa.timestamp("s", "UTC"))

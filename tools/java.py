@@ -29,7 +29,7 @@ BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m
 """A job of half a minute takes 22 s of processor time with these and 37 s without: it ends before the better code of
 the second compiler pays, and threads that compile and collect take the two cores from the job.
 """
-_LOGGING = Path(__file__).with_name("log4j2.properties")
+LOGGING = Path(__file__).with_name("log4j2.properties")
 QUIET = "-Xlog:cds*=off"
 
 
@@ -74,7 +74,7 @@ def local_session(name: str, *, sustained: bool = False, **settings: Any) -> Spa
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
-    java = [f"-Dlog4j2.configurationFile={_LOGGING}", *([] if sustained else [brief_options()])]
+    java = [f"-Dlog4j2.configurationFile={LOGGING}", *([] if sustained else [brief_options()])]
     builder: Any = SparkSession.builder
     defaults = {
         "spark.master": "local[2]",

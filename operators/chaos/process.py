@@ -10,12 +10,12 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 # Everything of ours and nothing of the user's.
 _FORKS.set_forkserver_preload([f"tidestate.operators.{name}" for name in ("chaos.child", "local.standalone")])
 _FRESH = multiprocessing.get_context("spawn")
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -134,39 +135,55 @@ def child_of(start: ChildStart, number: int, *, seed: int | None = None) -> Iter
 
 @contextmanager
 def _gone_at_the_end(process: ForkedProcess) -> Iterator[ForkedProcess]:
+    """Start it; an interrupt may come as soon as it runs."""
     try:
+        process.start()
         yield process
     finally:
         if process.is_alive():
             process.kill()
-        process.join()
+            process.join()
 
 
 @contextmanager
 def _not_interrupted() -> Iterator[None]:
-    """A process of which a half was started reports the other half as missing: signals wait until it is."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    """A process of which a half was started reports the other half as missing: signals wait until it is.
+
+    A mask would not do: another thread, and Arrow has some, would get the signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in _INTERRUPTS}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 class ForkedProcess:
-    """A process that calls a function with a start."""
+    """A process that calls a function with a start, once it is started."""
 
     def __init__(self, function: str, start: ChildStart, seed: int | None = None) -> None:
-        if seed is None:
-            self._process: BaseProcess = _FORKS.Process(target=_called, args=(function, start))
-            ensure_running()  # it would inherit the mask
+        kind = _FORKS if seed is None else _FRESH
+        self._process: BaseProcess = kind.Process(target=_called, args=(function, start))
+        self._seed = seed
+
+    def start(self) -> None:
+        """Let it run."""
+        if self._seed is None:
             with _not_interrupted():
                 self._process.start()
             return
-        self._process = _FRESH.Process(target=_called, args=(function, start))
         before = os.environ.get("PYTHONHASHSEED")
-        os.environ["PYTHONHASHSEED"] = str(seed)
+        os.environ["PYTHONHASHSEED"] = str(self._seed)
         try:
-            self._process.start()
+            with _not_interrupted():
+                self._process.start()
         finally:
             os.environ.pop("PYTHONHASHSEED")
             if before is not None:
