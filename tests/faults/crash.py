@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -82,6 +83,7 @@ def try_each(
                 progress.remove_task(inner)
                 progress.advance(bar)
             return
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # each has a core; Arrow reads it at import
         with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
             begun = [pool.submit(tried, unit, Every(every, str(unit), images), twice=twice) for unit in wanted]
             for done in as_completed(begun):
