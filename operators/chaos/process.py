@@ -161,8 +161,8 @@ def _not_interrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-    for number in came[:1]:
-        signal.raise_signal(number)
+    if came:
+        signal.raise_signal(came[0])
 
 
 class ForkedProcess:
