@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from typing import TypeAlias, TypeVar
 
 Item = TypeVar("Item")
@@ -28,14 +30,20 @@ def prefetch(
 ) -> Iterator[tuple[Item, Callable[[], Result]]]:
     """Each item, in order, with a call that returns the result of ``act`` for it, or raises its error.
 
-    ``act`` runs on threads of this process, for up to ``at_once`` items ahead of the caller.
+    ``act`` runs on threads of this process, for up to ``at_once`` items ahead of the caller; for an item that is the
+    only one, in the caller's, when it asks.
     """
+    items = iter(items)
+    begin = list(islice(items, 2))
+    if len(begin) < 2:
+        yield from ((item, partial(act, item)) for item in begin)
+        return
     from concurrent.futures import ThreadPoolExecutor  # takes a while to import
 
     pool = ThreadPoolExecutor(at_once, "tidestate-ahead")
     begun: deque[tuple[Item, Callable[[], Result]]] = deque()
     try:
-        for item in items:
+        for item in chain(begin, items):
             begun.append((item, pool.submit(act, item).result))
             if len(begun) > at_once:
                 yield begun.popleft()

@@ -270,7 +270,9 @@ def _recovered(
             with place.watched(recorder, death.durable):
                 play(scenario, after)
             deaths = recorder.deaths
-        yield from differences(wanted, outcome(after, scenario))
+        with _without_threads():
+            found = outcome(after, scenario)
+        yield from differences(wanted, found)
     except Exception as error:
         yield f"{type(error).__name__}: {error}"
     for second in deaths.values():
