@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long spark-matrix check bench clean
+.PHONY: help demo test quick test-long spark-matrix check lint types layers docs bench clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -40,14 +40,22 @@ test-long: $(VENV)/installed-dev
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
-check: $(VENV)/installed-dev
+check: lint types layers docs
+
+lint: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+
+types: $(VENV)/installed-dev
 	@echo "==> mypy: types, and how many are Any"
 	@$(PY) -m tools.typecheck
+
+layers: $(VENV)/installed-dev
 	@echo "==> import-linter: layers"
 	@$(VENV)/bin/lint-imports
+
+docs: $(VENV)/installed-dev
 	@echo "==> docs"
 	@$(PY) -m pytest -q tests/docs
 
@@ -62,7 +70,7 @@ $(VENV)/bin/python:
 
 $(VENV)/installed-%: $(VENV)/bin/python pyproject.toml
 	@echo "==> installing tidestate[$*] and what it needs into $(VENV) (Spark and a JDK are 500 MB: a minute or two)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(PY) -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 clean:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci",
-    max_examples=20,
+    max_examples=15,
     stateful_step_count=15,
     deadline=None,
     derandomize=True,  # what turns it red is the change; the long form draws others each time

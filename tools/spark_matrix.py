@@ -68,7 +68,7 @@ def environment(spark: str, python: str) -> Path:
     if done.exists():
         return executable
     print(f"==> making {folder.relative_to(ROOT)} (Spark is 400 MB: a minute or two)", flush=True)
-    install = [str(executable), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install = [str(executable), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check"]
     if python == HERE:
         venv.create(folder, with_pip=True)
         (site,) = folder.glob("lib/python*/site-packages")

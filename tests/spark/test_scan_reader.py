@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -128,7 +128,6 @@ def _no_old_calendars(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(REBASE)
 
 
-@settings(max_examples=settings.default.max_examples * 3)
 @given(examples())
 def test_rows_and_types_are_those_of_spark(spark: SparkSession, example: Example) -> None:
     with tempfile.TemporaryDirectory() as name:
