@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
@@ -109,13 +110,15 @@ def table(found: Sequence[Row]) -> list[Row]:
 def section(found: list[dict[str, Any]]) -> str:
     """The section of a page: which calls and images of which stores were tried, and what came of it."""
     *_, whole = rows = table(found)
-    parts: dict[str, list[str]] = {}
+    parts = Counter[tuple[str, str]]()
     for one in found:
         which = "each call" if one["every"] == 1 else f"every {one['every']}th call of each kind"
         images = "all images" if one["images"] == list(IMAGES) else ", ".join(one["images"])
-        stores = parts.setdefault(f"{which}, {images}", [])
-        stores += [one["store"]] if one["store"] not in stores else []
-    tried_of = "".join(f"- {', '.join(stores)}: {what}\n" for what, stores in parts.items())
+        parts[f"{one['store']}, {one['place']}", f"{which}, {images}"] += 1
+    of_all = len(SCENARIOS)
+    tried_of = "".join(
+        f"- {where}: {count} of {of_all} scenarios, {what}\n" for (where, what), count in parts.items()
+    )
     recovered = f"{whole['recovered']:,} different images recovered, {whole['twice']:,} of them twice"
     sums = f"{whole['crash points']:,} crash points; {recovered}; {whole['wrong']} wrong answers"
     return f"Commit {kept.commits(found)}: {sums}.\n\n{tried_of}\n{markdown(rows)}"
