@@ -25,7 +25,7 @@ from tidestate.statestore.storage.objects import Objects
 RATIO = 1024
 """No file of ours unpacks to more than so many times its size, unless that is less than `CHANGE_BYTES` anyway."""
 
-MANY_ROWS = 1 << 16
+THREADED_ROWS = 1 << 16
 """From here on the columns of a file are read in threads."""
 
 _T = TypeVar("_T")
@@ -45,7 +45,7 @@ def read_file_rows(objects: Objects, ref: FileRef) -> pa.Table:
     data = read_verified(objects, ref)
     with understood(objects.at(ref.root), ref), pq.ParquetFile(pa.BufferReader(data)) as file:
         check_metadata(ref, file.metadata, file.schema_arrow)
-        return checked_rows(ref, file.read(use_threads=ref.rows >= MANY_ROWS), ref.rows)
+        return checked_rows(ref, file.read(use_threads=ref.rows >= THREADED_ROWS), ref.rows)
 
 
 def read_schema(objects: Objects, ref: FileRef) -> pa.Schema:

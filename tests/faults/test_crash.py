@@ -96,5 +96,6 @@ def test_the_command_keeps_and_draws_what_it_has_tried(tmp_path: Path) -> None:
     assert 0 < row["recovered"] <= row["crash points"] <= row["calls"]
     assert CliRunner().invoke(app, ["draw", str(kept), str(tmp_path)]).exit_code == 0
     assert f"{row['crash points']} crash points; " in page.read_text()
-    assert "- memory: every 40th call of each kind, all images" in page.read_text()
+    what = f"- memory, bucket: 1 of {len(SCENARIOS)} scenarios, every 40th call of each kind, all images\n"
+    assert what in page.read_text()
     assert CliRunner().invoke(app, ["run", "--store", "none"]).exit_code == 2
