@@ -165,6 +165,20 @@ def _not_interrupted() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
+@contextmanager
+def _hash_seed(seed: int | None) -> Iterator[None]:
+    """What starts inside hashes with this seed; None: as this process does."""
+    before = os.environ.get("PYTHONHASHSEED")
+    if seed is not None:
+        os.environ["PYTHONHASHSEED"] = str(seed)
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONHASHSEED", None)
+        if before is not None:
+            os.environ["PYTHONHASHSEED"] = before
+
+
 class ForkedProcess:
     """A process that calls a function with a start, once it is started."""
 
@@ -175,19 +189,8 @@ class ForkedProcess:
 
     def start(self) -> None:
         """Let it run."""
-        if self._seed is None:
-            with _not_interrupted():
-                self._process.start()
-            return
-        before = os.environ.get("PYTHONHASHSEED")
-        os.environ["PYTHONHASHSEED"] = str(self._seed)
-        try:
-            with _not_interrupted():
-                self._process.start()
-        finally:
-            os.environ.pop("PYTHONHASHSEED")
-            if before is not None:
-                os.environ["PYTHONHASHSEED"] = before
+        with _not_interrupted(), _hash_seed(self._seed):
+            self._process.start()
 
     @property
     def pid(self) -> int:
