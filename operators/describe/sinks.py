@@ -69,6 +69,11 @@ class Sinks(Generic[_P]):
         given: dict[OutputKind, tuple[Sink[_P], ...]] = {"panes": _several(self.panes), "late": _several(self.late)}
         return {kind: sinks for kind, sinks in given.items() if sinks}
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether one of them may be behind."""
+        return any(may_be_behind(sink) for several in self.each.values() for sink in several)
+
 
 def _several(given: Sink[_P] | Sequence[Sink[_P]] | None) -> tuple[Sink[_P], ...]:
     if given is None:

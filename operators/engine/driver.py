@@ -210,9 +210,9 @@ class Driver(Generic[B, _P]):
     def advance(self, clock_us: int) -> None:
         """Advance the clock without input. Publishes a checkpoint if something is due, or a watermark moves that the
         clock alone would not restore after a restart; see `GraphRound.keeps`. Does nothing while a sink is not ready;
-        one that may be behind is offered what it lacks.
+        one that may be behind is offered what it lacks. A job without a clock has nothing else to do.
         """
-        if not self._lanes.ready():
+        if not self._lanes.ready() or not self.job.graph.clocked:
             return
         head, round_ = self.head, self._round(clock_us)
         after = round_.after({})

@@ -75,7 +75,8 @@ class JobOnSpark(StreamJob, SparkJob):
         stream = self.stream.select(*(column_at(self.stream, name) for name in graph.columns))
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
-        tick_s = self.tick / 1e6 if graph.clocked else None
+        ticks = graph.clocked or self.sinks.may_lag
+        tick_s = self.tick / 1e6 if ticks else None
         replayed = partial(past_rows, self, job.graph)
         query = QueryOnSpark(
             session,

@@ -85,7 +85,8 @@ def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_pa
     assert not (tmp_path / "parquet").exists()
     up.set()
     deadline = time.monotonic() + 60
-    while query.waits.checkpoints and time.monotonic() < deadline:
+    while query.waits.checkpoints:
+        assert time.monotonic() < deadline, query.waits
         time.sleep(0.02)
     query.stop(drain=True)
     holds_all_once(target, "append", tmp_path / "root")
