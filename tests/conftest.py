@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
     "ci",
-    max_examples=15,
-    stateful_step_count=15,
+    max_examples=10,
+    stateful_step_count=12,
     deadline=None,
     derandomize=True,  # what turns it red is the change; the long form draws others each time
     suppress_health_check=_SLOW,
@@ -104,12 +104,16 @@ OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_the
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so."""
+    """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so. What is
+    marked as of the long form waits for it: another test, shorter, holds the same promise in every run.
+    """
     places = {name: place for place, name in enumerate(FIRST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
     for item in items:
         if "killed" in item.nodeid:
             item.add_marker("kill")
+        if not LONG and item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.skip(reason="of the long form"))
         if item.name in OF_CONTRACT:
             item.add_marker("slow")
         for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):

@@ -63,7 +63,7 @@ def is_exact(root: str, folder: Path) -> None:
     assert verify(Checkpoint.open(root), read_percent=100).findings == ()
 
 
-@pytest.mark.parametrize("seed", range(30 if LONG else 2))
+@pytest.mark.parametrize("seed", range(30) if LONG else [1])
 def test_exact_over_a_bad_line(
     s3_root: str,  # noqa: F811
     s3_proxy: Proxy,  # noqa: F811
@@ -96,7 +96,7 @@ def test_exact_over_a_bad_line(
 
 
 @pytest.mark.spark
-@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_spark_over_a_bad_line(s3_root: str, s3_proxy: Proxy, seed: int, tmp_path: Path) -> None:  # noqa: F811
     """Spark's own log goes over it too, by Hadoop's S3A, which waits longer before each repetition."""

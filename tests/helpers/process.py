@@ -17,7 +17,7 @@ QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
 
 def examples(count: int) -> int:
     """Of so many examples of the long form those of this one, where each takes a job and not a function."""
-    return count if LONG else max(2, count // (8 if QUICK else 3))
+    return count if LONG else max(2, count // (8 if QUICK else 4))
 
 
 def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -25,6 +25,12 @@ def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     values = [list(axis) for axis in axes]
     longest = max(map(len, values))
     return list(product(*values) if LONG else islice(zip(*map(cycle, values), strict=False), longest))
+
+
+def some(cases: Iterable[Any], count: int) -> list[Any]:
+    """So many of the cases, spread over all of them; in the long form all."""
+    each = list(cases)
+    return each if LONG else each[:: -(-len(each) // count)]
 
 
 def _in_memory(folder: str = "/dev/shm", room: int = 4 << 30) -> str | None:

@@ -7,13 +7,13 @@ library of Scala, the broker uses Spark's own jars.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.children.commanded_job import trusting
 from tests.servers.packages import BROKER_LACKS, SPARK_JARS
+from tests.servers.ports import free_port
 from tools.java import java_home
 
 RELEASE = "4.1.1"
@@ -98,7 +98,7 @@ class Broker:
     """
 
     def __init__(self, jars: Sequence[str], folder: Path) -> None:
-        port, controller = _free_ports()
+        port, controller = free_port(), free_port()
         self.servers = f"127.0.0.1:{port}"
         settings, logging = folder / "server.properties", folder / "log4j2.properties"
         logging.write_text(_LOGGING)
@@ -130,15 +130,6 @@ class Broker:
     def stop(self) -> None:
         """At once, by SIGKILL."""
         self._process.communicate()
-
-
-def _free_ports() -> list[int]:
-    """Two, held together so that they differ."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 def _settings(port: int, controller: int, data: Path) -> str:

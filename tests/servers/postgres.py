@@ -9,7 +9,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.servers.ports import free_port
 
 PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
 WHY_NOT = "there is no PostgreSQL on this machine: apt-get install postgresql"
@@ -43,8 +44,7 @@ class Postgres:
         if self._as:
             os.chown(self._data, self._as["user"], self._as["group"])
         self._run("initdb", "-D", self._data, "-A", "trust", "-U", "postgres", "-N", "-E", "UTF8")
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            self._port = held.getsockname()[1]
+        self._port = free_port()
         self.uri = f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
         self.start()
 

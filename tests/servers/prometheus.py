@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -13,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.servers.ports import free_port
 
 PROGRAM = shutil.which("prometheus")
 WHY_NOT = "there is no Prometheus on this machine: apt-get install prometheus"
@@ -29,8 +30,7 @@ class Prometheus:
         jobs = [{"job_name": "tests", "static_configs": [{"targets": [target]}]}]
         settings = {"global": every, "rule_files": [str(rules)], "scrape_configs": jobs}
         (folder / "prometheus.yml").write_text(json.dumps(settings))
-        with socket.create_server(("127.0.0.1", 0)) as held:
-            address = f"127.0.0.1:{held.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         self._url, self._log = f"http://{address}", folder / "log"
         command = [
             str(PROGRAM),

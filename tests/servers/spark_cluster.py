@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -20,6 +19,7 @@ from typing import Any
 import pyspark
 
 from tests.helpers.checkout import ROOT
+from tests.servers.ports import free_port
 from tools.java import brief_options, java_home
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
@@ -97,7 +97,7 @@ class SparkCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.folder.mkdir(parents=True)
-        port, ui = _free_port(), _free_port()
+        port, ui = free_port(), free_port()
         self.url, self._ui = f"spark://{HOSTS[0]}:{port}", f"http://{HOSTS[0]}:{ui}/json/"
         at = ["--host", HOSTS[0], "--port", str(port), "--webui-port", str(ui)]
         self._master = Server(folder, "org.apache.spark.deploy.master.Master", *at, SPARK_LOCAL_IP=HOSTS[0])
@@ -164,9 +164,3 @@ class SparkCluster:
             return {one["host"] for one in workers if one["state"] == "ALIVE"} >= set(hosts)
 
         until(alive, "the workers")
-
-
-def _free_port() -> int:
-    with socket.create_server((HOSTS[0], 0)) as held:
-        port: int = held.getsockname()[1]
-        return port

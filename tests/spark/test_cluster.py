@@ -194,7 +194,7 @@ def test_a_python_worker_killed(rig: Rig, tmp_path: Path, alone: Path, store: st
     until(lambda: rig.tasks("ExceptionFailure"), "what Spark noted")
 
 
-@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 def test_a_host_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     """The other one goes on alone; later it comes back, with its folders as they were."""
@@ -314,7 +314,7 @@ def on_s3(cluster: SparkCluster, s3_root: str, tmp_path: Path) -> Iterator[Rig]:
     yield from rig_of(cluster, tmp_path / "rig", f"s3a://{bucket}/input", **fetched, **leading, **style)
 
 
-@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 def test_a_host_killed_with_everything_on_s3(on_s3: Rig, s3_root: str, alone: Path, store: str) -> None:  # noqa: F811
     rig = on_s3

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.children.spark_job import read
 from tests.helpers import look_up
 from tests.helpers.killed import killed
-from tests.helpers.process import LONG
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate.operators import (
@@ -142,7 +142,7 @@ def inputs() -> dict[str, list[pa.Table]]:
     return found
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", some(JOBS, 3))
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
     streams = described.streams if isinstance(described, Chain) else ["left", "right"]
@@ -223,7 +223,8 @@ def in_any_order(found: dict[int, list[tuple[Any, ...]]]) -> list[list[str]]:
     return [sorted(map(str, rows)) for rows in found.values()]
 
 
-@pytest.mark.parametrize("death", [3, 4] if LONG else [4])
+@pytest.mark.long
+@pytest.mark.parametrize("death", [3, 4])
 def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> None:
     """On the standalone runner: tests/operators/joins/test_overlaps.py."""
     for number, sides in enumerate(look_up.batches((2, 4))):

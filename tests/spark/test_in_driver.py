@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
 from tidestate.operators import Memory, apply_rows, join, tumbling, windowed
@@ -44,8 +45,7 @@ def places(root: Path) -> list[bool]:
     return [one.scan.in_driver for one in Checkpoint.open(root).history() if one.scan is not None]
 
 
-@pytest.mark.parametrize("threads", [True, False])
-@pytest.mark.parametrize("name", ["windows", "join", "chain"])
+@pytest.mark.parametrize(("name", "threads"), in_turn(["windows", "join", "chain"], [True, False]))
 def test_the_driver_and_tasks_make_the_same_checkpoints(
     spark: SparkSession, tmp_path: Path, name: str, threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

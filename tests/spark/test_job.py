@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
 from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
@@ -26,7 +27,7 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("store", some(STORES.values(), 2), ids=some(STORES, 2))
 def test_panes_and_ledger_equal_the_standalone_runner(
     spark: SparkSession, tmp_path: Path, store: StoreConfig
 ) -> None:

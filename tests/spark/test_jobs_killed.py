@@ -19,12 +19,8 @@ pytestmark = pytest.mark.spark
 
 MOMENTS = ("before-manifest:4", "after-manifest:4", "between-the-logs", "random")
 CASES = [(job, moment, store) for job in JOBS for moment in MOMENTS for store in ("parquet", "memory", "rocksdb")]
-BOUNDED = [
-    ("join", "after-manifest:4", "rocksdb"),
-    ("merge", "between-the-logs", "memory"),
-    ("again", "before-manifest:4", "parquet"),
-]
-"""In CI each moment and each store has its turn; a chain is killed at random in `tests.faults.test_kills`."""
+BOUNDED = [("join", "after-manifest:4", "rocksdb")]
+"""Before a manifest: `tests.spark.test_kill`; a chain, at random: `tests.faults.test_kills`."""
 
 
 @pytest.mark.parametrize(("job", "moment", "store"), CASES if LONG else BOUNDED)

@@ -18,7 +18,7 @@ from tests.helpers.killed import killed
 from tests.helpers.lost_joins import net
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.orders_and_shipments import EXPECTED, at
-from tests.helpers.process import LONG
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
@@ -42,7 +42,7 @@ JOINS: dict[str, tuple[Join, StoreConfig]] = {
 }
 
 
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", some(JOINS, 1))
 def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOINS[name]
     lefts, rights = sample(4, 40, seed=1), sample(4, 40, seed=2)
@@ -225,7 +225,8 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
         description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")
 
 
-@pytest.mark.parametrize(("example", "death"), [("tuples", 5), ("times", 4)] if LONG else [("tuples", 5)])
+@pytest.mark.long
+@pytest.mark.parametrize(("example", "death"), [("tuples", 5), ("times", 4)])
 def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, example: str, death: int) -> None:
     """Killed before the first manifest with output: of a tick, and of a batch."""
     killed("tests.children.orders_and_shipments", tmp_path, example, death=death)
@@ -238,6 +239,7 @@ def test_orders_and_shipments_killed_have_their_exact_output(tmp_path: Path, exa
     assert not output(root, "late")
 
 
+@pytest.mark.long
 def test_an_outer_join_that_has_lost_rows_is_killed_in_the_replay(tmp_path: Path) -> None:
     """While it lacks rows it emits pairs only; in the end all is there that the twin has, which has lost nothing."""
     killed("tests.children.lost_pairs", tmp_path, death=SERVED + 3)

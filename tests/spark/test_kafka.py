@@ -20,7 +20,6 @@ from tests.children.driver import Driver
 from tests.children.kafka_job import TOPIC
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
-from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
 from tests.servers.kafka import BROKER, RELEASE, Broker, UnavailableError, fetched
@@ -239,7 +238,7 @@ def test_bootstrapped(driver: Driver, topic: Topic, before: Path, tmp_path: Path
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
-@pytest.mark.skipif(not LONG, reason="starts Spark once more, 18 s: TIDESTATE_LONG=1")
+@pytest.mark.long
 def test_killed_before_spark_knows(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     """Between the manifest of a batch and Spark's commit of it."""
     last = Checkpoint.open(root).ids()[-1]

@@ -81,7 +81,7 @@ def test_killed_between_segments_and_manifest(folder: Path, store: str) -> None:
     finish(folder, store)
 
 
-@pytest.mark.skipif(not LONG, reason="long")
+@pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 def test_killed_after_the_manifest(folder: Path, store: str) -> None:
     child = start(folder, store, "--pause", "after-manifest:4")
@@ -96,6 +96,7 @@ def test_killed_after_the_manifest(folder: Path, store: str) -> None:
     assert {one.scan.in_driver for one in batches if one.scan} == {store == "parquet"}
 
 
+@pytest.mark.long
 def test_killed_between_the_drained_manifest_and_its_delivery(folder: Path) -> None:
     drained = FILES + 2
     child = start(folder, "memory", "--drain", "--pause", f"after-manifest:{drained}")

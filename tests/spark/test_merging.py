@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
@@ -60,7 +61,7 @@ def with_ids_out_of_order(tables: list[pa.Table], seed: int) -> list[pa.Table]:
     return [rows.slice(number * size, size) for number in range(len(tables))]
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", some(JOBS, 2))
 def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOBS[name]
     names = description.sides.names

@@ -125,6 +125,7 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
     assert not kept.incomplete_windows().num_rows
 
 
+@pytest.mark.long
 def test_a_replay_that_is_killed_is_given_again(tmp_path: Path) -> None:
     """All outputs: what was served without the messages that were lost, and the corrections of the second replay."""
     killed("tests.children.lost_orders", tmp_path, death=LOST_AFTER + 4)

@@ -310,6 +310,7 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
     again.stop()
 
 
+@pytest.mark.long
 def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path: Path) -> None:
     tables = sample(5, 60)
     for number, table in enumerate(tables):
@@ -333,6 +334,7 @@ def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path:
     assert evidence.manifests(tmp_path / "root")[-1]["epoch"] == 2
 
 
+@pytest.mark.long
 def test_a_quiet_source_killed_before_its_window_is_published_fires_it_once(tmp_path: Path) -> None:
     """The time of the run that died counts no more, and no watermark goes back; what comes behind it is late."""
     folder, root = tmp_path / "in", tmp_path / "root"

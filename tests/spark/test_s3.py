@@ -21,7 +21,6 @@ from pyspark.sql import SparkSession
 from tests.children.driver import Driver
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
-from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output, stream
 from tests.servers.packages import S3A, WITHOUT_BUNDLE
@@ -157,7 +156,8 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path)
     assert driver.ask("panes", root, until="panes")["rows"] == panes > 0, "Spark reads pane_paths()"
 
 
-@pytest.mark.parametrize("to", [1, 2] if LONG else [1])
+@pytest.mark.long
+@pytest.mark.parametrize("to", [1, 2])
 def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int) -> None:
     assert [Path(path).name for path in answered("rewind", root, "--to", to)["sources"][0]["files"]] == [
         f"{number:04d}.parquet" for number in range(to - 1, BEFORE)
@@ -174,6 +174,7 @@ def test_rewound(driver: Driver, bucket: Bucket, root: str, alone: Path, to: int
     is_exact(root, alone)
 
 
+@pytest.mark.long
 def test_spark_mended(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
     name = root.rpartition("/")[2]
     bucket.client.put_object(Bucket=bucket.name, Key=f"{name}/spark/sources/0/0", Body=b"v1")
@@ -185,6 +186,7 @@ def test_spark_mended(driver: Driver, bucket: Bucket, root: str, alone: Path) ->
     assert answered("repair", root, "--resync-spark", "--confirm")["done"]
 
 
+@pytest.mark.long
 def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: Path) -> None:
     driver.start(root)
     fork = bucket.url("fork")
@@ -202,6 +204,7 @@ def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: 
     assert sorted(ours, key=repr) == sorted((row for found in whole[had:] for row in found), key=repr)
 
 
+@pytest.mark.long
 def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
     root = bucket.url("bootstrapped")
     history = [bucket.url(f"input/{number:04d}.parquet", "s3a") for number in range(BEFORE)]

@@ -72,6 +72,7 @@ def test_a_wheel_that_the_job_sends(
     is_exact(tmp_path)
 
 
+@pytest.mark.long
 def test_a_packed_environment(wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment, packed = tmp_path / "made", tmp_path / "env.tar.gz"
     venv.create(environment, symlinks=True, with_pip=True)

@@ -129,7 +129,7 @@ def _abandons_nothing() -> Iterator[tuple[Any, str, Any]]:
 
 
 PLANTED: dict[str, Planted] = {
-    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 1),
+    "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 3),
     "ignores-the-fence": Planted(
         "A driver that finds its id taken publishes under the next one.",
         ("a fenced writer publishes", "the chain is broken", "the auditor cannot read"),
@@ -142,7 +142,7 @@ PLANTED: dict[str, Planted] = {
         0,
         _loses_an_event,
     ),
-    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",)),
+    "sink-forgets": Planted("A sink stores again what it has.", ("a sink lacks rows or has some twice",), 4),
     "takes-too-much": Planted(
         "A collection deletes a file that a kept checkpoint needs.",
         ("a file that is needed is deleted",),
@@ -159,7 +159,7 @@ PLANTED: dict[str, Planted] = {
     "never-checks": Planted(
         "A driver delivers whatever newer checkpoints it sees.",
         ("what was abandoned is delivered",),
-        13,
+        23,
         _never_checks,
         ("rewind",),
     ),

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import forget
+from tests.helpers.process import forget, some
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event
@@ -119,7 +119,7 @@ JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["mem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "store", "window"), [(*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)])
+@pytest.mark.parametrize(("kind", "store", "window"), some(((*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)), 5))
 def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
     aggregates = wanted(kind)

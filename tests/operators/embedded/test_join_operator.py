@@ -28,7 +28,7 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
-from tests.helpers.process import examples, in_turn
+from tests.helpers.process import examples, in_turn, some
 from tidestate.operators import (
     Join,
     JoinOperator,
@@ -156,7 +156,7 @@ JOBS: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some(STORES, 1))
 @settings(
     max_examples=examples(16),
     deadline=None,

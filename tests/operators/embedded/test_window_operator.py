@@ -33,7 +33,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import examples, in_turn
+from tests.helpers.process import examples, in_turn, some
 from tidestate.operators import (
     Parquet,
     Retention,
@@ -87,7 +87,7 @@ def ledger(root: Path, schema: pa.Schema) -> set[tuple[str, int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", some(STORES, 1))
 @settings(
     max_examples=examples(40),
     deadline=None,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import examples, in_turn
+from tests.helpers.process import examples, in_turn, some
 from tidestate.operators import (
     RETRACTING,
     Harness,
@@ -113,7 +113,7 @@ RETAINED: dict[str, tuple[Retention, str | None]] = {
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6)
 
 
-@pytest.mark.parametrize("kind", WINDOWS)
+@pytest.mark.parametrize("kind", some(WINDOWS, 6))
 def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     found = []
 
@@ -128,7 +128,7 @@ def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.
     assert sum(found) > 0
 
 
-@pytest.mark.parametrize(("kind", "name"), in_turn(["tumbling", "session", "sliding"], RETAINED))
+@pytest.mark.parametrize(("kind", "name"), some(in_turn(["tumbling", "session", "sliding"], RETAINED), 2))
 def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
     tmp_path_factory: pytest.TempPathFactory, kind: str, name: str
 ) -> None:
@@ -201,7 +201,7 @@ JOINS = {
 EVENTS = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED))
 
 
-@pytest.mark.parametrize("kind", JOINS)
+@pytest.mark.parametrize("kind", some(JOINS, 4))
 def test_joins_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     found = []
 

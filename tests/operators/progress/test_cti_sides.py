@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import SCRATCH, some
 from tests.twins.cti import CtiTwin
 from tidestate.operators import (
     DISCARDING,
@@ -133,7 +133,7 @@ batches = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", some(JOBS, 3))
 @given(given_=batches, left=st.sampled_from(SETTINGS), right=st.sampled_from((*SETTINGS, *IMPORTED)))
 def test_the_sides_of_a_job_advance_like_their_twins(
     kind: str, given_: list[dict[str, list[Row]]], left: AdvanceTime, right: AdvanceTime

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.process import in_turn
+from tests.helpers.process import in_turn, some
 from tidestate.operators import (
     Harness,
     Memory,
@@ -77,7 +77,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "kept", "late"), dict.fromkeys(CASES))
+@pytest.mark.parametrize(("kind", "kept", "late"), some(dict.fromkeys(CASES), 5))
 def test_after_thirty_rounds_there_is_no_more_than_after_ten(kind: str, kept: str, late: str) -> None:
     if kind == "counted" and (late == "window" or kept == "lateness"):
         pytest.skip(

@@ -50,7 +50,7 @@ from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.memory import MemoryStore, MemoryTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-RUNS = run_settings(max_examples=run_settings.default.max_examples * (1 if LONG else 5))
+RUNS = run_settings(max_examples=run_settings.default.max_examples * (1 if LONG else 3))
 NOT_MOVED = BEGINNING_US
 """The watermark after a batch that does not move it."""
 LATE = [EACH_BATCH, EACH_BATCH, None, Trigger("after_count", 2), Trigger("every_processing_time", 4)]

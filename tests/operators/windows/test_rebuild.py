@@ -22,7 +22,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
-from tests.helpers.process import examples
+from tests.helpers.process import examples, in_turn
 from tidestate.operators import (
     RETRACTING,
     Retention,
@@ -134,8 +134,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], Retention | None]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["tumbling", "session"])
+@pytest.mark.parametrize(("name", "form"), in_turn(["tumbling", "session"], FORMS))
 def test_each_mode_and_trigger_ends_with_the_same_results(tmp_path: Path, name: str, form: str) -> None:
     mode, triggers, retention = FORMS[form]
     described = description(WINDOWS[name], mode, allowed=40)

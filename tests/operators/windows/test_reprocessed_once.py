@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, some
 from tidestate.operators import (
     Harness,
     Memory,
@@ -102,7 +102,7 @@ def total(found: dict[tuple[str, int], Any], panes: list[dict[str, Any]]) -> Non
         found[pane["k"], start] = (pane["n"], pane["total"], sorted(pane.get("ids", [])))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", some(KINDS, 2))
 @settings(max_examples=examples(30))
 @given(
     arrived=messages(),

@@ -89,6 +89,7 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     assert panes.select(["n", "s"]).to_pylist() == [{"n": 2, "s": 6}]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     tables = sample(14, 60)

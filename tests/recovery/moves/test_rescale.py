@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import LONG, SCRATCH
+from tests.helpers.process import LONG, SCRATCH, some
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
 from tidestate.operators import Memory, Parquet, RocksDB
@@ -115,7 +115,7 @@ def judged(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some(KINDS, 8))
 @settings(
     max_examples=60 if LONG else 2,
     deadline=None,
