@@ -107,6 +107,7 @@ def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: 
         assert output(tmp_path / "spark", "late", name) == output(tmp_path / "alone", "late", name)
 
 
+@pytest.mark.long
 def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Path) -> None:
     first = windowed(event_time="t", key="k", name="first").window(tumbling("1 second")).aggregate(n=count())
     first = first.watermark(fixed("1 second")).late("0 seconds")

@@ -14,7 +14,7 @@ from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds
 from tidestate.operators.chaos.start import UserJob
 from tidestate.operators.local.bootstrap import load_description
-from tools.java import java_home
+from tools.java import brief_options, java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 def test_a_driver_is_killed_and_the_job_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", java_home())
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())  # half the time
     monkeypatch.syspath_prepend(str(ROOT))
     (tmp_path / "in").mkdir()
     for number, table in enumerate(STREAM):

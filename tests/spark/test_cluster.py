@@ -183,7 +183,8 @@ def test_an_executor_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, m
     until(lambda: rig.tasks("ExecutorLostFailure"), "what Spark noted")
 
 
-@pytest.mark.parametrize("store", STORES if LONG else ["memory"])
+@pytest.mark.long
+@pytest.mark.parametrize("store", STORES)
 def test_a_python_worker_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     root = tmp_path / "root"
     rig.driver.start(str(root), store=store)
@@ -231,7 +232,8 @@ def test_partitions_move_and_come_back(rig: Rig, tmp_path: Path, alone: Path, st
     assert rig.ran_on()[1 : len(TABLES)] == alternating
 
 
-@pytest.mark.parametrize(("store", "moment"), in_turn(STORES, MOMENTS) if LONG else [("parquet", "after")])
+@pytest.mark.long
+@pytest.mark.parametrize(("store", "moment"), in_turn(STORES, MOMENTS))
 def test_the_driver_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, moment: str) -> None:
     """In a task's turn, or its own; then the same root in a driver with executors of its own."""
     root = tmp_path / "root"

@@ -61,7 +61,7 @@ def with_ids_out_of_order(tables: list[pa.Table], seed: int) -> list[pa.Table]:
     return [rows.slice(number * size, size) for number in range(len(tables))]
 
 
-@pytest.mark.parametrize("name", some(JOBS, 2))
+@pytest.mark.parametrize("name", some(JOBS, 1))
 def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOBS[name]
     names = description.sides.names

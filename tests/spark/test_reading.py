@@ -205,6 +205,7 @@ def test_retractions_are_taken_on_purpose(spark: SparkSession, tmp_path: Path) -
     assert Counter(kept) == {"emit": 6, "retract": 2}
 
 
+@pytest.mark.long
 @OF_SPARK_4
 @pytest.mark.parametrize("death", [3])
 def test_a_job_over_the_panes_of_another_killed_counts_each_once(tmp_path: Path, death: int) -> None:

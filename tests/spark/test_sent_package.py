@@ -16,7 +16,7 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
 from tests.servers.spark_cluster import SPARK
 from tools.demo.child import Child
-from tools.java import java_home
+from tools.java import brief_options, java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TABLES = sample(3, 60)
@@ -48,6 +48,7 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ("bin", "jars", "python"):
         (home / name).symlink_to(SPARK / name)
     monkeypatch.setenv("SPARK_HOME", str(home))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())  # of every Java: half the time
     return [str(tmp_path / "root"), str(tmp_path / "input")]
 
 

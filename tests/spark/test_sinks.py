@@ -185,6 +185,7 @@ def test_a_sink_that_never_returns_does_not_hold_stop_for_ever(spark: SparkSessi
     assert not query.isActive
 
 
+@pytest.mark.long
 @pytest.mark.kill
 def test_killed_while_it_is_held_it_delivers_each_row_once(tmp_path: Path) -> None:
     tables = sample(5, 60)

@@ -243,6 +243,7 @@ def test_a_reset_and_what_it_abandoned(tmp_path: Path) -> None:
     assert found.result == []
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp_path: Path) -> None:
     for number, rows in enumerate(sample(5, 120)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidestate.operators.spark.scan.division import MIB, OPENING_BYTES, FileRange, divide, row_groups
@@ -35,6 +35,7 @@ def test_a_task_is_not_too_large(files) -> None:
         assert len(task) == 1 or sum(one.end - one.start + OPENING_BYTES for one in task) <= 128 * MIB
 
 
+@settings(max_examples=10 * settings.default.max_examples)
 @given(st.lists(st.integers(-10, 1000), max_size=20), st.integers(1, 900), st.integers(1, 400))
 def test_each_row_group_is_in_one_range(middles: list[int], size: int, step: int) -> None:
     ranges = [FileRange(0, "a", at, min(at + step, size), size) for at in range(0, size, step)]

@@ -16,7 +16,7 @@ from tidestate.recovery.log.checkpoint import manifest_path
 from tidestate.statestore.errors import CorruptionError
 
 DOCUMENT = ROOT / "docs" / "DAMAGE.md"
-TURNS = 12
+TURNS = 16
 """In each case one in so many verbs is asked, another one in the next."""
 
 
