@@ -134,6 +134,7 @@ def is_exact(root: str, alone: Path) -> None:
     assert verify(Checkpoint.open(root), read_percent=100, spark=True).worst is None
 
 
+@pytest.mark.long
 def test_it_is_looked_into_while_it_runs(driver: Driver, root: str, alone: Path) -> None:
     driver.start(root)
     driver.ask("settle", until="settled")
