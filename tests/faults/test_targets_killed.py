@@ -76,7 +76,6 @@ def test_postgres(postgres: Postgres, form: Form, tmp_path: Path) -> None:
     holds_all_once(target, form, tmp_path / "root")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("form", ["append", "upsert"] if LONG else ["append"])
 def test_kafka(kafka: Broker, form: Form, tmp_path: Path) -> None:
     def restart() -> None:

@@ -273,7 +273,6 @@ def speculating(cluster: SparkCluster, usual: Rig, tmp_path_factory: pytest.Temp
     yield from rig_of(cluster, tmp_path_factory.mktemp("speculating"), **SPECULATION)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("store", STORES if LONG else ["rocksdb"])
 def test_a_zombie_writes_after_the_commit(speculating: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     """A slow task, of which Spark starts a copy that wins; it goes on two batches later, and writes its files."""
