@@ -107,7 +107,7 @@ ON_S3 = "::TestParquetOnS3::"
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest files first; what asks for Spark or a server, and what says that it kills, is marked so. What is
-    marked as of the long form waits for it: another test, shorter, holds the same promise in every run.
+    marked as of the long form is skipped in others: a cheaper test holds its promise in every run.
     """
     places = {name: place for place, name in enumerate(FIRST)}
     on_s3 = set[str]()
