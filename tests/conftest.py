@@ -145,10 +145,9 @@ def spark() -> Iterator[SparkSession]:
 
     # Small inputs of tests go through tasks, except in test_in_driver.
     in_driver.LIMITS = in_driver.Limits(file_bytes=-1, state_bytes=-1)
-    # A query here runs for seconds: to compile its stages costs more than it saves. Processes of their own do.
-    session = local_session(
-        "tests", **{"spark.sql.codegen.wholeStage": "false", "spark.sql.adaptive.enabled": "false"}
-    )
+    # A query here runs for seconds: to compile it costs more than it saves. Processes of their own do.
+    quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    session = local_session("tests", **quick, **{"spark.sql.adaptive.enabled": "false"})
     yield session
     session.stop()
 

@@ -87,6 +87,8 @@ def local_session(name: str, *, sustained: bool = False, **settings: Any) -> Spa
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": " ".join(java),
     }
+    if not sustained:
+        defaults["spark.python.daemon.module"] = "tools.python_daemon"
     for key, value in (defaults | settings).items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()

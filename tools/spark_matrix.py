@@ -73,8 +73,8 @@ def environment(spark: str, python: str) -> Path:
         venv.create(folder, with_pip=True)
         (site,) = folder.glob("lib/python*/site-packages")
         (ours,) = (path for path in map(Path, sys.path) if path.name == "site-packages")
-        (site / "rest.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
         subprocess.run([*install, f"pyspark=={spark}"], check=True)
+        (site / "rest.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
     else:
         subprocess.run([f"python{python}", "-m", "venv", str(folder)], check=True)
         versions = folder / "versions.txt"
@@ -162,6 +162,7 @@ def main() -> None:
     parser.add_argument("--sparks", default=" ".join(SPARKS), help="versions of PySpark")
     parser.add_argument("--pythons", default=HERE, help="such as '3.11 3.12': python3.12 is on the path")
     parser.add_argument("--only", default=TESTS, help="some of the usual tests, such as 'job reset'")
+    parser.add_argument("--install", action="store_true", help="make the environments, and run nothing")
     parser.add_argument("tests", nargs="*", help="files and options of pytest instead; the page is not written")
     chosen, options = parser.parse_known_args()
     given = [*chosen.tests, *options]
@@ -170,11 +171,15 @@ def main() -> None:
     found = []
     for python in chosen.pythons.split():
         for spark in chosen.sparks.split():
+            if chosen.install:
+                environment(spark, python)
+                continue
             found.append(run(spark, python, name, tests))
             if not given:
                 PAGE.write_text(with_rows(PAGE.read_text(), found))
                 README.write_text(with_summary(README.read_text(), rows_of(PAGE.read_text())))
-    print(table(HEADINGS, map(astuple, found)))
+    if found:
+        print(table(HEADINGS, map(astuple, found)))
     sys.exit(any(row.failed != "0" for row in found))
 
 

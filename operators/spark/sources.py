@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import dataset_of, java_map, scala_sequence
+from tidestate.operators.spark.compat import dataset_of, entries_of, java_class, scala_sequence, values_of
 from tidestate.recovery.spark.file_names import local_file
 from tidestate.statestore.errors import ConflictError, UsageError
 
@@ -35,11 +35,11 @@ class StreamSource:
 
         Spark ignores files that are older than the newest one it has read by more than ``maxFileAge``.
         """
-        java = self.session._jvm  # type: ignore[attr-defined]
-        options = dict(java_map(self.session, self.leaf.dataSource().options()))
+        options = entries_of(self.leaf.dataSource().options())
         chosen = {name.lower(): value for name, value in options.items()}
         age = str(chosen.get("maxfileage", "7d"))
-        oldest = max(read.values()) - java.org.apache.spark.network.util.JavaUtils.timeStringAsMs(age)
+        times = java_class(self.session, "org.apache.spark.network.util.JavaUtils")
+        oldest = max(read.values()) - times.timeStringAsMs(age)
         named = {"pathGlobFilter": chosen["pathglobfilter"]} if "pathglobfilter" in chosen else {}
         there = self.session.read.format("binaryFile").options(recursiveFileLookup="true", **named)
         others = set(there.load(chosen["path"]).inputFiles()) - set(read) if "path" in chosen else set()
@@ -85,7 +85,7 @@ def sources_of(stream: DataFrame) -> list[StreamSource]:
     leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
     return [
         StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession)
-        for leaf in (leaves.apply(place) for place in range(leaves.size()))
+        for leaf in values_of(leaves)
         if _streams(leaf)
     ]
 
@@ -111,10 +111,9 @@ def _renamed(session: SparkSession, step: Any, met: list[Any]) -> Any:
             return step
         fields = [step.productElement(place) for place in range(step.productArity())]
         fields[fields.index(step.sourceName())] = f"{step.sourceName()} {before + 1}"
-        tag = session._jvm.scala.reflect.ClassTag.AnyRef()  # type: ignore[attr-defined]
+        tag = java_class(session, "scala.reflect.ClassTag").AnyRef()
         return step.makeCopy(scala_sequence(session, fields).toArray(tag))
-    children = step.children()
-    below = [_renamed(session, children.apply(place), met) for place in range(children.size())]
+    below = [_renamed(session, child, met) for child in values_of(step.children())]
     return step.withNewChildren(scala_sequence(session, below).toIndexedSeq()) if below else step
 
 
@@ -132,8 +131,7 @@ def steps_of(frame: DataFrame) -> Iterator[tuple[str, bool]]:
     waiting = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         step = waiting.pop()
-        children = step.children()
-        below = [children.apply(place) for place in range(children.size())]
+        below = values_of(step.children())
         yield str(step.getClass().getSimpleName()), all(child.isStreaming() for child in below)
         waiting += below
 
@@ -144,6 +142,6 @@ def _stamp(session: SparkSession, url: str) -> tuple[int, int]:
     if file is not None and file.exists():
         found = file.stat()
         return found.st_mtime_ns // 1_000_000, found.st_size
-    path = session._jvm.org.apache.hadoop.fs.Path(session._jvm.java.net.URI(url))  # type: ignore[attr-defined]
+    path = java_class(session, "org.apache.hadoop.fs.Path")(java_class(session, "java.net.URI")(url))
     status = path.getFileSystem(session._jsc.hadoopConfiguration()).getFileStatus(path)  # type: ignore[attr-defined]
     return int(status.getModificationTime()), int(status.getLen())

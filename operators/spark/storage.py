@@ -7,6 +7,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from tidestate.operators.spark.compat import java_class
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
@@ -38,8 +39,7 @@ def open_with(session: SparkSession, root: str) -> Checkpoint:
 
 
 def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
-    java: Any = session._jvm
-    path = java.org.apache.hadoop.fs.Path(url)
+    path = java_class(session, "org.apache.hadoop.fs.Path")(url)
     settings = session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
     try:
         return path, path.getFileSystem(settings)

@@ -16,6 +16,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidestate.operators.progress.instants import END_US
+from tidestate.operators.spark.compat import java_class
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import events_of, state_size
 
@@ -77,7 +78,7 @@ class SparkGauges:
     """
 
     def __init__(self, session: SparkSession, name: str) -> None:
-        self._context, self._name = session.sparkContext, name
+        self._session, self._context, self._name = session, session.sparkContext, name
         self._gauges: dict[str, Any] = {}
 
     def set(self, values: Mapping[str, int]) -> None:
@@ -98,11 +99,11 @@ class SparkGauges:
         name = f"tidestate.{self._name}.{gauge}"
         known: dict[str, Any] = _registered.setdefault(self._context.applicationId, {})
         if name not in known:
-            java, jvm = self._context._jsc.sc(), self._context._jvm
+            java = self._context._jsc.sc()
             known[name] = java.longAccumulator(name)
-            named = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap({name: known[name]})
-            source = getattr(jvm.org.apache.spark.metrics.source, "LongAccumulatorSource$")
-            getattr(source, "MODULE$").register(java, named)
+            maps = java_class(self._session, "org.apache.spark.api.python.PythonUtils")
+            source = java_class(self._session, "org.apache.spark.metrics.source.LongAccumulatorSource$")
+            getattr(source, "MODULE$").register(java, maps.toScalaMap({name: known[name]}))
         self._gauges[gauge] = known[name]
         return known[name]
 

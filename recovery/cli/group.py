@@ -6,6 +6,7 @@ The verbs of this package are listed here. Those of other packages are entry poi
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -45,6 +46,7 @@ class Unloaded(TyperCommand):
         return load_verb(str(self.name)).make_context(info_name, args, parent, **extra)
 
 
+@cache
 def load_verb(name: str) -> Any:
     """Load a verb of this package."""
     module = import_module(f"tidestate.recovery.cli.{VERBS[name][0]}")

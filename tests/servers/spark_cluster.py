@@ -155,7 +155,7 @@ class SparkCluster:
         try:
             with urllib.request.urlopen(self._ui, timeout=10) as reply:
                 return json.load(reply)
-        except OSError:
+        except (OSError, json.JSONDecodeError):  # until all its pages are there, it answers with the first
             return None
 
     def _are_there(self, hosts: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import java_list, java_map
+from tidestate.operators.spark.compat import entries_of, values_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -42,7 +42,7 @@ _KINDS = {
 
 def analysed_plan(stream: DataFrame) -> PlanStep:
     """The plan of a stream. Costs some calls of the JVM for each node of it."""
-    return _Walk(stream.sparkSession).step(stream._jdf.queryExecution().analyzed())
+    return _Walk().step(stream._jdf.queryExecution().analyzed())
 
 
 def reader_settings(session: SparkSession) -> ReaderSettings:
@@ -50,14 +50,13 @@ def reader_settings(session: SparkSession) -> ReaderSettings:
     conf = session.conf
     spark = {name: str(conf.get(name)) for name in (*REQUIRED, REBASE)}
     hadoop = session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
-    return ReaderSettings(spark, tuple(sorted(hadoop.getValByRegex(r"^parquet\..*").keySet())))
+    return ReaderSettings(spark, tuple(sorted(hadoop.getValByRegex(r"^parquet\..*").keySet().toArray())))
 
 
 class _Walk:
     """Goes through a plan from left to right, and numbers its sources as Spark does: each once."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self._session = session
+    def __init__(self) -> None:
         self._leaves: list[Any] = []
 
     def step(self, node: Any) -> PlanStep:
@@ -69,10 +68,10 @@ class _Walk:
             return PlanStep(name)
         expressions: list[Any] = []
         if kind == "project":
-            expressions = self._list(node.projectList())
+            expressions = values_of(node.projectList())
         elif kind == "filter":
             expressions = [node.condition()]
-        below = tuple(self.step(one) for one in self._list(node.children()))
+        below = tuple(self.step(one) for one in values_of(node.children()))
         return PlanStep(kind, tuple(self._expression(one) for one in expressions), below)
 
     def _relation(self, leaf: Any) -> StreamRelation:
@@ -83,19 +82,18 @@ class _Walk:
         return StreamRelation(
             source,
             str(data.providingClass().getName()),
-            dict(java_map(self._session, data.options())),
-            tuple(self._column(one) for one in self._list(leaf.output())),
+            entries_of(data.options()),
+            tuple(self._column(one) for one in values_of(leaf.output())),
             partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )
 
     def _column(self, attribute: Any) -> StreamColumn:
-        metadata = java_map(self._session, attribute.metadata().map())
         return StreamColumn(
             int(attribute.exprId().id()),
             str(attribute.name()),
             str(attribute.dataType().simpleString()),
-            tuple(metadata.keySet()),
+            tuple(entries_of(attribute.metadata().map())),
         )
 
     def _expression(self, one: Any) -> Expression:
@@ -106,13 +104,10 @@ class _Walk:
         type_ = str(one.dataType().simpleString())
         if kind == "literal":
             return Expression(kind, type=type_, value=_value(one.value(), type_))
-        inside = tuple(self._expression(inner) for inner in self._list(one.children()))
+        inside = tuple(self._expression(inner) for inner in values_of(one.children()))
         if kind in ("column", "named"):
             return Expression(kind, int(one.exprId().id()), str(one.name()), type_, inside=inside)
         return Expression(kind, type=type_, inside=inside)
-
-    def _list(self, sequence: Any) -> list[Any]:
-        return java_list(self._session, sequence)
 
 
 def _value(value: Any, kind: str) -> Any:
