@@ -59,14 +59,14 @@ def java_class(session: SparkSession, name: str) -> Any:
     return getattr(session._jvm, name)  # type: ignore[attr-defined]
 
 
-def values_of(sequence: Any) -> list[Any]:
-    """The values of a sequence of Scala, by place: an iterator of Java ends with an error, which costs 40 ms."""
+def elements_of(sequence: Any) -> list[Any]:
+    """The elements of a sequence of Scala, by place: an iterator of Java ends with an error, which costs 40 ms."""
     return [sequence.apply(place) for place in range(sequence.size())]
 
 
 def entries_of(mapping: Any) -> dict[str, Any]:
     """The entries of a map of Scala."""
-    return {str(pair._1()): pair._2() for pair in values_of(mapping.toSeq())}
+    return {str(pair._1()): pair._2() for pair in elements_of(mapping.toSeq())}
 
 
 def scala_sequence(session: SparkSession, values: list[Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import dataset_of, entries_of, java_class, scala_sequence, values_of
+from tidestate.operators.spark.compat import dataset_of, entries_of, java_class, scala_sequence, elements_of
 from tidestate.recovery.spark.file_names import local_file
 from tidestate.statestore.errors import ConflictError, UsageError
 
@@ -85,7 +85,7 @@ def sources_of(stream: DataFrame) -> list[StreamSource]:
     leaves = stream._jdf.queryExecution().analyzed().collectLeaves()
     return [
         StreamSource(str(leaf.sourceName()), leaf, stream.sparkSession)
-        for leaf in values_of(leaves)
+        for leaf in elements_of(leaves)
         if _streams(leaf)
     ]
 
@@ -113,7 +113,7 @@ def _renamed(session: SparkSession, step: Any, met: list[Any]) -> Any:
         fields[fields.index(step.sourceName())] = f"{step.sourceName()} {before + 1}"
         tag = java_class(session, "scala.reflect.ClassTag").AnyRef()
         return step.makeCopy(scala_sequence(session, fields).toArray(tag))
-    below = [_renamed(session, child, met) for child in values_of(step.children())]
+    below = [_renamed(session, child, met) for child in elements_of(step.children())]
     return step.withNewChildren(scala_sequence(session, below).toIndexedSeq()) if below else step
 
 
@@ -131,7 +131,7 @@ def steps_of(frame: DataFrame) -> Iterator[tuple[str, bool]]:
     waiting = [frame._jdf.queryExecution().analyzed()]
     while waiting:
         step = waiting.pop()
-        below = values_of(step.children())
+        below = elements_of(step.children())
         yield str(step.getClass().getSimpleName()), all(child.isStreaming() for child in below)
         waiting += below
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import entries_of, values_of
+from tidestate.operators.spark.compat import entries_of, elements_of
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -68,10 +68,10 @@ class _Walk:
             return PlanStep(name)
         expressions: list[Any] = []
         if kind == "project":
-            expressions = values_of(node.projectList())
+            expressions = elements_of(node.projectList())
         elif kind == "filter":
             expressions = [node.condition()]
-        below = tuple(self.step(one) for one in values_of(node.children()))
+        below = tuple(self.step(one) for one in elements_of(node.children()))
         return PlanStep(kind, tuple(self._expression(one) for one in expressions), below)
 
     def _relation(self, leaf: Any) -> StreamRelation:
@@ -83,7 +83,7 @@ class _Walk:
             source,
             str(data.providingClass().getName()),
             entries_of(data.options()),
-            tuple(self._column(one) for one in values_of(leaf.output())),
+            tuple(self._column(one) for one in elements_of(leaf.output())),
             partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )
@@ -104,7 +104,7 @@ class _Walk:
         type_ = str(one.dataType().simpleString())
         if kind == "literal":
             return Expression(kind, type=type_, value=_value(one.value(), type_))
-        inside = tuple(self._expression(inner) for inner in values_of(one.children()))
+        inside = tuple(self._expression(inner) for inner in elements_of(one.children()))
         if kind in ("column", "named"):
             return Expression(kind, int(one.exprId().id()), str(one.name()), type_, inside=inside)
         return Expression(kind, type=type_, inside=inside)
