@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import dataset_of, entries_of, java_class, scala_sequence, elements_of
+from tidestate.operators.spark.compat import dataset_of, elements_of, entries_of, java_class, scala_sequence
 from tidestate.recovery.spark.file_names import local_file
 from tidestate.statestore.errors import ConflictError, UsageError
 
