@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors.exceptions import captured
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from tests.helpers.spark_inputs import sample, write
+from tests.helpers.spark_runs import run
 from tidestate.operators.spark.compat import (
     arrow_schema_of,
     dataset_of,
+    elements_of,
     frame_of,
-    java_list,
     keys_of_partitions,
     murmur3,
     to_tasks,
@@ -46,9 +51,22 @@ def test_a_plan_is_a_dataframe_again(spark: SparkSession) -> None:
     rows = spark.range(3).select((sf.col("id") * 2).alias("twice"))
     plan = rows._jdf.queryExecution().analyzed()
     assert [row["twice"] for row in dataset_of(spark, plan).collect()] == [0, 2, 4]
-    assert [str(one.name()) for one in java_list(spark, plan.output())] == ["twice"]
+    assert [str(one.name()) for one in elements_of(plan.output())] == ["twice"]
 
 
 def test_times_of_arrow_are_in_utc(spark: SparkSession) -> None:
     columns = spark.range(1).select(sf.current_timestamp().alias("t"), "id").schema
     assert arrow_schema_of(columns).types == [pa.timestamp("us", "UTC"), pa.int64()]
+
+
+def test_a_query_meets_no_error_of_the_jvm(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An iterator of Java ends with one, and PySpark looks into each with forty calls: half a second of a start."""
+    met: list[str] = []
+    convert = captured.convert_exception
+    monkeypatch.setattr(captured, "convert_exception", lambda error: met.append(str(error)) or convert(error))
+    for number, rows in enumerate(sample(2, 10)):
+        write(tmp_path / "input", number, rows)
+    run(spark, tmp_path / "input", tmp_path / "root", drain=True)
+    assert met == []
