@@ -7,6 +7,8 @@ shares of ``settings.default.max_examples``.
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -57,6 +59,9 @@ collect_ignore = ["spark"] if QUICK else []
 if not LONG:
     # A SIGKILL leaves what was written in any file system; on a disk each sync takes 4 ms. The long form is on disk.
     tempfile.tempdir = SCRATCH
+OWN = tempfile.mkdtemp(prefix="tidestate-tests-") if "PYTEST_XDIST_WORKER" in os.environ else None
+"""For what this process of several makes outside of a test's own folder, as harnesses do; removed at the end."""
+tempfile.tempdir = OWN or tempfile.tempdir
 
 
 FIRST = (
@@ -126,6 +131,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+
+
+def pytest_sessionfinish() -> None:
+    if OWN:
+        shutil.rmtree(OWN, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
