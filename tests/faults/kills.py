@@ -46,7 +46,7 @@ KINDS = (WHOLE, JAVA, PYTHON, WORKER, EXECUTOR, STOPPED, SECOND, COLLECTED)
 VICTIMS = {
     JAVA: "org.apache.spark.deploy.SparkSubmit",
     PYTHON: "tests.children.spark_job",
-    WORKER: "pyspark.daemon",
+    WORKER: "pyspark.worker",
     EXECUTOR: "CoarseGrainedExecutorBackend",
 }
 """What the command line of a process has in it."""

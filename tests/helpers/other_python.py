@@ -19,6 +19,7 @@ def other_python(folder: Path, *, libraries: bool = False, installed: str | None
         # Links to editable packages in there are not followed, and the tests' own path is taken out.
         leave_out = f"import sys; sys.path[:] = [one for one in sys.path if one != {str(ROOT)!r}]"
         (site / "libraries.pth").write_text("\n".join([*LIBRARIES, leave_out, ""]))
+        (site / "tools").symlink_to(ROOT / "tools")  # the daemon of `tools.java.local_session`
     if installed is not None:
         (site / "tidestate").symlink_to(ROOT / "tidestate")
         (site / f"tidestate-{installed}.dist-info").mkdir()
