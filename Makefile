@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long spark-matrix check lint types layers docs bench clean
+.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs bench clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -25,17 +25,19 @@ JOBS ?= 3
 demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
-test: $(VENV)/installed-dev
-	-@$(PY) -m tools.class_archive
+test: archive
 	@echo "==> running the tests ($(JOBS) at a time, some twenty minutes on two cores)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev
 	@TIDESTATE_QUICK=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not spark and not kill and not slow" $(ARGS)
 
-test-long: $(VENV)/installed-dev
-	-@$(PY) -m tools.class_archive
+test-long: archive
 	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)
+
+# Spark's classes as loaded: its starts take half as long.
+archive: $(VENV)/installed-dev
+	-@$(PY) -m tools.class_archive
 
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)

@@ -6,12 +6,14 @@ shares of ``settings.default.max_examples``.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -136,9 +138,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported and collected until here stays: no collection of garbage need look through it."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
-    if OWN:
-        shutil.rmtree(OWN, ignore_errors=True)
+    for left in Path(OWN).iterdir() if OWN else ():
+        if not left.name.startswith("pymp-"):  # multiprocessing removes its own, later
+            shutil.rmtree(left, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
