@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,10 +145,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)  # after servers and sessions have ended
 def pytest_sessionfinish() -> None:
     for left in Path(OWN).iterdir() if OWN else ():
         if not left.name.startswith("pymp-"):  # multiprocessing removes its own, later
             shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):
+        os.rmdir(OWN or "")
 
 
 @pytest.fixture(autouse=True)

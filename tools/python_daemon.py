@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 if __name__ == "__main__":
     given = list(sys.path)
-    sys.path[:] = [path for path in given if not path.endswith(".zip")]
+    sys.path[:] = [path for path in given if not path.endswith("pyspark.zip")]
     if find_spec("pyspark") is None:
         sys.path[:] = given
     runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
