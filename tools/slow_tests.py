@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
-SHOWN = 20
+LISTED = 20
 
 
 def seconds_by_test(report: Path) -> dict[str, float]:
@@ -36,7 +36,7 @@ def describe(tests: dict[str, float]) -> str:
     lines = []
     for title, seconds in (("tests", tests), ("files", seconds_by_file(tests))):
         lines.append(f"the slowest {title}, in seconds:")
-        slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:SHOWN]
+        slowest = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))[:LISTED]
         lines += [f"{took:9.1f}  {name}" for name, took in slowest]
     over = sum(took >= 5 for took in tests.values())
     return "\n".join([*lines, f"{len(tests)} tests took {sum(tests.values()):.0f} s; {over} of them 5 s or more"])
