@@ -13,12 +13,17 @@ from unittest import mock
 
 from tidestate.operators.chaos.start import ChildStart, Notes
 from tidestate.operators.describe.sinks import Refused
+from tidestate.recovery.log.lease import LEASE_FOLDER
+from tidestate.recovery.log.traces import REACHED
 from tidestate.statestore.testing.calls import Call, Calls
 from tidestate.statestore.testing.faults import Crash, When
 from tidestate.statestore.testing.power import Disk
 
 LONGEST_IN_A_SINK_S = 0.03
 """A kill within a call of the sink comes so long after its begin at the latest."""
+
+BY_CLOCK = (LEASE_FOLDER, REACHED)
+"""Folders in which a job writes every few seconds: a slow run has more such calls than the undisturbed one."""
 
 _MOMENTS = {"before": "before the sink took", "during": "while the sink took", "after": "after the sink took"}
 
@@ -42,7 +47,7 @@ def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
         return
     hooks: dict[str, _Hook] = {"kill": _kill, "storage": _Failing(), "freeze": _freeze}
     hook = hooks.get(kind, _nothing)
-    with Calls(start.place.root, lambda call, when: hook(call, when, start, notes)) as calls:
+    with Calls(start.place.root, lambda call, when: hook(call, when, start, notes), BY_CLOCK) as calls:
         try:
             yield
         finally:

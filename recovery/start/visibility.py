@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidestate.recovery.log.prefetch import prefetch
@@ -32,15 +32,20 @@ class WrittenFile:
     ref: FileRef
 
 
-def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: float = VISIBILITY_TIMEOUT_S) -> None:
+def check_visible(
+    objects: Objects,
+    files: Iterable[WrittenFile],
+    patience_s: float = VISIBILITY_TIMEOUT_S,
+    pause: Callable[[float], None] = time.sleep,
+) -> None:
     """Raise `UsageError` (``file-unseen``) unless every file is found with its size.
 
-    Cost: one stat or HEAD for each file, many at a time.
+    ``pause`` waits so many seconds between two looks at a file. Cost: one stat or HEAD for each file, many at a time.
     """
     until = time.monotonic() + patience_s
 
     def found(written: WrittenFile) -> int | None:
-        return _size(objects, written.ref.path, written.ref.bytes, until)
+        return _size(objects, written.ref.path, written.ref.bytes, until, pause)
 
     for written, size in prefetch(found, files):
         if size() != written.ref.bytes:
@@ -56,11 +61,13 @@ def check_visible(objects: Objects, files: Iterable[WrittenFile], patience_s: fl
             )
 
 
-def _size(objects: Objects, path: str, expected: int, until: float) -> int | None:
+def _size(
+    objects: Objects, path: str, expected: int, until: float, pause: Callable[[float], None] = time.sleep
+) -> int | None:
     """The size of an object, None if there is none: the expected size as soon as it is found, or else the size at
     ``until`` on the monotonic clock.
     """
-    pause = 0.05
+    pause_s = 0.05
     while True:
         try:
             size = objects.size(path)
@@ -68,8 +75,8 @@ def _size(objects: Objects, path: str, expected: int, until: float) -> int | Non
             size = None
         if size == expected or time.monotonic() >= until:
             return size
-        time.sleep(pause)
-        pause *= 2
+        pause(pause_s)
+        pause_s *= 2
 
 
 @dataclass(frozen=True)

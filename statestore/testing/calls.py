@@ -17,7 +17,7 @@ import builtins
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
@@ -38,11 +38,14 @@ class Calls:
     """A context manager, one at a time in a process, for all of its threads.
 
     ``hook`` is called before and after the effect of each call; of a ``write`` also ``during`` it, when half of its
-    bytes are in the file. What it raises the caller gets, as if from the system.
+    bytes are in the file. What it raises the caller gets, as if from the system. Calls below the folders ``apart`` do
+    not count, and have no hook.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], hook: Callable[[Call, When], None]) -> None:
-        self._folder = os.path.realpath(folder)
+    def __init__(
+        self, folder: str | os.PathLike[str], hook: Callable[[Call, When], None], apart: Collection[str] = ()
+    ) -> None:
+        self._folder, self._apart = os.path.realpath(folder), apart
         self._hook = hook
         self._lock = threading.RLock()
         self._real: list[tuple[Any, str, Any]] = []
@@ -113,7 +116,8 @@ class Calls:
         full = os.path.join(os.path.realpath(parent), last)
         if full == self._folder:
             return ""
-        return full[len(self._folder) + 1 :] if full.startswith(f"{self._folder}{os.sep}") else None
+        below = full[len(self._folder) + 1 :] if full.startswith(f"{self._folder}{os.sep}") else None
+        return None if below is not None and below.split(os.sep)[0] in self._apart else below
 
     def _call(self, name: str, path: str, effect: Callable[..., Any], *given: Any, **options: Any) -> Any:
         with self._lock:

@@ -245,8 +245,12 @@ def test_folders_and_links_in_place_of_files(root: Path, tmp_path: Path) -> None
 
 
 def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any, **__: Any) -> bytes:
-        raise PermissionError(13, "Permission denied")
+    opened = Path.open
+
+    def refuse(path: Path, *rest: Any, **options: Any) -> Any:
+        if path.is_relative_to(root):  # threads of others open files too
+            raise PermissionError(13, "Permission denied")
+        return opened(path, *rest, **options)
 
     monkeypatch.setattr(Path, "open", refuse)
     assert check_answers(root) == {"storage"}

@@ -155,7 +155,7 @@ def test_a_failure_does_not_end_the_collections_of_a_run_and_each_is_followed_by
         mine.published()
         return mine.done is not None and mine.done.collections > 0
 
-    until(collected, 10)
+    until(collected)
     mine.end()
     assert mine.done is not None
     assert mine.done.failures == 1

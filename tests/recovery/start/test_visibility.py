@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.namespaces import WHY_NOT, may_mount
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult
@@ -23,9 +25,9 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
-from tidestate.recovery.start import visibility
 from tidestate.recovery.start.visibility import Probe, WrittenFile, check_visible
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.objects import Objects
 from tools.demo.child import Child
@@ -52,7 +54,7 @@ def files(job: Job, results: list[OperatorResult]) -> list[str]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(visibility.check_visible, "__defaults__", (0.0,))
+    monkeypatch.setattr(jobs, "check_visible", partial(check_visible, patience_s=0.0))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -90,13 +92,20 @@ def test_only_new_files_of_other_processes_are_looked_for(tmp_path: Path, monkey
     assert all(path.rpartition("/")[2].lstrip("0").startswith("3-") for path in new)
 
 
-def test_a_file_that_appears_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = begun(tmp_path / "root")
-    results = taken(job, "other-host")
-    path = tmp_path / "root" / files(job, results)[0]
+def test_a_file_that_appears_late_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "late").write_bytes(b"data")
+    path, pauses = tmp_path / "late", list[float]()
     path.rename(path.with_suffix(".later"))
-    monkeypatch.setattr(visibility.time, "sleep", lambda _seconds: path.with_suffix(".later").rename(path))
-    assert job.commit(results, "batch", Position()).kind == "batch"
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            path.with_suffix(".later").rename(path)
+
+    check_visible(
+        Objects(tmp_path), [WrittenFile("other-host", FileRef("late", bytes=4, checksum="", rows=0))], pause=pause
+    )
+    assert pauses == [0.05, 0.1, 0.2]
 
 
 def test_the_probe_is_found_only_in_the_same_folder(tmp_path: Path) -> None:

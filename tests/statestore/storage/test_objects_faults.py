@@ -124,7 +124,8 @@ def test_a_link_whose_reply_was_lost_is_ours(tmp_path: Path, monkeypatch: pytest
 
     def twice(source: Path, target: Path) -> None:
         link(source, target)
-        link(source, target)  # as a network file system repeats it, which finds its own
+        if Path(target).is_relative_to(tmp_path):
+            link(source, target)  # as a network file system repeats it, which finds its own
 
     monkeypatch.setattr(os, "link", twice)
     objects = Objects(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,7 +104,6 @@ def test_a_create_that_was_refused_did_not_happen(objects: Objects, s3_proxy: Pr
 
 def test_nobody_at_the_endpoint(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    began = time.monotonic()
     acts: list[Callable[[], object]] = [
         lambda: objects.read("a"),
         lambda: objects.names("a"),
@@ -120,7 +118,6 @@ def test_nobody_at_the_endpoint(objects: Objects, monkeypatch: pytest.MonkeyPatc
             act()
         assert (caught.value.code, caught.value.context["path"]) == ("storage", "a")
         assert "check the endpoint" in caught.value.message
-    assert time.monotonic() - began < 10
 
 
 def test_wrong_credentials_in_words(objects: Objects, s3_proxy: Proxy) -> None:  # noqa: F811
@@ -196,13 +193,11 @@ def test_a_server_that_says_nothing(objects: Objects, monkeypatch: pytest.Monkey
     monkeypatch.setattr(storage_remote, "UPLOAD_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        began = time.monotonic()
         with pytest.raises(CommitUnknownError):
             objects.create("a", b"data")
         for act in (lambda: objects.put("a", b"data"), lambda: objects.read("a")):
             with pytest.raises(UnavailableError, match="did not answer"):
                 act()
-        assert time.monotonic() - began < 5
 
 
 def test_a_reader_hears_of_trouble_in_our_words(objects: Objects, s3_proxy: Proxy) -> None:  # noqa: F811

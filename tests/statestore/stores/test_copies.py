@@ -6,6 +6,7 @@ import errno
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -116,8 +117,12 @@ def test_a_fetch_that_fails_leaves_no_copy(objects: Objects, s3_proxy: Proxy, co
 
 
 def test_no_room_for_copies_is_reported(s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    made = os.mkdir
+
+    def full(path: str | os.PathLike[str], *rest: Any) -> None:
+        if Path(path).is_relative_to(tmp_path):  # threads of others make folders too
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        made(path, *rest)
 
     monkeypatch.setattr(os, "mkdir", full)
     objects = Objects(s3_root, copies=str(tmp_path / "copies"))

@@ -144,3 +144,13 @@ def test_who_goes_on_after_a_death_has_what_was_durable_then(folder: Path) -> No
     disk.fsync(handle)
     os.close(handle)
     assert disk.left() == {"a": DATA, "b": b"", "c": DATA}  # names as they are now; who has synced the bytes of b?
+
+
+def test_what_is_apart_does_not_count(folder: Path) -> None:
+    seen: list[Call] = []
+    Objects(folder).create("alive/0.json", b"{}")
+    with Calls(folder, lambda call, _when: seen.append(call), apart=("alive",)) as calls:
+        Objects(folder).create("alive/1.json", b"{}")
+        assert (calls.count, seen) == (0, [])
+        Objects(folder).create("m/alive", b"{}")
+    assert {call.path.split("/")[0] for call in seen} == {"", "m"}
