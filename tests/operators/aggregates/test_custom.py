@@ -143,7 +143,19 @@ WRONG_ANSWERS: dict[str, Callable[[], Aggregate]] = {
     "rows give too few": lambda: apply_rows(
         lambda rows: pa.array([], pa.int64()), columns=["v"], result_type=pa.int64()
     ),
+    "a group gives text": lambda: each_group(lambda rows: "a"),
+    "a group gives too much": lambda: each_group(lambda rows: 2**70),
+    "a group gives a table": lambda: each_group(lambda rows: rows),
+    "lift raises": lambda: own(lift=lambda rows: 1 // 0),
+    "merge raises": lambda: own(name="failing-sum", merge=lambda older, newer: 1 // 0),
+    "result raises": lambda: own(result=lambda states: 1 // 0),
+    "rows raise": lambda: apply_rows(lambda rows: 1 // 0, columns=["v"], result_type=pa.int64()),
+    "a group exits": lambda: each_group(lambda rows: sys.exit(7)),
 }
+
+
+def each_group(function: Callable[[pa.Table], Any]) -> Aggregate:
+    return apply_rows(function, columns=["v"], result_type=pa.int64(), per_group=True)
 
 
 @pytest.mark.parametrize("make", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())
