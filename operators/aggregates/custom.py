@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, singles, values_per_row
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -29,6 +30,7 @@ ResultFunction = Callable[[pa.Table], Values]
 Fields = tuple[tuple[str, pa.DataType], ...]
 
 
+@checked
 def accumulate(
     *,
     name: str,
@@ -67,6 +69,7 @@ def accumulate(
     )
 
 
+@checked
 def apply_rows(
     function: Callable[[pa.Table], Any],
     *,
