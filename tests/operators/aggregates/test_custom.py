@@ -91,12 +91,12 @@ WRONG: dict[str, tuple[Callable[[], Aggregate], str]] = {
     "quantile of times": (lambda: quantile("t", 0.5), "aggregate-type"),
     "rows of that type": (lambda: apply_rows(len, columns=["d"], result_type=pa.int64()), "aggregate-type"),
     "top none": (lambda: top_n("v", 0), "aggregate-option"),
-    "top half": (lambda: top_n("v", 0.5), "aggregate-option"),  # type: ignore[arg-type]
-    "top true": (lambda: top_n("v", True), "aggregate-option"),
+    "top half": (lambda: top_n("v", 0.5), "argument"),  # type: ignore[arg-type]
+    "top true": (lambda: top_n("v", True), "argument"),
     "quantile above 1": (lambda: quantile("v", 1.01), "aggregate-option"),
     "quantile below 0": (lambda: quantile("v", -0.01), "aggregate-option"),
     "quantile of nothing": (lambda: quantile("v", float("nan")), "aggregate-option"),
-    "quantile as text": (lambda: quantile("v", "0.5"), "aggregate-option"),  # type: ignore[arg-type]
+    "quantile as text": (lambda: quantile("v", "0.5"), "argument"),  # type: ignore[arg-type]
     "interpolation": (lambda: quantile("v", 0.5, interpolation="cubic"), "aggregate-option"),  # type: ignore[arg-type]
     "too precise": (lambda: count_distinct_approx("v", precision=22), "aggregate-option"),
     "too coarse": (lambda: count_distinct_approx("v", precision=6), "aggregate-option"),
