@@ -1,5 +1,6 @@
 """The public names of `tidestate.statestore`, from the modules that define them."""
 
+from tidestate.statestore.errors import CommitUnknownError as CommitUnknownError
 from tidestate.statestore.errors import ConflictError as ConflictError
 from tidestate.statestore.errors import CorruptionError as CorruptionError
 from tidestate.statestore.errors import DataError as DataError

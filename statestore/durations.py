@@ -1,10 +1,10 @@
-"""Spans of time as people write them, in microseconds. Pure."""
+"""Spans and moments of time as people write them, in microseconds. Pure."""
 
 from __future__ import annotations
 
 import re
-from datetime import timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, overload
 
 from tidestate.statestore.errors import UsageError
 
@@ -29,6 +29,10 @@ _LIMIT_US = 2**62
 _DIGITS = 40
 
 Span = str | timedelta
+Moment = int | str | date
+"""A time: text in ISO 8601, a datetime, or a date for its midnight, each in UTC unless it says otherwise; or a whole
+number: microseconds since 1970 UTC, or an offset where windows or messages are by those.
+"""
 
 
 def span_us(span: Span) -> int:
@@ -51,6 +55,32 @@ def span_us(span: Span) -> int:
         total += (int(match[1]) if len(match[1]) <= _DIGITS else 2 * _LIMIT_US) * unit
         position = match.end()
     return _within(total, span)
+
+
+@overload
+def moment_us(moment: Moment) -> int: ...
+@overload
+def moment_us(moment: None) -> None: ...
+@overload
+def moment_us(moment: Moment | None) -> int | None: ...
+def moment_us(moment: Moment | None) -> int | None:
+    """A moment as microseconds since 1970 UTC; a whole number, and None, as it is. Raises `UsageError`."""
+    if moment is None or (isinstance(moment, int) and not isinstance(moment, bool)):
+        return moment
+    try:
+        time = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    except ValueError:
+        time = None
+    if isinstance(time, date) and not isinstance(time, datetime):
+        time = datetime(time.year, time.month, time.day)
+    if not isinstance(time, datetime):
+        raise UsageError(
+            'a time is text such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970',
+            code="moment",
+            found=repr(moment)[:100],
+        )
+    since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return since // timedelta(microseconds=1)
 
 
 def _within(total: int, span: Span) -> int:

@@ -20,6 +20,7 @@ from tidestate.operators.aggregates.aggregate import (
     unsupported_type,
     values_per_row,
 )
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -29,16 +30,19 @@ from tidestate.statestore.spec.tables import Column
 Interpolation = Literal["linear", "lower", "higher", "nearest"]
 
 
+@checked
 def list_(column: str) -> Aggregate:
     """All values in the order of arrival, nulls left out: a list."""
     return ListAggregate("list", column)
 
 
+@checked
 def sorted_list(column: str, *, by: str | None = None, descending: bool = False) -> Aggregate:
     """All values, sorted by ``by`` or by themselves; equal ones in the order of arrival."""
     return ListAggregate("sorted_list", column, by, descending)
 
 
+@checked
 def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") -> Aggregate:
     """The exact quantile: a share ``q`` of all values is below it. NaN counts only if there is nothing else.
 
@@ -56,6 +60,7 @@ def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") 
     return Quantile("quantile", column, float(q), interpolation)
 
 
+@checked
 def median(column: str) -> Aggregate:
     """The middle value, or the mean of the two middle ones; double."""
     return Quantile("median", column)

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, singles, values_per_row
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import flat
@@ -29,6 +30,7 @@ ResultFunction = Callable[[pa.Table], Values]
 Fields = tuple[tuple[str, pa.DataType], ...]
 
 
+@checked
 def accumulate(
     *,
     name: str,
@@ -67,6 +69,7 @@ def accumulate(
     )
 
 
+@checked
 def apply_rows(
     function: Callable[[pa.Table], Any],
     *,
@@ -144,6 +147,22 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         """One of the functions."""
         return self.given().steps[name]
 
+    def call(self, step: str, *tables: pa.Table) -> Any:
+        """What one of the functions returns. Raises `UsageError` (``own-function``) if it raises, or exits."""
+        function = self.step(step)
+        try:
+            return function(*tables)
+        except TidestateError:
+            raise
+        except (Exception, SystemExit) as error:
+            raised = f"{type(error).__name__}: {error}"
+            raise UsageError(
+                f"the function {_named(function)} of the aggregate {self.name} raised {raised}",
+                code="own-function",
+                aggregate=self.name,
+                step=step,
+            ) from error
+
 
 class Accumulate(OwnAggregate, frozen=True, kw_only=True, tag="accumulate"):
     """The aggregate of `accumulate`. Creating or unpickling it registers its merge function in that process."""
@@ -188,7 +207,7 @@ class BoundAccumulation(BoundAggregate):
         if not events.num_rows:
             return [pa.array([], kind) for _, kind in self.own.keeps]
         return list(
-            _checked(self.own, "lift", self.own.step("lift")(events.select(self.own.reads)), events.num_rows).columns
+            _checked(self.own, "lift", self.own.call("lift", events.select(self.own.reads)), events.num_rows).columns
         )
 
     def finish(self, partials: pa.Table) -> Values:
@@ -198,7 +217,7 @@ class BoundAccumulation(BoundAggregate):
         there = _something(states)
         if not there.all():
             return _spread(self, partials, there)
-        found = self.own.step("result")(states.rename_columns([name for name, _ in self.own.keeps]))
+        found = self.own.call("result", states.rename_columns([name for name, _ in self.own.keeps]))
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
 
 
@@ -214,7 +233,7 @@ def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
     while len(owners) > len(starts):
         even = (np.arange(len(owners)) - np.searchsorted(owners, owners)) % 2 == 0
         older = np.flatnonzero(even[:-1] & (owners[1:] == owners[:-1]))
-        merged = own.step("merge")(rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
+        merged = own.call("merge", rows.take(pa.array(older)), rows.take(pa.array(older + 1)))
         places = np.arange(len(owners))
         places[older] = len(owners) + np.arange(len(older))
         both = pa.concat_tables([rows, _checked(own, "merge", merged, len(older)).cast(rows.schema)])
@@ -275,6 +294,28 @@ def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
         ) from None
 
 
+def _values(own: ApplyRows, results: list[Any]) -> Values:
+    """Results of one group each, as an array. Raises `UsageError` at one that is not of the declared type."""
+    try:
+        return pa.array(results, own.result_type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the function returns one value of the declared type per group ({error})",
+            code="own-function",
+            name=own.name,
+            expected=own.result_type,
+            found=repr(next((value for value in results if not _is_of_type(value, own.result_type)), None)),
+        ) from None
+
+
+def _is_of_type(value: Any, kind: pa.DataType) -> bool:
+    try:
+        pa.scalar(value, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
 class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
     """The aggregate of `apply_rows`."""
 
@@ -319,13 +360,11 @@ class BoundRows(BoundAggregate):
         columns = [flat(partials[column.name])[0] for column in self.state]
         rows = pa.table(columns, names=list(self.own.reads))
         if not self.own.per_group:
-            found = self.own.step("apply")(rows.add_column(0, "group", pa.array(owners)))
+            found = self.own.call("apply", rows.add_column(0, "group", pa.array(owners)))
             return _answer(self.own.name, found, partials.num_rows, self.result_type)
         lengths = values_per_row(owners, partials.num_rows)
         pairs = zip((np.cumsum(lengths) - lengths).tolist(), lengths.tolist(), strict=True)
-        return pa.array(
-            [self.own.step("apply")(rows.slice(first, count)) for first, count in pairs], self.result_type
-        )
+        return _values(self.own, [self.own.call("apply", rows.slice(first, count)) for first, count in pairs])
 
 
 def _declared(kind: pa.DataType | str) -> pa.DataType:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import Column, Group
@@ -27,31 +28,37 @@ COMBINER_BY_FUNCTION = {
 }
 
 
+@checked
 def first(column: str, *, by: str) -> Aggregate:
     """The value of the event with the smallest ``by``, an offset or another column that has an order."""
     return Choice("first", column, by)
 
 
+@checked
 def last(column: str, *, by: str) -> Aggregate:
     """The value of the event with the largest ``by``, of equals the one that arrived last."""
     return Choice("last", column, by)
 
 
+@checked
 def earliest(column: str) -> Aggregate:
     """The value of the event with the smallest event time, of equals the one that arrived first."""
     return Choice("earliest", column)
 
 
+@checked
 def latest(column: str) -> Aggregate:
     """The value of the event with the largest event time, of equals the one that arrived last."""
     return Choice("latest", column)
 
 
+@checked
 def arg_min(column: str, *, by: str) -> Aggregate:
     """The value of ``column`` where ``by`` is smallest, of equals the one that arrived first."""
     return Choice("arg_min", column, by)
 
 
+@checked
 def arg_max(column: str, *, by: str) -> Aggregate:
     """The value of ``column`` where ``by`` is largest, of equals the one that arrived first."""
     return Choice("arg_max", column, by)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
@@ -25,6 +26,7 @@ from tidestate.statestore.spec.tables import Column, Group
 UNITE = "tidestate-hll"
 
 
+@checked
 def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
     """The approximate number of distinct values, int64. The standard error is 1.04 / √2^precision.
 

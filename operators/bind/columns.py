@@ -66,17 +66,30 @@ def added(description: Windowed) -> tuple[str, ...]:
     return (PANE_TIME,) if description.windows is None and description.event_time is None else ()
 
 
-def require_columns(columns: list[str], schema: pa.Schema) -> list[str]:
-    """``columns``, which the input has. Raises `UsageError`."""
+def require_columns(columns: list[str], schema: pa.Schema, available: Sequence[str] | None = None) -> list[str]:
+    """``columns``, which the input has. Raises `UsageError`. ``available``: all columns of the input, if ``schema``
+    has some of them.
+    """
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise UsageError(
             "the input lacks columns that the description names",
             code="column-missing",
             missing=missing,
-            input=schema.names,
+            input=schema.names if available is None else available,
         )
+    check_paths(columns)
     return columns
+
+
+def check_paths(names: Sequence[str]) -> None:
+    """That Arrow takes no name for a path, as it does with those that begin with a dot. Raises `UsageError`."""
+    if dotted := sorted(name for name in names if name.startswith(".")):
+        raise UsageError(
+            "a name cannot begin with a dot, which Arrow reads as a path of fields: rename the column",
+            code="column-name",
+            columns=dotted,
+        )
 
 
 def key_field(field: pa.Field) -> pa.Field:

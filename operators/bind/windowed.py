@@ -12,6 +12,7 @@ from tidestate.operators.aggregates.signed import linear
 from tidestate.operators.aggregates.signed import signed as with_signs
 from tidestate.operators.bind.columns import (
     added,
+    check_paths,
     input_columns,
     key_field,
     require_columns,
@@ -157,6 +158,7 @@ def _check_order(description: Windowed, schema: pa.Schema) -> None:
 def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) -> None:
     state = [column.name for aggregate in aggregates for column in aggregate.state]
     results = [aggregate.name for aggregate in aggregates]
+    check_paths(results)
     for names in (state, results):
         taken = [*description.key, *names]
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})

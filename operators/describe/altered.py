@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tidestate.operators.describe.given_ctis import watermarks_of_ctis
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.progress.cti_settings import Settings
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -25,6 +26,7 @@ class Altered(Runnable, frozen=True, tag="altered"):
     offset: str | None = None
     origin: str | None = None
 
+    @checked
     def advance_time(
         self,
         settings: Settings = None,
@@ -50,6 +52,7 @@ class Altered(Runnable, frozen=True, tag="altered"):
         return replace(self, watermarks=marks)
 
 
+@checked
 def altered(
     *,
     event_time: str,

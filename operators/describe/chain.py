@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tidestate.operators.describe.runnable import Runnable, Sided, checked_name
 from tidestate.operators.describe.sinks import Sinks, SparkSinks
 from tidestate.operators.progress.watermarks import INPUT
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,14 +44,17 @@ class Chain(Runnable, frozen=True):
         """Names of the streams it reads, in order of first use."""
         return list(dict.fromkeys(name for names in self.inputs for name in names if name not in self.names))
 
+    @checked
     def renamed(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
         """Raises `UsageError`: call it on the operator whose names have changed."""
         raise UsageError("say it of the operator whose names have changed", code="renamed")
 
+    @checked
     def watermark(self, *_: Any, **__: Any) -> Chain:  # type: ignore[override]
         """Raises `UsageError`: call it on each operator that reads a stream."""
         raise UsageError("say it of the operator that reads the stream", code="chain-watermark")
 
+    @checked
     def on_spark(  # type: ignore[override]
         self,
         streams: DataFrame | Mapping[str, DataFrame],
@@ -85,6 +89,7 @@ class Chain(Runnable, frozen=True):
         )
 
 
+@checked
 def chain(*operators: Runnable, inputs: Mapping[str, str | Sequence[str]] | None = None) -> Chain:
     """Several operators in one job. Each reads the panes of the one before it; the first reads the stream ``input``.
 

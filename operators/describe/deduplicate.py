@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -19,6 +20,7 @@ class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
     in_order: bool = False
 
 
+@checked
 def deduplicated(
     *,
     event_time: str,

@@ -10,12 +10,14 @@ from tidestate.operators.describe.join_choices import JoinRetention, Update, eve
 from tidestate.operators.describe.runnable import checked_name
 from tidestate.operators.describe.sides import SIDES, How
 from tidestate.operators.describe.windows import Sliding, Windows
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 _T = TypeVar("_T")
 
 
+@checked
 def join(
     *,
     event_time: str | tuple[str, str],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
@@ -16,6 +17,7 @@ class JoinRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     windows: int | None = None
 
 
+@checked
 def keep(span: Span | None = None, *, messages: int | None = None, windows: int | None = None) -> JoinRetention:
     """Retention of one side of a join: rows of the newest ``span`` of time, or with the newest ``messages`` offsets,
     and ``windows`` past windows. The smallest of several limits applies.
@@ -43,6 +45,7 @@ class Update(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return now_us + (self.offset_us - now_us) % self.period_us
 
 
+@checked
 def every(period: Span, *, offset: Span = "0 seconds") -> Update:
     """Each ``period`` of processing time, counted from 1970 and ``offset``."""
     found, shift = span_us(period), span_us(offset)

@@ -14,6 +14,7 @@ from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, Sides
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.progress.cti_settings import Settings
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention
@@ -34,6 +35,7 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
     def order_of(self, side: str) -> tuple[str, ...]:
         return tuple(name for name in (self.origin, self.offset) if name)
 
+    @checked
     def advance_time(  # type: ignore[override]
         self,
         settings: Settings = None,
@@ -56,6 +58,7 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
             return Sided.advance_time(self, settings, **about)
         return super().advance_time(settings, by=by, sources=sources, **about)
 
+    @checked
     def messages(
         self,
         identity: str | Sequence[str] | None = None,
@@ -92,6 +95,7 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
         return self.aggregate(**lists)
 
 
+@checked
 def merge(
     *,
     event_time: str | Sequence[str],

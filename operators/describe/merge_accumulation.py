@@ -13,9 +13,11 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
 
+@checked
 def merge_accumulate(
     *,
     name: str,

@@ -19,6 +19,7 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE, Sides
 from tidestate.operators.progress.advance_time import SHAPES
 from tidestate.operators.progress.cti_settings import EventColumns, Settings
 from tidestate.operators.progress.watermarks import Watermarks, side_sources
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 
@@ -36,6 +37,7 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
     def order_of(self, side: str) -> tuple[str, ...]:
         return self.events[side].order
 
+    @checked
     def advance_time(  # type: ignore[override]
         self,
         settings: Settings = None,
@@ -52,6 +54,7 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
         ctis.check(known.names)
         return replace(self, watermarks=Watermarks(ctis, known, SIDE))
 
+    @checked
     def watermark(self, *_: Any, **__: Any) -> Self:  # type: ignore[override]
         """Raises `UsageError`: lifetimes are known up to a CTI, see `advance_time`."""
         raise UsageError(
@@ -59,6 +62,7 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
         )
 
 
+@checked
 def overlap_join(
     *,
     event_time: str | tuple[str, str],

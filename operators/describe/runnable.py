@@ -30,6 +30,7 @@ from tidestate.operators.progress.watermarks import (
 from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
@@ -74,6 +75,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """By kind and name: mappings, such as the aggregates, have no hash."""
         return hash((type(self), self.name))
 
+    @checked
     def renamed(
         self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
     ) -> Self:
@@ -82,6 +84,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """
         return replace(self, renames=given_renames(aggregates, columns))
 
+    @checked
     def watermark(
         self,
         generator: Generator | BufferProgress,
@@ -101,6 +104,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         known = declared(*sources, idle_timeout=idle_timeout, own_timeouts=own_timeouts)
         return replace(self, watermarks=given_watermarks(generator, by, known))
 
+    @checked
     def on_spark(
         self,
         stream: DataFrame,
@@ -177,6 +181,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         )
         return made
 
+    @checked
     def standalone(
         self,
         *,
@@ -221,6 +226,7 @@ class Sided(Runnable, frozen=True):
         """The columns of the one stream that order the rows of a side; none where it names no offset."""
         raise NotImplementedError
 
+    @checked
     def advance_time(
         self,
         settings: Settings = None,
@@ -243,6 +249,7 @@ class Sided(Runnable, frozen=True):
         ctis.check(known.names)
         return replace(self, watermarks=Watermarks(ctis, known, SIDE))
 
+    @checked
     def watermark(
         self,
         generator: Generator | BufferProgress,
@@ -280,6 +287,7 @@ class Sided(Runnable, frozen=True):
         parts = [self.sides.rows(schema, name, as_table(rows, time_zone)) for name, rows in there]
         return pa.concat_tables([schema.empty_table(), *parts])
 
+    @checked
     def on_spark(  # type: ignore[override]
         self,
         *streams: DataFrame,

@@ -18,6 +18,7 @@ from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import LEFT, RIGHT, How, Sides
 from tidestate.operators.describe.windows import Sessions, SessionsOfOffsets
 from tidestate.operators.describe.windows import session as sessions_of
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import KeyMeasure, Layout, choose_layout
@@ -67,6 +68,7 @@ class SessionJoin(Sided, frozen=True, tag="session_join"):
         return choose_layout(measure, "join", equal=bool(self.equal), time_range=True, session=True)
 
 
+@checked
 def session_join(
     *,
     event_time: str | tuple[str, str] | None = None,

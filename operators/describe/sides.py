@@ -59,7 +59,17 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             for field in schemas[side]
             if field.name not in known
         ]
-        return pa.schema([*(first.field(name).remove_metadata() for name in columns), *marks, *rest])
+        fields = [*(first.field(name).remove_metadata() for name in columns), *marks, *rest]
+        names = [field.name for field in fields]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UsageError(
+                "the one stream of all sides would have two columns of one name: rename the column on each side "
+                f"(it has {SIDE} and {AT} of its own, and the columns that are not shared with their side's name in "
+                "front)",
+                code="name-taken",
+                names=twice,
+            )
+        return pa.schema(fields)
 
     def rows(self, schema: pa.Schema, side: str, rows: pa.Table) -> pa.Table:
         """``rows`` of a side as the one stream has them. Raises `UsageError` where a column is missing."""

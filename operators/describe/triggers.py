@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
@@ -78,16 +79,19 @@ DEFAULT = Triggers()
 """On time, and late with each batch."""
 
 
+@checked
 def every_element() -> Trigger:
     """A pane for each key and window with events in the batch."""
     return Trigger("each_batch")
 
 
+@checked
 def each_batch() -> Trigger:
     """The same as `every_element`: conditions are evaluated at the end of a batch."""
     return Trigger("each_batch")
 
 
+@checked
 def after_count(count: int) -> Trigger:
     """A pane once ``count`` elements are in no pane yet; `every_element` is ``count=1``."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
@@ -95,16 +99,19 @@ def after_count(count: int) -> Trigger:
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)
 
 
+@checked
 def every_processing_time(span: Span) -> Trigger:
     """A pane at each multiple of ``span`` of processing time, changed or not (see ``only_updated``)."""
     return Trigger("every_processing_time", span_us=_positive(span))
 
 
+@checked
 def after_processing_time(span: Span) -> Trigger:
     """A pane ``span`` of processing time after the first element that is in no pane yet."""
     return Trigger("after_processing_time", span_us=_positive(span))
 
 
+@checked
 def every_event_time(span: Span) -> Trigger:
     """A pane each time the watermark passes another ``span`` of the window, counted from its start, changed or not
     (see ``only_updated``).
@@ -112,26 +119,31 @@ def every_event_time(span: Span) -> Trigger:
     return Trigger("every_event_time", span_us=_positive(span))
 
 
+@checked
 def after_watermark() -> Trigger:
     """In a composite trigger: when the watermark passes the end of the window."""
     return Trigger("after_watermark")
 
 
+@checked
 def any_of(*triggers: Trigger) -> Trigger:
     """Fires, and is finished, with the first of them."""
     return Trigger("any_of", of=_parts(triggers, 1))
 
 
+@checked
 def all_of(*triggers: Trigger) -> Trigger:
     """Fires, and is finished, once all of them would have fired."""
     return Trigger("all_of", of=_parts(triggers, 1))
 
 
+@checked
 def repeatedly(trigger: Trigger) -> Trigger:
     """Fires with it, and starts it again whenever it has finished."""
     return Trigger("repeatedly", of=_parts((trigger,), 1))
 
 
+@checked
 def or_finally(trigger: Trigger, until: Trigger) -> Trigger:
     """Fires with ``trigger``; fires a last time, and is finished, with ``until``."""
     if isinstance(until, Trigger) and until.kind == "repeatedly":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tidestate.operators.describe.given_sides import given_delays, given_sides
 from tidestate.operators.describe.runnable import Sided, checked_name
 from tidestate.operators.describe.sides import Sides
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 
@@ -23,6 +24,7 @@ class Union(Sided, frozen=True, tag="union"):
         return tuple(name for name in (self.origin, self.offset) if name)
 
 
+@checked
 def union(
     *,
     event_time: str | Sequence[str],

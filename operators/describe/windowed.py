@@ -18,6 +18,7 @@ from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.triggers import COMPOSITE, DEFAULT, Closing, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
 from tidestate.operators.progress.cti_settings import Ctis, Settings
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention
@@ -112,6 +113,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
             raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
         return replace(self, windows=windows)
 
+    @checked
     def advance_time(
         self,
         settings: Settings = None,
@@ -159,6 +161,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
             raise UsageError("this aggregate is there already", code="aggregate-twice", names=sorted(names))
         return replace(self, aggregates=self.aggregates | cast(dict[str, StoredAggregate], aggregates))
 
+    @checked
     def late(
         self,
         allowed: Span | None = None,
@@ -188,6 +191,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
             future_tolerance_us=future_us,
         )
 
+    @checked
     def retain(self, span: Span | None = None, *, windows: int | None = None) -> Self:
         """Retain a closed window for ``span`` after its end, for queries and reprocessing; with ``windows``, only
         that many of the newest. A window is always retained while it accepts events, which is the default.
@@ -236,6 +240,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         chosen: Closing = closing if closing is not None else "if_new" if unseen else "never"
         return replace(self, triggers=Triggers(early, on_time, late, chosen, only_updated, when, per_element))
 
+    @checked
     def messages(
         self,
         identity: str | Sequence[str] | None = None,
@@ -308,6 +313,7 @@ def _check_triggers(
         raise UsageError("on_time or closing has no such choice", code="trigger", on_time=on_time, closing=closing)
 
 
+@checked
 def windowed(
     *,
     event_time: str | None = None,

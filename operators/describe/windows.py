@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -190,6 +191,7 @@ class NamedWindow(WindowKind, frozen=True, tag="named"):
 Windows = Sliding | SlidingLifetimes | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Counted | NamedWindow
 
 
+@checked
 def session(
     gap: Span | None = None, *, gap_column: str | None = None, offsets: int | None = None, late: int | None = None
 ) -> Sessions:
@@ -213,11 +215,13 @@ def session(
     return Sessions(gap_us)
 
 
+@checked
 def global_window() -> Global:
     """One window over all of time: it fires by its triggers, and when the input ends."""
     return Global()
 
 
+@checked
 def count_window(
     count: int,
     step: int | None = None,
@@ -248,6 +252,7 @@ def count_window(
     return Counted(count, step)
 
 
+@checked
 def tumbling(size: Span, *, offset: Span = "0 seconds", end: str | None = None) -> Sliding:
     """Adjacent windows of ``size``: each event is in exactly one. With ``end``, the column with the end of an event's
     lifetime, it is in every window that its lifetime touches.
@@ -255,6 +260,7 @@ def tumbling(size: Span, *, offset: Span = "0 seconds", end: str | None = None) 
     return _checked(size, size, offset, end, strict=True)
 
 
+@checked
 def sliding(
     size: Span, slide: Span, *, offset: Span = "0 seconds", end: str | None = None, strict: bool = True
 ) -> Sliding:

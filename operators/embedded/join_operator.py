@@ -25,9 +25,9 @@ from tidestate.operators.plan.classify import Classified, Intake
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.stored_windows import Moment
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout

@@ -11,8 +11,10 @@ from tidestate.operators.describe.sinks import ArrowSinks, Sinks
 from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.recovery.log.checkpoint import now_us
+from tidestate.statestore.arguments import checked
 
 
+@checked
 def run_operator(
     operator: EmbeddedOperator[Any],
     batches: Batch | Iterable[Batch],

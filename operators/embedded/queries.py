@@ -7,7 +7,6 @@ or messages' position.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.windows.messages.window_metadata import END, START
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.operators.windows.offsets import OFFSETS, nested_offsets
-from tidestate.operators.windows.stored_windows import EVENTS, Moment, partitions_of, value_of
+from tidestate.operators.windows.stored_windows import EVENTS, partitions_of, value_of
 from tidestate.statestore.arrays import Values
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.reads import get_messages, scan_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
@@ -167,7 +167,7 @@ def _asked(
 
 def around(kind: Sliding | None, tables: MessageTables, start: Moment | None, end: Moment | None) -> TimeRange:
     """Which messages tell of all windows that overlap ``start`` to ``end``."""
-    low, high = _number(start), _number(end)
+    low, high = moment_us(start), moment_us(end)
     if kind is None:
         return (None, None, None, None)
     low = None if low is None else max(-_MOST, low - kind.size)
@@ -191,7 +191,7 @@ def windows_over(
     starts = ends = pa.nulls(messages.num_rows, bound)
     if kind is not None:
         places = messages[OFFSET if by_offset else MESSAGE_TIME].cast(pa.int64()).to_numpy()
-        low, high = _number(start), _number(end)
+        low, high = moment_us(start), moment_us(end)
         first, counts = kind.windows_of(kind.slice_ends(places), low, None if high is None else high + kind.size)
         index = np.repeat(np.arange(len(places)), counts)
         last = first[index] + places_within(counts) * kind.slide
@@ -217,7 +217,7 @@ def sessions_over(
     """Sessions of a join that overlap ``start`` to ``end``, of a key or of all, by start and key: a row for each that
     holds messages of one side, which are what it counts.
     """
-    low, high, names = _number(start), _number(end), tables.session_names
+    low, high, names = moment_us(start), moment_us(end), tables.session_names
     if key is None:
         first = None if low is None or low == _MOST else (low + 1,)
         parts = [part.select([*names, START, END]) for part in view[ENDS].scan(key_range(first))]
@@ -278,13 +278,7 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
             code="message-range",
             layout=tables.layout.name,
         )
-    return (time, offset)
-
-
-def _number(at: Moment | None) -> int | None:
-    if isinstance(at, datetime):
-        return int(pa.scalar(at, TIME).cast(pa.int64()).as_py())
-    return at
+    return (moment_us(time), offset)
 
 
 def _public(names: list[str]) -> list[str]:

@@ -32,9 +32,10 @@ from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.messages.rebuild import put_back
 from tidestate.operators.windows.messages.step import message_step
 from tidestate.operators.windows.messages.window_metadata import windows_replay_from
-from tidestate.operators.windows.stored_windows import Moment, asked_for, partitions_of
+from tidestate.operators.windows.stored_windows import asked_for, partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout

@@ -19,16 +19,18 @@ from tidestate.operators.inspect.scan import (
     panes_of_root,
     state_of_root,
 )
-from tidestate.operators.windows.stored_windows import Moment
 from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.moments import CheckpointAt
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+@checked
 def windows_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -61,6 +63,7 @@ def windows_on_spark(
     return _frame(spark, read, asked.window_partitions(key), columns)
 
 
+@checked
 def messages_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -93,6 +96,7 @@ def messages_on_spark(
     return _frame(spark, read, asked.message_partitions(session, equal, side), columns)
 
 
+@checked
 def register(spark: SparkSession) -> None:
     """Make the format ``tidestate`` known to a session: ``spark.read.format("tidestate")``, in SQL ``USING
     tidestate``, and ``spark.readStream`` for panes; docs/READERS.md has the options.
@@ -111,6 +115,7 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(TidestateSource)
 
 
+@checked
 def panes_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -125,6 +130,7 @@ def panes_on_spark(
     return _scanned(spark, panes_of_root(os.fspath(root), checkpoint, net=net), where)
 
 
+@checked
 def late_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -137,6 +143,7 @@ def late_on_spark(
     return _scanned(spark, late_of_root(os.fspath(root), checkpoint, operator), where)
 
 
+@checked
 def state_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
@@ -150,6 +157,7 @@ def state_on_spark(
     return _scanned(spark, state_of_root(os.fspath(root), checkpoint, operator, table), where)
 
 
+@checked
 def changes_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],

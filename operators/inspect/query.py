@@ -38,9 +38,12 @@ from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.messages.window_metadata import windows_replay_from
 from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.plan import WindowPlan
-from tidestate.operators.windows.stored_windows import Asked, Moment, asked_for, partitions_of
+from tidestate.operators.windows.stored_windows import Asked, asked_for, partitions_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
+from tidestate.recovery.log.moments import CheckpointAt, head_at
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import NotFoundError, UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MessageTables
@@ -323,10 +326,11 @@ class Query:
                 yield store
 
 
+@checked
 def query(
     root: str | os.PathLike[str] | Checkpoint,
     *,
-    checkpoint: int | None = None,
+    checkpoint: CheckpointAt = None,
     operator: str | None = None,
     description: Runnable | None = None,
     schema: QuerySchemas | None = None,
@@ -339,7 +343,7 @@ def query(
     functions compute. Raises `NotFoundError` for a checkpoint or operator that does not exist.
     """
     folder = root if isinstance(root, Checkpoint) else Checkpoint.open(root)
-    manifest = folder.chosen(checkpoint).manifest
+    manifest = head_at(folder, checkpoint).manifest
     name = operator if operator is not None else next(reversed(manifest.operators))
     if name not in manifest.operators:
         raise NotFoundError("no such operator", code="no-such-operator", found=name, there=sorted(manifest.operators))

@@ -27,11 +27,13 @@ from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, checkpoint_at, head_at
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
 ScanRoot = str | os.PathLike[str] | Checkpoint
 
 
+@checked
 def scan_panes(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = False) -> ds.Dataset:
     """The panes that the job has emitted up to a checkpoint, in order, with the ``checkpoint`` of each as a column.
 
@@ -48,6 +50,7 @@ def scan_panes(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool = F
     return panes_of_root(root, checkpoint, net=net).dataset()
 
 
+@checked
 def scan_late(root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None) -> ds.Dataset:
     """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark at
     that time, and the ``checkpoint``. Arguments and errors as of `scan_panes`.
@@ -55,6 +58,7 @@ def scan_late(root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str 
     return late_of_root(root, checkpoint, operator).dataset()
 
 
+@checked
 def scan_state(
     root: ScanRoot, checkpoint: CheckpointAt = None, *, operator: str | None = None, table: str | None = None
 ) -> ds.Dataset:
@@ -67,6 +71,7 @@ def scan_state(
     return state_of_root(root, checkpoint, operator, table).dataset()
 
 
+@checked
 def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
     """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
     which run it was made, its watermark, how many events, panes and late rows it has, how much state.
@@ -76,6 +81,7 @@ def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
     return checkpoints_of_root(root).dataset()
 
 
+@checked
 def scan_changes(
     root: ScanRoot,
     since: int | str | datetime,

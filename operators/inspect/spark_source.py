@@ -6,6 +6,7 @@ Spark makes these objects in Python processes of its own, and sends them by pick
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from functools import cached_property
 from typing import Any, cast
 
 import pyarrow as pa
@@ -82,6 +83,10 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream of the panes."""
+        return PaneReader(self._stream, schema)
+
+    def _stream(self) -> PaneStream:
+        """The stream that the options name. Raises `UsageError`."""
         given = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
         if given["kind"] != "panes" or any(given[name] not in allowed for name, allowed in CHOICES.items()):
             raise UsageError(
@@ -92,7 +97,7 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         stream = PaneStream(given["path"], given.get("since"), given["rewound"] == "again")
         if given["retractions"] == "fail":
             stream.check_retractions()
-        return PaneReader(stream, schema)
+        return stream
 
     def _scan(self) -> RowScan:
         kind = self.options.get("kind", "panes")
@@ -150,11 +155,19 @@ class ScanReader(DataSourceReader):  # type: ignore[misc]
 
 
 class PaneReader(DataSourceStreamReader):  # type: ignore[misc]
-    """The panes of a job as they come; an offset is a position of `PaneStream`."""
+    """The panes of a job as they come; an offset is a position of `PaneStream`.
 
-    def __init__(self, stream: PaneStream, schema: StructType) -> None:
-        self._stream, self._columns = stream, arrow_schema_of(schema)
+    The stream is opened when Spark first asks something of it: Spark reports an error while a reader is made as an
+    ``UnboundLocalError`` of its own.
+    """
+
+    def __init__(self, open_stream: Callable[[], PaneStream], schema: StructType) -> None:
+        self._open_stream, self._columns = open_stream, arrow_schema_of(schema)
         self._newest: NewestPanes | None = None
+
+    @cached_property
+    def _stream(self) -> PaneStream:
+        return self._open_stream()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new query begins."""

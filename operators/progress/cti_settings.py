@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
@@ -32,6 +33,7 @@ class AdvanceTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_from: str | None = None
 
 
+@checked
 def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = False) -> Generation:
     """A CTI every N events, or every span of time. A negative ``delay`` puts the CTI after the event's own time:
     "-1 microsecond" makes each event final at once. Raises `UsageError` for a count or span that is not positive.
@@ -46,6 +48,7 @@ def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = Fa
     return Generation(span_us=span, delay_us=span_us(delay), final=final)
 
 
+@checked
 def advance_time(
     policy: LatePolicy, generation: Generation | None = None, import_from: str | None = None
 ) -> AdvanceTime:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
 from tidestate.operators.progress.sources import SourceRows, parts_of, same_claim, source_column
 from tidestate.operators.progress.watermarks import SourceReading, SourceReport
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -132,6 +133,7 @@ class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
         )
 
 
+@checked
 def max_event_time(
     column: str, delay: Span = "0 seconds", *, hold_future: Span | None = None, quiet: Span | None = None
 ) -> MaxEventTime:
@@ -146,6 +148,7 @@ def max_event_time(
     return made if quiet is None else msgspec.structs.replace(made, quiet_us=_not_negative(quiet))
 
 
+@checked
 def fixed(delay: Span) -> Fixed:
     """The watermark is processing time minus ``delay``. Raises `UsageError` for a negative span."""
     return Fixed(_not_negative(delay))

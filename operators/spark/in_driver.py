@@ -1,7 +1,7 @@
 """Small rounds in the driver itself: a Spark job would take longer than their work.
 
 What tasks would do is done by the same functions, over the same pieces of input: either may process any batch. If
-anything goes wrong the tasks do it, with their errors: nothing has been published.
+a function of the user's fails here, tasks call it, which may have what the driver lacks: nothing has been published.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
-from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.scan.reader import read_ranges
 from tidestate.operators.spark.tasks import classified
+from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
 
@@ -83,10 +83,10 @@ class InDriver:
 def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | None:
     try:
         return run()
-    except (NeedsJvmError, _TooLargeError):
-        raise
-    except (Exception, SystemExit) as error:  # a function of the user's that exits would end Spark's callback
-        log.warning("a small batch failed in the driver, so tasks process it: %s", error)
+    except UsageError as error:
+        if error.code != "own-function":
+            raise
+        log.warning("a function of yours failed in the driver, so tasks process this small batch: %s", error)
         return None
 
 

@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tidestate.operators.bind.columns import require_columns
 from tidestate.operators.bind.graph import stream_columns
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.spark.types import arrow_schema
+from tidestate.statestore.errors import UsageError
 
 
 def read_schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
-    """The schema of the columns that are read; by stream if there are several."""
+    """The schema of the columns that are read; by stream if there are several. Raises `UsageError` for a column that
+    the stream lacks, or that Spark cannot tell from another one.
+    """
     names = description.streams if isinstance(description, Chain) else []
     if len(names) < 2:
-        name = names[0] if names else ""
-        return arrow_schema(stream.schema, stream_columns(description, name, stream.columns))
-    schemas = {}
-    for name in names:
-        columns = [column.removeprefix(f"{name}__") for column in stream.columns if column.startswith(f"{name}__")]
-        whole = arrow_schema(
-            stream.schema, [f"{name}__{column}" for column in stream_columns(description, name, columns)]
+        return _read_schema(description, names[0] if names else "", stream, "")
+    return {name: _read_schema(description, name, stream, f"{name}__") for name in names}
+
+
+def _read_schema(description: Runnable, name: str, stream: DataFrame, prefix: str) -> pa.Schema:
+    """The schema of the columns of a stream that are read; ``prefix``: what stands before them in the DataFrame."""
+    available = [column.removeprefix(prefix) for column in stream.columns if column.startswith(prefix)]
+    columns = stream_columns(description, name, available)
+    schema = arrow_schema(stream.schema, [prefix + column for column in columns])
+    schema = pa.schema([field.with_name(field.name.removeprefix(prefix)) for field in schema])
+    operators = description.operators if isinstance(description, Chain) else (description,)
+    if not any(isinstance(operator, Sided) for operator in operators):  # those pack their streams first
+        require_columns(columns, schema, available)
+    if stream.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+        _check_case(schema.names, available)
+    return schema
+
+
+def _check_case(columns: list[str], available: list[str]) -> None:
+    """That Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
+    folded = Counter(column.lower() for column in available)
+    read = {column.lower() for column in columns}
+    if same := sorted(column for column in available if folded[column.lower()] > 1 and column.lower() in read):
+        raise UsageError(
+            "Spark takes these columns for one: rename or drop one, or set spark.sql.caseSensitive to true",
+            code="column-twice",
+            columns=same,
         )
-        schemas[name] = pa.schema([field.with_name(field.name.removeprefix(f"{name}__")) for field in whole])
-    return schemas

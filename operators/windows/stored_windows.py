@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,14 @@ from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
 from tidestate.operators.windows.parts.waiting import waiting_windows, windows_ending, windows_wait
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
 from tidestate.statestore.spec.store import StateView, TableView
-from tidestate.statestore.spec.tables import TIME, TableSpec
+from tidestate.statestore.spec.tables import TableSpec
 
-Moment = int | datetime
-"""A time (a datetime, or microseconds since 1970 UTC), or an offset."""
 _FAR = 2**62
 EVENTS, EMITTED_PANES = "events", "panes"
 """Columns of answers: the number of events of a window, and of the panes that it has emitted."""
@@ -87,7 +85,7 @@ def asked_for(
         )
     types = {column.name: column.arrow for column in plan.key_specs}
     keys = {name: value_of(value, types[name], name) for name, value in given.items()}
-    return Asked(_number(start), _number(end), keys, None if values is None else tuple(values))
+    return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))
 
 
 def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
@@ -98,11 +96,9 @@ def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
         raise UsageError(f"a value does not fit its column ({error})", code="window-key", column=name) from None
 
 
-def _number(at: Moment | None) -> int | None:
-    if at is None:
-        return None
-    number = int(pa.scalar(at, TIME).cast(pa.int64()).as_py()) if isinstance(at, datetime) else at
-    return max(-_FAR, min(_FAR, number))
+def _bound(moment: Moment | None) -> int | None:
+    number = moment_us(moment)
+    return None if number is None else max(-_FAR, min(_FAR, number))
 
 
 def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:

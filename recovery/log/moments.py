@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import date
 from typing import TypeAlias
 
 from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest, without_state
+from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
-CheckpointAt: TypeAlias = int | str | datetime | None
+CheckpointAt: TypeAlias = int | str | date | None
 """A checkpoint: its id; a time for the newest one created by then, in UTC unless it says otherwise, as text in ISO
 8601; None for the newest.
 """
@@ -24,7 +25,7 @@ def head_at(checkpoint: Checkpoint, moment: CheckpointAt) -> Head:
     return checkpoint.chosen(None if moment is None else checkpoint_at(checkpoint, moment))
 
 
-def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
+def checkpoint_at(checkpoint: Checkpoint, moment: int | str | date) -> int:
     """The id of the checkpoint of ``moment``; of a time among those that count now.
 
     Raises `UsageError` for anything else, and `NotFoundError` if there was none yet, or those of then were collected.
@@ -34,14 +35,13 @@ def checkpoint_at(checkpoint: Checkpoint, moment: int | str | datetime) -> int:
     if isinstance(moment, str) and _ID.fullmatch(moment):
         return int(moment)
     try:
-        time = moment if isinstance(moment, datetime) else datetime.fromisoformat(moment)
-    except (TypeError, ValueError):
+        until = moment_us(moment)
+    except UsageError:
         raise UsageError(
             "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
             code="rewind-to",
             found=str(moment)[:100],
         ) from None
-    until = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp() * 1e6
     oldest: Manifest | int | None = None
     for oldest in counting(checkpoint):
         if isinstance(oldest, Manifest) and oldest.created_us <= until:

@@ -12,6 +12,7 @@ import msgspec
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
@@ -47,6 +48,7 @@ class CheckpointRetention:
             )
 
 
+@checked
 def retain(
     checkpoints: int | None = None, age: Span | None = None, *, panes: Span | None = None, grace: Span = "1 hour"
 ) -> CheckpointRetention:

@@ -38,7 +38,7 @@ class PartitionLog:
     def append(self, base: PartitionState, changes: ChangeSet, sequence: int) -> PartitionState:
         """Write ``changes`` as checkpoint ``sequence`` over ``base``; an empty change set writes nothing.
 
-        Raises what `admission.admit` raises, before anything is written; `UnavailableError` when storage
+        Raises what `validate_changes` raises, before anything is written; `UnavailableError` when storage
         refuses and `CorruptionError` when a file to be folded is damaged: files that nobody names may remain.
         """
         admitted = validate_changes(specs_by_name(self.specs), changes)

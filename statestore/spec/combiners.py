@@ -146,8 +146,8 @@ def _moments(rows: pa.Table, starts: Starts) -> pa.Table:
     safe = np.where(total == 0, 1, total)
     # Around the first mean of each key, not around 0: the sum then loses no digits.
     origin = mean[starts]
-    partition_by = np.repeat(origin, np.diff(np.append(starts, len(count))))
-    shift = np.where(count == 0, 0.0, mean - partition_by)
+    origins = np.repeat(origin, np.diff(np.append(starts, len(count))))
+    shift = np.where(count == 0, 0.0, mean - origins)
     centre = np.add.reduceat(count * shift, starts) / safe
     distance = shift - np.repeat(centre, np.diff(np.append(starts, len(count))))
     combined = np.add.reduceat(m2 + count * distance * distance, starts)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 import pyarrow as pa
 
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.changes import Applied, ChangeSet, KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
@@ -128,6 +129,7 @@ class StoreConfig(msgspec.Struct, frozen=True):
             )
 
 
+@checked
 def Memory(  # noqa: N802
     *, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:
@@ -140,6 +142,7 @@ def Memory(  # noqa: N802
     return StoreConfig("memory", max_levels=max_levels, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
 
 
+@checked
 def Parquet(  # noqa: N802
     *, budget_bytes: int = 256 << 20, max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:
@@ -156,6 +159,7 @@ def Parquet(  # noqa: N802
     )
 
 
+@checked
 def RocksDB(  # noqa: N802
     *, cache_dir: str = "", max_levels: int = 12, snapshot_bytes: int = 64 << 20, recovery_s: int = 30
 ) -> StoreConfig:

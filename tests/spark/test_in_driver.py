@@ -22,6 +22,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
@@ -121,7 +122,7 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
         (write_int96 if number == 7 else write)(tmp_path / "input", number, table)
 
     def fail(*_given: Any) -> Any:
-        raise MemoryError("the driver has no memory left")
+        raise UsageError("the driver has no memory left", code="own-function")
 
     def change(moment: str, checkpoint_id: int) -> None:
         if moment != "after-manifest":
@@ -181,4 +182,4 @@ def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
     own = described.aggregate(one=apply_rows(ones, columns=["v"], result_type=pa.int64()))
     run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
     assert places(tmp_path / "root")[-1] is False
-    assert "a small batch failed in the driver" in caplog.text
+    assert "failed in the driver, so tasks process" in caplog.text

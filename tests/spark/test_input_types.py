@@ -63,6 +63,12 @@ def test_two_columns_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
     described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
     with pytest.raises(UsageError, match="column-twice"):
         described.on_spark(twice, checkpoint=tmp_path / "root").start()
+    other_case = stream(spark, tmp_path / "in").selectExpr("t", "k", "k as K")
+    with pytest.raises(UsageError, match=r"column-twice.*'K', 'k'"):
+        described.on_spark(other_case, checkpoint=tmp_path / "root").start()
+    lacking = windowed(event_time="t", key="city").window(tumbling("10 seconds")).aggregate(n=count())
+    with pytest.raises(UsageError, match=r"column-missing.*'city'.*'t', 'k', 'v'"):
+        lacking.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()
     whole = windowed(event_time="t", key="who").window(tumbling("10 seconds")).aggregate(n=count())
     with pytest.raises(UsageError, match=r'"who.name", "who.deep"'):
         whole.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()

@@ -195,8 +195,9 @@ def test_retractions_are_taken_on_purpose(spark: SparkSession, tmp_path: Path) -
     root = run(tmp_path)
     table = spark.readStream.format("tidestate")
     query = table.load(str(root)).writeStream.format("noop").start()
-    with pytest.raises(Exception, match=r"\[retractions\]"):
+    with pytest.raises(Exception, match=r"\[retractions\]") as refused:
         query.processAllAvailable()
+    assert "UnboundLocalError" not in str(refused.value)
     kept: list[str] = []
     frame = table.option("retractions", "keep").load(str(root))
     query = frame.writeStream.foreachBatch(lambda rows, _: kept.extend(arrow_of(rows)["kind"].to_pylist())).start()

@@ -91,12 +91,12 @@ WRONG: dict[str, tuple[Callable[[], Aggregate], str]] = {
     "quantile of times": (lambda: quantile("t", 0.5), "aggregate-type"),
     "rows of that type": (lambda: apply_rows(len, columns=["d"], result_type=pa.int64()), "aggregate-type"),
     "top none": (lambda: top_n("v", 0), "aggregate-option"),
-    "top half": (lambda: top_n("v", 0.5), "aggregate-option"),  # type: ignore[arg-type]
-    "top true": (lambda: top_n("v", True), "aggregate-option"),
+    "top half": (lambda: top_n("v", 0.5), "argument"),  # type: ignore[arg-type]
+    "top true": (lambda: top_n("v", True), "argument"),
     "quantile above 1": (lambda: quantile("v", 1.01), "aggregate-option"),
     "quantile below 0": (lambda: quantile("v", -0.01), "aggregate-option"),
     "quantile of nothing": (lambda: quantile("v", float("nan")), "aggregate-option"),
-    "quantile as text": (lambda: quantile("v", "0.5"), "aggregate-option"),  # type: ignore[arg-type]
+    "quantile as text": (lambda: quantile("v", "0.5"), "argument"),  # type: ignore[arg-type]
     "interpolation": (lambda: quantile("v", 0.5, interpolation="cubic"), "aggregate-option"),  # type: ignore[arg-type]
     "too precise": (lambda: count_distinct_approx("v", precision=22), "aggregate-option"),
     "too coarse": (lambda: count_distinct_approx("v", precision=6), "aggregate-option"),
@@ -143,7 +143,19 @@ WRONG_ANSWERS: dict[str, Callable[[], Aggregate]] = {
     "rows give too few": lambda: apply_rows(
         lambda rows: pa.array([], pa.int64()), columns=["v"], result_type=pa.int64()
     ),
+    "a group gives text": lambda: each_group(lambda rows: "a"),
+    "a group gives too much": lambda: each_group(lambda rows: 2**70),
+    "a group gives a table": lambda: each_group(lambda rows: rows),
+    "lift raises": lambda: own(lift=lambda rows: 1 // 0),
+    "merge raises": lambda: own(name="failing-sum", merge=lambda older, newer: 1 // 0),
+    "result raises": lambda: own(result=lambda states: 1 // 0),
+    "rows raise": lambda: apply_rows(lambda rows: 1 // 0, columns=["v"], result_type=pa.int64()),
+    "a group exits": lambda: each_group(lambda rows: sys.exit(7)),
 }
+
+
+def each_group(function: Callable[[pa.Table], Any]) -> Aggregate:
+    return apply_rows(function, columns=["v"], result_type=pa.int64(), per_group=True)
 
 
 @pytest.mark.parametrize("make", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())

@@ -212,7 +212,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an origin alone": ({"origin": "o"}, "join-offset"),
     "one column for both": ({"offset": "o", "origin": "o"}, "join-offset"),
     "on the offset": ({"offset": "k"}, "join-on"),
-    "three offsets": ({"offset": ("a", "b", "c")}, "join-pair"),
+    "three offsets": ({"offset": ("a", "b", "c")}, "argument"),
 }
 
 

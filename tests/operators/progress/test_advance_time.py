@@ -295,7 +295,7 @@ def test_ours_all_rows_of_one_shape() -> None:
     ("make", "code"),
     [
         (lambda: generation(0), "advance-time"),
-        (lambda: generation(True), "advance-time"),
+        (lambda: generation(True), "argument"),
         (lambda: generation("0 s"), "advance-time"),
         (lambda: lifetimes(table([]), "nothing"), "column-missing"),
         (lambda: lifetimes(table([]), "start", shape="interval"), "event-shape"),

@@ -126,7 +126,7 @@ def test_a_union_is_a_side_of_another() -> None:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one side": ({"sides": ("a",)}, "sides"),
-    "sides in one word": ({"sides": "ab"}, "sides"),
+    "sides in one word": ({"sides": "ab"}, "argument"),
     "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
     "times of other sides": ({"event_time": ("t", "t", "t")}, "event-time"),
     "no name": ({"name": ""}, "operator-name"),

@@ -1,0 +1,158 @@
+"""Arguments of public functions against the kinds that their annotations name.
+
+A wrong kind would otherwise be taken (``key=5``), or fail far from where it was given, with an error of Python or
+Arrow. `checked` looks at parameters whose annotation is made of plain kinds: text, numbers, spans, Arrow types, and
+sequences, mappings or tuples of them. What else an argument must be, its function checks itself, with a code of its
+own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+
+from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WORDS: dict[Any, tuple[str, str]] = {
+    Span: ("a span of time", '"30 minutes"'),
+    str: ("text", '"name"'),
+    int: ("a whole number", "5"),
+    float: ("a number", "0.5"),
+    bool: ("True or False", "True"),
+    timedelta: ("a timedelta", "timedelta(minutes=30)"),
+    datetime: ("a datetime", "datetime(2026, 1, 1, tzinfo=UTC)"),
+    date: ("a date", "date(2026, 1, 1)"),
+    pa.DataType: ("an Arrow type", "pa.int64()"),
+}
+"""How a plain kind is called, and an example of it."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """``function``, which raises `UsageError` (``argument``) for an argument of another kind than its annotation
+    names. Nothing has happened then.
+    """
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        kinds = _plain_kinds(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            if name in kinds and not _fits(value, kinds[name]):
+                raise _refusal(function.__name__, name, kinds[name], value)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@cache
+def _plain_kinds(function: Callable[..., Any]) -> dict[str, Any]:
+    """The plain kind of each parameter that has one, by name."""
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    names = [name for name, one in inspect.signature(function).parameters.items() if one.kind not in variadic]
+    kinds = {name: _resolved(function, name) for name in names if name in function.__annotations__}
+    return {name: kind for name, kind in kinds.items() if _is_plain(kind)}
+
+
+def _resolved(function: Callable[..., Any], name: str) -> Any:
+    """The annotation of a parameter; None where it names what is imported for type checkers alone."""
+    annotation = function.__annotations__[name]
+
+    def only() -> None:
+        raise NotImplementedError
+
+    only.__annotations__ = {name: annotation}
+    try:
+        return get_type_hints(only, getattr(function, "__globals__", {}))[name]
+    except NameError:
+        return None
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a kind is made of those that have a word, and is no span of time, which has a check of its own."""
+    return _choices(kind) != [Span] and _has_word(kind)
+
+
+def _has_word(kind: Any) -> bool:
+    if kind is NoneType or kind is Ellipsis or kind in _WORDS:
+        return True
+    return get_origin(kind) in (Union, UnionType, Sequence, Mapping, list, tuple, dict) and all(
+        map(_has_word, get_args(kind))
+    )
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin in (Sequence, list):
+        several = isinstance(value, Sequence | np.ndarray | pa.Array) and not isinstance(value, str | bytes)
+        return several and all(_fits(item, parts[0]) for item in value)
+    if origin is tuple:
+        same = len(parts) == 2 and parts[1] is Ellipsis
+        items = isinstance(value, list | tuple) and (same or len(value) == len(parts))
+        return items and all(map(_fits, value, [parts[0]] * len(value) if same else parts))
+    if origin in (Mapping, dict):
+        pairs = value.items() if isinstance(value, Mapping) else None
+        return pairs is not None and all(_fits(name, parts[0]) and _fits(one, parts[1]) for name, one in pairs)
+    if kind in (int, float):
+        numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    return isinstance(value, (bool, np.bool_) if kind is bool else kind)
+
+
+def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:
+    return UsageError(
+        f"{function}({name}=…) takes {_words(kind)}, such as {name}={_example(kind)}",
+        code="argument",
+        parameter=name,
+        found=f"{value!r:.100} ({type(value).__name__})",
+    )
+
+
+def _choices(kind: Any) -> list[Any]:
+    """The kinds of a union but None, which goes without saying; a span of time is one of them."""
+    parts = [part for part in get_args(kind) if part is not NoneType]
+    spans = [Span] if str in parts and timedelta in parts else []
+    return [*spans, *(part for part in parts if not (spans and part in (str, timedelta)))]
+
+
+def _words(kind: Any) -> str:
+    """A kind in words."""
+    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not Ellipsis]
+    if kind in _WORDS:
+        return _WORDS[kind][0]
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_words, _choices(kind))))
+    if origin in (Sequence, list):
+        return f"a sequence of {_words(parts[0])}"
+    if origin is tuple:
+        return f"a tuple of {', '.join(map(_words, parts))}"
+    if origin in (Mapping, dict):
+        return f"a mapping of {_words(parts[0])} to {_words(parts[1])}"
+    return "None" if kind is NoneType else _WORDS[origin][0]
+
+
+def _example(kind: Any) -> str:
+    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not Ellipsis]
+    if kind in _WORDS:
+        return _WORDS[kind][1]
+    if origin in (Union, UnionType):
+        return _example(_choices(kind)[0])
+    if origin in (Sequence, list):
+        return f"[{_example(parts[0])}]"
+    if origin is tuple:
+        return f"({', '.join(map(_example, parts))})"
+    if origin in (Mapping, dict):
+        return f"{{{_example(parts[0])}: {_example(parts[1])}}}"
+    return "None" if kind is NoneType else _WORDS[origin][1]

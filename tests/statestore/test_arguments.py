@@ -1,0 +1,79 @@
+"""Arguments of a wrong kind at the public doors are refused, with the parameter, what was found and an example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tidestate as ts
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.errors import UsageError
+
+COUNTING = ts.windowed(event_time="t")
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "a key": (lambda: ts.windowed(event_time="t", key=5), 'key="name"'),
+    "a name": (lambda: ts.windowed(event_time="t", name=5), 'name="name"'),
+    "a size of memory": (lambda: ts.Parquet(budget_bytes="1 GB"), "budget_bytes=5"),
+    "bounds": (lambda: ts.join(event_time="t", within=timedelta(minutes=5)), 'within=("30 minutes", "30 minutes")'),
+    "columns to keep": (lambda: COUNTING.late(keep=5), 'keep="name"'),
+    "an identity": (lambda: COUNTING.messages(5), 'identity="name"'),
+    "a type": (lambda: ts.apply_rows(len, columns=["v"], result_type=int), "result_type=pa.int64()"),
+    "text for a sequence": (lambda: ts.apply_rows(len, columns="v", result_type=pa.int64()), 'columns=["name"]'),
+    "a column": (lambda: ts.sum_(3), 'column="name"'),
+    "a count": (lambda: ts.top_n("v", "3"), "n=5"),
+    "True for a count": (lambda: ts.after_count(True), "count=5"),
+    "a flag": (lambda: ts.generation(1, final="yes"), "final=True"),
+    "a delay of a side": (lambda: ts.join(event_time="t", watermark_delay=(5, 5)), 'watermark_delay="30 minutes"'),
+    "names": (lambda: COUNTING.renamed(columns=["a", "b"]), 'columns={"name": "name"}'),
+    "a list of sides": (lambda: ts.union(event_time="t", sides=5), 'sides=["name"]'),
+}
+
+
+@pytest.mark.parametrize(("make", "example"), WRONG.values(), ids=WRONG.keys())
+def test_an_argument_of_a_wrong_kind_is_refused(make: Callable[[], Any], example: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        make()
+    assert refused.value.code == "argument"
+    assert f"such as {example}" in str(refused.value)
+    assert refused.value.context["parameter"] == example.partition("=")[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "right", "wrong"),
+    [
+        (str, ["a"], [5, b"a", None]),
+        (int, [5, np.int64(5)], [True, 5.0, "5"]),
+        (float, [5, 0.5, np.float32(1)], [True, "5"]),
+        (bool, [True, np.bool_(False)], [1, "yes"]),
+        (str | None, ["a", None], [5]),
+        (str | Sequence[str], ["a", ["a"], ("a", "b"), pa.array([])], [5, [5], {"a"}]),
+        (Mapping[str, int], [{"a": 1}, {}], [["a"], {1: 1}, {"a": "b"}]),
+        (tuple[str, int], [("a", 1), ["a", 1]], [("a",), ("a", "b"), "a1"]),
+        (tuple[str, ...], [(), ("a", "b")], [(5,), "ab"]),
+        (datetime | int, [datetime(2026, 1, 1, tzinfo=UTC), 4], ["2026"]),
+        (Any, [5, None], []),
+        (Callable[[], None], [5], []),
+    ],
+    ids=str,
+)
+def test_kinds(kind: Any, right: list[Any], wrong: list[Any]) -> None:
+    def door(value: Any) -> Any:
+        return value
+
+    door.__annotations__["value"] = kind
+    through = checked(door)
+    assert [through(value) for value in right] == right
+    for value in wrong:
+        with pytest.raises(UsageError, match=r"door\(value=…\) takes"):
+            through(value)
+
+
+def test_a_door_is_called_as_before() -> None:
+    assert checked(len).__name__ == "len"
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        ts.windowed(event="t")  # type: ignore[call-arg]
