@@ -85,7 +85,9 @@ def note(objects: Objects, checkpoint_id: int) -> None:
 
 
 def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
-    """Files in these folders, with the id of the checkpoint that each was written for."""
+    """Files in these folders, with the id of the checkpoint that each was written for. Not those behind a link to a
+    folder: they have another name, perhaps in another root, and a collection would take them for unneeded.
+    """
     found: dict[str, int] = {}
     level = list(folders)
     for _ in range(3):
@@ -106,7 +108,7 @@ def _path(checkpoint_id: int) -> str:
 
 def _names(objects: Objects, folder: str) -> list[str]:
     try:
-        return objects.names(folder)
+        return [] if objects.linked(folder) else objects.names(folder)
     except UnavailableError as error:
         if error.context.get("reason") != "ENOTDIR":
             raise

@@ -8,11 +8,11 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError, UsageError
 from tidestate.statestore.storage.faults import storage_errors
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
@@ -139,13 +139,21 @@ class LocalStorage:
                 _make_folder(target)
                 _sync_folder(target)
 
+    def linked(self, folder: str) -> bool:
+        """Whether one of the folders on the way, from the root down, is a link."""
+        with storage_errors(folder):
+            way = (Path(folder), *Path(folder).parents)
+            return any((self._root / step).is_symlink() for step in way if step.name)
+
     def delete(self, path: str) -> None:
         """Unlink a file. A folder in its place is not ours, and stays."""
+        self._check_own(path)
         with storage_errors(path, writing=True), suppress(IsADirectoryError):
             (self._root / path).unlink(missing_ok=True)
 
     def move(self, folder: str, into: str) -> None:
         """Rename a folder."""
+        self._check_own(folder)
         source, target = self._root / folder, self._root / into
         with storage_errors(folder, writing=True):
             _make_folder(target.parent)
@@ -153,6 +161,16 @@ class LocalStorage:
                 source.rename(target)
             _sync_folder(target.parent)
             _sync_folder(source.parent)
+
+    def _check_own(self, path: str) -> None:
+        """Raise `UsageError` for a name that may be a file of another root."""
+        if self.linked(str(PurePosixPath(path).parent)):
+            raise UsageError(
+                "a folder on the way to this file is a link, so it may belong to another root: nothing is removed "
+                "there; put the folder itself in its place, or let the whole root lie behind the link",
+                code="folder-linked",
+                path=path,
+            )
 
     def _file(self, path: str) -> Path:
         """The place of a file. Raises `CorruptionError` for a pipe, which would wait for a writer, a folder …"""

@@ -169,14 +169,22 @@ class Objects:
         """
         self._storage.settle(_below(folder))
 
+    def linked(self, folder: str) -> bool:
+        """Whether the way from the root to a local ``folder`` goes through a link: its files may be another root's.
+        The root itself may lie behind one. Raises `UnavailableError`.
+        """
+        return self._storage.linked(_below(folder))
+
     def delete(self, path: str) -> None:
-        """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""
+        """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`, and
+        `UsageError` (``folder-linked``) where its folder is `linked`.
+        """
         self._storage.delete(_below(path))
 
     def move(self, folder: str, into: str) -> None:
         """All that lies in ``folder``, hidden files too, under a name nobody else uses; nothing there is fine.
 
-        Local: at once. Remote: copied, then deleted; who died on the way does it again. Raises `UnavailableError`.
+        Local: at once. Remote: copied, then deleted; who died on the way does it again. Raises as `delete`.
         """
         self._storage.move(_below(folder), _below(into))
 

@@ -150,6 +150,10 @@ class RemoteStorage:
     def settle(self, folder: str) -> None:
         """An object that is there stays."""
 
+    def linked(self, folder: str) -> bool:
+        """Prefixes are no folders."""
+        return False
+
     def delete(self, path: str) -> None:
         """Remove the object and this host's copy."""
         self._copies.forget(path)

@@ -249,3 +249,20 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(objects: Objects) -> N
     assert not objects.exists("a/b")
     objects.delete("a/b")
     objects.delete("never/was")
+
+
+def test_nothing_is_removed_through_a_link(objects: Objects, tmp_path: Path) -> None:
+    other = Objects(tmp_path / "other")
+    other.put("a/b/file", b"data")
+    objects.put("own/file", b"data")
+    (Path(objects.root) / "a").symlink_to(tmp_path / "other" / "a")
+    assert [objects.linked(folder) for folder in ("a/b", "a", "own", "")] == [True, True, False, False]
+    assert objects.read("a/b/file") == b"data"
+    for remove in (lambda: objects.delete("a/b/file"), lambda: objects.move("a/b", "c")):
+        with pytest.raises(UsageError) as caught:
+            remove()
+        assert caught.value.code == "folder-linked"
+    assert other.read("a/b/file") == b"data"
+    objects.delete("a")  # the link itself is ours
+    assert not objects.exists("a")
+    assert other.read("a/b/file") == b"data"
