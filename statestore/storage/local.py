@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +26,7 @@ class LocalStorage:
     """A folder. A name is published by a hard link, which fails when the name is taken."""
 
     atomic_create = "link"
+    tells_age = True
 
     def __init__(self, url: str) -> None:
         self.root = local_path(url)
@@ -120,6 +123,11 @@ class LocalStorage:
             except FileNotFoundError:
                 return []
 
+    def age_us(self, path: str) -> int | None:
+        """By the clock of the file system."""
+        with storage_errors(path):
+            return (clock_ns(self._root) - self._file(path).stat().st_mtime_ns) // 1000
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """Temporary files."""
         found = []
@@ -128,8 +136,9 @@ class LocalStorage:
                 for name in filter(_TEMPORARY.fullmatch, names):
                     path = Path(place, name)
                     with suppress(FileNotFoundError):  # it has its own name now
-                        found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1000))
-        return sorted(found)
+                        found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns))
+            now = clock_ns(self._root) if found else 0
+        return sorted((path, (now - changed) // 1000) for path, changed in found)
 
     def settle(self, folder: str) -> None:
         """Sync the folder, and its name."""
@@ -214,6 +223,17 @@ def file_version(file: Path) -> tuple[int, ...] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def clock_ns(folder: Path) -> int:
+    """The clock that stamps changes in ``folder``: that of a file server may be another than ours, so a file tells it
+    that never has a name for long. This host's where none can be made.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return time.time_ns()
 
 
 def _temporary(target: Path) -> Path:

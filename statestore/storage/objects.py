@@ -81,6 +81,11 @@ class Objects:
         """How ``create`` is atomic here: ``link``, ``if-none-match``, ``lock`` (one process only) or ``probed``."""
         return self._storage.atomic_create
 
+    @property
+    def tells_age(self) -> bool:
+        """Whether storage has a clock that it answers with, see `age_us`."""
+        return self._storage.tells_age
+
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
         self._storage.put(_below(path), data)
@@ -157,9 +162,15 @@ class Objects:
         """
         return [name for name in self._storage.names(_below(folder)) if hidden or not name.startswith(".")]
 
+    def age_us(self, path: str) -> int | None:
+        """How long ago an object was changed, by the storage's own clock, whatever the hosts' are; None where storage
+        does not tell. Raises `NotFoundError` or `UnavailableError`.
+        """
+        return self._storage.age_us(_below(path))
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """What lies below ``folder`` under the names of writes that have not ended: paths, and the time of the last
-        change in microseconds. A writer that died leaves them on local storage; others have none.
+        """What lies below ``folder`` under the names of writes that have not ended: paths, and how long ago they were
+        changed, as `age_us`. A writer that died leaves them on local storage; others have none.
         """
         return self._storage.unfinished(_below(folder))
 
