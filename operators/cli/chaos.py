@@ -24,6 +24,7 @@ from tidestate.recovery.cli.printing import data_table, key_value_table, print_j
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.private import temporary_folder
 
 if TYPE_CHECKING:
     from tidestate.operators.chaos.round_run import Usual
@@ -227,7 +228,7 @@ def _show(results: Sequence[RoundResult], kinds: int, end: float, progress: Bar)
 
 def _new_folder(folder: Path | None) -> Path:
     if folder is None:
-        return Path(tempfile.mkdtemp(prefix="tidestate-chaos-"))
+        return Path(tempfile.mkdtemp(prefix="tidestate-chaos-", dir=temporary_folder()))
     if folder.exists() and any(folder.iterdir()):
         raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
     try:

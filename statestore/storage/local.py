@@ -213,7 +213,17 @@ def local_path(url: str) -> str:
     path = url
     for scheme in ("file:", "local:"):
         path = path.removeprefix(f"{scheme}//").removeprefix(scheme)
-    return os.path.join(os.getcwd(), os.path.expanduser(path)).rstrip("/") or "/"
+    path = os.path.expanduser(path)
+    return (path if os.path.isabs(path) else os.path.join(_working_folder(), path)).rstrip("/") or "/"
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working folder was removed: give a full path, or go to a folder that exists", code="folder-gone"
+        ) from None
 
 
 def file_version(file: Path) -> tuple[int, ...] | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.storage.local import LocalStorage, is_local
 from tidestate.statestore.storage.sink import ObjectSink
 
@@ -51,7 +52,7 @@ class Objects:
         """Touches no storage. Raises `UsageError` for a root that cannot be one, `IncompatibleError` for a base whose
         scheme is neither the root's own nor one of `BASE_SCHEMES`: a marker file must not choose what is opened.
         """
-        url = os.fspath(root)
+        url = checked_root(root)
         self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
         self.root = self._storage.root
         self.bases = tuple(bases)

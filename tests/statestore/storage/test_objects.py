@@ -143,6 +143,22 @@ def test_a_scheme_nobody_knows_is_refused() -> None:
         Objects("nonsense://x")
 
 
+@pytest.mark.parametrize("root", [None, "", "  ", b"bytes", 5])
+def test_what_names_no_place_is_no_root(root: object) -> None:
+    with pytest.raises(UsageError, match="root-url"):
+        Objects(root)  # type: ignore[arg-type]
+
+
+def test_a_full_path_needs_no_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert Objects(tmp_path).root == str(tmp_path)
+    with pytest.raises(UsageError, match="folder-gone"):
+        Objects("relative")
+
+
 def test_a_root_may_be_a_url_a_path_or_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Objects(tmp_path / "r").put("a", b"data")
     monkeypatch.chdir(tmp_path)
