@@ -24,6 +24,7 @@ from tidestate.recovery.cli.printing import data_table, key_value_table, print_j
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.private import temporary_folder
 
 if TYPE_CHECKING:
     from tidestate.operators.chaos.round_run import Usual
@@ -160,7 +161,7 @@ def chaos_job(
     classes = [one for several in only or () for one in several.split(",") if one]
     asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
     work, began = _new_folder(folder), time.time()
-    usual, results, interrupted = _under_faults(asked, work, seed, began + span_us(span) / 1e6, number)
+    usual, results, interrupted = _under_faults(asked, work, seed, time.monotonic() + span_us(span) / 1e6, number)
     kept = str(work) if work.exists() else None
     run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, asked.command, kept)
     if report is not None:
@@ -186,7 +187,7 @@ def _under_faults(
         rounds = _rounds(asked, work, seed)
         with bar() as progress:
             usual = rounds.usual
-            for result in rounds.each(lambda: time.time() >= end, number):
+            for result in rounds.each(lambda: time.monotonic() >= end, number):
                 results.append(result)
                 _show(results, len(rounds.kinds), end, progress)
     except KeyboardInterrupt:
@@ -220,14 +221,14 @@ def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
 
 def _show(results: Sequence[RoundResult], kinds: int, end: float, progress: Bar) -> None:
     done, found = len(results), sum(one.verdict != "same" for one in results)
-    progress("rounds", done, max(done, kinds) if time.time() < end else done)
+    progress("rounds", done, max(done, kinds) if time.monotonic() < end else done)
     if found:
         progress("found", found, None)
 
 
 def _new_folder(folder: Path | None) -> Path:
     if folder is None:
-        return Path(tempfile.mkdtemp(prefix="tidestate-chaos-"))
+        return Path(tempfile.mkdtemp(prefix="tidestate-chaos-", dir=temporary_folder()))
     if folder.exists() and any(folder.iterdir()):
         raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
     try:

@@ -33,6 +33,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
 from tidestate.statestore.spec.store import Parquet, StoreConfig
 
@@ -168,7 +169,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         made: SparkJob = _runner("spark.job", "job_on_spark")(
             self,
             streams,
-            checkpoint=str(checkpoint),
+            checkpoint=checked_root(checkpoint),
             store=store or Parquet(),
             sinks=sinks,
             partitions=partitions,
@@ -202,7 +203,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         """
         made: Standalone = _runner("local.standalone", "StandaloneRunner")(
             self,
-            str(checkpoint),
+            checked_root(checkpoint),
             store or Parquet(),
             Sinks(sink, late_sink),
             partitions,

@@ -68,37 +68,38 @@ class Offers:
 
     def __init__(self, check: Callable[[], None]) -> None:
         self._check = check
-        self._patience_us: int | None = None
-        self._waited_us = 0
+        self._patience_until_s: float | None = None
+        self._waited_s = 0.0
+        self._waiting_since_s = 0.0  # of the monotonic clock, as all spans here: the wall clock may be set meanwhile
         self.waiting_since_us: int | None = None
-        """The processing time since which a sink has refused; None if none does."""
-        self.calling_since_us: int | None = None
-        """The processing time of the call of a sink that has not returned yet; None if there is none."""
+        """The wall clock, for people, since which a sink has refused; None if none does."""
+        self.calling_since_s: float | None = None
+        """The monotonic clock at the call of a sink that has not returned yet; None if there is none."""
 
     @property
     def waited_us(self) -> int:
         """For how long sinks have refused in this run."""
-        since = self.waiting_since_us
-        return self._waited_us + (max(0, now_us() - since) if since is not None else 0)
+        waiting = self.waiting_since_us is not None
+        return int((self._waited_s + (time.monotonic() - self._waiting_since_s if waiting else 0)) * 1e6)
 
     def check_called(self, timeout_s: float | None) -> None:
         """Raise `UnavailableError` (``sink-hangs``) if a sink was called so long ago and has not returned."""
-        since = self.calling_since_us
-        if timeout_s is not None and since is not None and now_us() - since >= timeout_s * 1e6:
+        since_s = self.calling_since_s
+        if timeout_s is not None and since_s is not None and time.monotonic() - since_s >= timeout_s:
             raise UnavailableError(
                 "a sink was called and has not returned: end this process, the next start offers it the same again",
                 code="sink-hangs",
-                seconds=(now_us() - since) // 1_000_000,
+                seconds=int(time.monotonic() - since_s),
             )
 
     @contextmanager
     def within(self, patience_s: float | None) -> Iterator[None]:
         """Inside, the waits together end after so many seconds, with `UnavailableError` (``sink-refuses``)."""
-        self._patience_us = None if patience_s is None else now_us() + int(patience_s * 1e6)
+        self._patience_until_s = None if patience_s is None else time.monotonic() + patience_s
         try:
             yield
         finally:
-            self._patience_us = None
+            self._patience_until_s = None
 
     def offer(self, sink: Sink[_P], rows: _P, delivery: Delivery, wait: Callable[[float], None] = time.sleep) -> None:
         """Returns when the sink has accepted them. ``wait`` is called with the seconds of each pause. Raises what the
@@ -149,31 +150,31 @@ class Offers:
 
     def give_up(self) -> None:
         """End a wait, whatever its sink does."""
-        self._waited_us, self.waiting_since_us = self.waited_us, None
+        self._waited_s, self.waiting_since_us = self.waited_us / 1e6, None
 
     def _begin_of_wait(self, what: str) -> None:
         if self.waiting_since_us is None:
-            self.waiting_since_us = now_us()
+            self.waiting_since_us, self._waiting_since_s = now_us(), time.monotonic()
             log.warning("%s: no input is processed until it accepts", what)
 
     def _end_of_wait(self, what: str) -> None:
         if self.waiting_since_us is not None:
-            seconds = (now_us() - self.waiting_since_us) / 1e6
+            seconds = time.monotonic() - self._waiting_since_s
             log.warning("input is processed again after %.0f s: %s no longer", seconds, what)
         self.give_up()
 
     def _called(self, attempt: Callable[[], bool]) -> bool:
-        self.calling_since_us = now_us()
+        self.calling_since_s = time.monotonic()
         try:
             return attempt()
         finally:
-            self.calling_since_us = None
+            self.calling_since_s = None
 
     def _allowed(self, pause_s: float, what: str) -> float:
         """The pause, cut to what is left of the patience."""
-        if self._patience_us is None:
+        if self._patience_until_s is None:
             return pause_s
-        left_s = (self._patience_us - now_us()) / 1e6
+        left_s = self._patience_until_s - time.monotonic()
         if left_s <= 0:
             raise UnavailableError(
                 f"{what}, and the time to wait for it is over: the next start offers it first", code="sink-refuses"

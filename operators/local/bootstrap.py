@@ -27,6 +27,7 @@ from tidestate.operators.progress.watermarks import INPUT
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.storage.local import local_path
 
 RowsCallback = Callable[[int], None]
 
@@ -171,7 +172,7 @@ def named_files(description: Runnable, files: Sequence[str], named: Sequence[str
 def load_object(name: str) -> Any:
     """What is at ``MODULE:NAME``, or ``FILE.py:NAME``. Raises `UsageError`."""
     module, _, attribute = name.rpartition(":")
-    folder = os.getcwd()
+    folder = local_path("")
     if module.endswith(".py"):
         if not Path(module).is_file():
             raise UsageError("there is no such file", code="bootstrap-job", found=name)

@@ -6,9 +6,11 @@ Only time is simulated: operator, store and durable files are those of productio
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -31,6 +33,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
+from tidestate.statestore.storage.private import temporary_folder
 from tidestate.statestore.stores.opening import open_store
 
 EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
@@ -38,12 +41,15 @@ EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
 
 class Harness:
     """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
-    its checkpoint root, by default a new one; ``sink`` gets its panes, and ``late_sink`` the rows of its late ledger.
+    its checkpoint root, by default a new one that goes with the harness;
+    ``sink`` gets its panes, and ``late_sink`` the rows of its late ledger.
 
     Times without a zone are in ``time_zone``. The watermark follows the events as described, and `advance_watermark`
     moves it further; with ``generate=False`` only that moves it. Processing time begins at 0, and
     `advance_processing_time` moves it.
     """
+
+    _remove: weakref.finalize[..., Harness] | None = None
 
     def __init__(
         self,
@@ -61,12 +67,30 @@ class Harness:
         self._description, self._partitions, self._time_zone = description, partitions, time_zone
         self._schema = plain_schemas(schema, time_zone)
         self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
-        self._folder = os.fspath(folder) if folder is not None else tempfile.mkdtemp(prefix="tidestate-harness-")
+        self._folder = os.fspath(folder) if folder is not None else self._own_folder()
         self._now = 0
         self.restart()
 
     def __repr__(self) -> str:
         return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the folder, if it was not given; nothing can be fed any more. Idempotent. Without it, the folder
+        goes with this object, at the latest when Python ends.
+        """
+        if self._remove is not None:
+            self._remove()
+
+    def _own_folder(self) -> str:
+        made = tempfile.mkdtemp(prefix="tidestate-harness-", dir=temporary_folder())
+        self._remove = weakref.finalize(self, _remove, made, os.getpid())
+        return made
 
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
@@ -191,3 +215,9 @@ class Harness:
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._driver.tick(after, self._now, drained=drained))
+
+
+def _remove(folder: str, pid: int) -> None:
+    """Remove the folder of a harness, unless this is a fork of its process: the harness there still needs it."""
+    if pid == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)

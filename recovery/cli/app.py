@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -28,9 +27,11 @@ Confirm = Annotated[bool, typer.Option("--confirm", help="Do it. Without this, o
 
 def _import(modules: list[str] | None) -> list[str] | None:
     """Import the modules that the user names. Raises `UsageError` (``import-failed``)."""
+    from tidestate.statestore.storage.local import local_path  # pyarrow takes a while to import
+
     for name in modules or ():
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
+        if (folder := local_path("")) not in sys.path:
+            sys.path.append(folder)
         try:
             import_module(name)
         except Exception as error:

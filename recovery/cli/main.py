@@ -41,6 +41,7 @@ def _commands(
 
 def main() -> None:
     """Run the command; an error is one line and an exit code."""
+    _open_streams()
     try:
         try:
             app()
@@ -52,11 +53,28 @@ def main() -> None:
         from tidestate.recovery.cli.printing import exit_quietly
 
         exit_quietly()
+    except RuntimeError as error:
+        if "can't start new thread" not in str(error):
+            raise
+        _end(UnavailableError("the system starts no more threads: raise its limit (ulimit -u)", code="no-threads"))
     except OSError as error:  # of the output: storage raises errors of ours
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or else Python would write again
         reason = (error.strerror or str(error)).lower()
         _end(UnavailableError(f"the output cannot be written ({reason}): choose another place", code="output"))
+
+
+def _open_streams() -> None:
+    """Give a process that was started without standard streams empty ones: what a verb does counts all the same, and
+    a file that it opens must not become its standard output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def _end(error: TidestateError) -> NoReturn:

@@ -21,7 +21,7 @@ from tidestate.recovery.log.listing import Listing
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
 from tidestate.recovery.log.manifest_file import decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
-from tidestate.recovery.log.names import numbered_name, numbers_in
+from tidestate.recovery.log.names import LAST_NUMBER, numbered_name, numbers_in
 from tidestate.recovery.log.outputs import Output, output_of
 from tidestate.recovery.log.parts import Parts
 from tidestate.recovery.log.prefetch import Item, ProgressCallback, Result, no_progress, prefetch_with_progress
@@ -311,6 +311,13 @@ class Checkpoint:
         nothing was published. Raises `CommitUnknownError` if storage did not answer: it may have been.
         """
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
+        if manifest.id > LAST_NUMBER:
+            raise CorruptionError(
+                "a manifest has an id that no job reaches, and there is none after it: remove what is not of this "
+                "job from manifests/, then repair",
+                code="ids-used-up",
+                id=manifest.id,
+            )
         manifest = self._parts.written(self.objects, msgspec.structs.replace(manifest, version=version()))
         data, digest = encode(manifest)
         try:

@@ -1,7 +1,8 @@
 """Leases: a running driver keeps a file in the root and renews it.
 
 Correctness does not depend on leases or on any clock: the fence decides. A lease only keeps a second driver, or a
-verb, from taking over a job that runs.
+verb, from taking over a job that runs. Its age is what the storage says of its file, so the clocks of the hosts may
+differ; only where a storage does not tell, they must agree to within some seconds.
 """
 
 from __future__ import annotations
@@ -64,9 +65,11 @@ class Lease(msgspec.Struct, frozen=True):
     duration_us: Natural = DURATION_US
     waiting_us: int | None = None
 
-    def left_us(self, now: int) -> int:
-        """How long it still counts; 0 once it has expired or its process has ended on this host."""
-        left = max(0, self.written_us + self.duration_us - now)
+    def left_us(self, age_us: int) -> int:
+        """How long it still counts if it was written so long ago; 0 once it has expired, or its process has ended on
+        this host.
+        """
+        left = max(0, self.duration_us - age_us)
         return 0 if left and self.process.ended() else left
 
     def who(self) -> str:
@@ -76,9 +79,22 @@ class Lease(msgspec.Struct, frozen=True):
 
 def running(checkpoint: Checkpoint) -> Lease | None:
     """The lease of the driver that runs this job, by the newest epoch; None if there is none."""
-    now = now_us()
-    valid = [lease for lease in all_leases(checkpoint).values() if lease.left_us(now)]
-    return max(valid, key=lambda lease: (lease.epoch, lease.written_us), default=None)
+    return _newest_left(checkpoint)[0]
+
+
+def _newest_left(checkpoint: Checkpoint) -> tuple[Lease | None, int]:
+    """The lease of the newest epoch that counts, and for how long."""
+    left = [(lease, _left_us(checkpoint, path, lease)) for path, lease in all_leases(checkpoint).items()]
+    valid = [(lease, left_us) for lease, left_us in left if left_us]
+    return max(valid, key=lambda pair: (pair[0].epoch, pair[0].written_us), default=(None, 0))
+
+
+def _left_us(checkpoint: Checkpoint, path: str, lease: Lease) -> int:
+    try:
+        age_us = checkpoint.objects.age_us(path)
+    except NotFoundError:  # given back, or renewed under another name
+        return 0
+    return lease.left_us(now_us() - lease.written_us if age_us is None else age_us)
 
 
 def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "--force") -> None:
@@ -86,16 +102,17 @@ def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "-
 
     Called before a move appends a manifest, which fences the driver. ``instead`` is what the user sets to force it.
     """
-    lease = None if force else running(checkpoint)
+    lease, left_us = (None, 0) if force else _newest_left(checkpoint)
     if lease is None:
         return
-    left = -(-lease.left_us(now_us()) // 1_000_000)
+    left, hosts = -(-left_us // 1_000_000), "" if checkpoint.objects.tells_age else " (if the hosts' clocks agree)"
     raise UsageError(
-        f"a driver is running this job: stop it, wait {left} s if it has died, or use {instead}, which fences it",
+        f"a driver is running this job: stop it, wait {left} s{hosts} if it has died, or use {instead}, "
+        "which fences it",
         code="running",
         host=lease.process.host,
         pid=lease.process.pid,
-        seconds=(now_us() - lease.since_us) // 1_000_000,
+        seconds=max(0, now_us() - lease.since_us) // 1_000_000,
     )
 
 

@@ -10,9 +10,10 @@ import re
 
 DIGITS = 20
 """Digits of a number in a file name, so that names sort as numbers do."""
-LAST_NUMBER = 2**63 - 1
+LAST_NUMBER = 10**18
+"""No job gets this far: a file with a larger number is not ours, and there is always a number after the newest."""
 
-SPARK_BATCHES = LAST_NUMBER
+SPARK_BATCHES = 2**63 - 1
 """Spark numbers batches with 64 bits, and the entries of a source's list of files with 32."""
 SPARK_ENTRIES = 2**31 - 1
 
@@ -68,5 +69,5 @@ def misleads_spark(name: str, ending: str) -> bool:
     """
     if name.endswith(ending):
         return spark_number(name.removesuffix(ending), SPARK_ENTRIES) is None
-    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -LAST_NUMBER - 1 <= int(name) <= LAST_NUMBER
+    is_read = bool(_JAVA.fullmatch(name)) and len(name) <= DIGITS and -SPARK_BATCHES - 1 <= int(name) <= SPARK_BATCHES
     return is_read and spark_number(name) is None

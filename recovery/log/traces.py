@@ -25,8 +25,6 @@ FOLDERS = ("data", "panes", "late")
 PROBES = "data/probe"
 STATE = ("data",)
 """The folder that collections keep small; panes and ledgers may be kept for ever."""
-_MOST = 10**18
-"""No job gets this far: a name with a larger number is not ours."""
 _WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
 """How the name of a file begins: the checkpoint that it was written for, and the id of the attempt."""
 
@@ -85,14 +83,16 @@ def note(objects: Objects, checkpoint_id: int) -> None:
 
 
 def written_files(objects: Objects, folders: Sequence[str] = FOLDERS) -> dict[str, int]:
-    """Files in these folders, with the id of the checkpoint that each was written for."""
+    """Files in these folders, with the id of the checkpoint that each was written for. Not those behind a link to a
+    folder: they have another name, perhaps in another root, and a collection would take them for unneeded.
+    """
     found: dict[str, int] = {}
     level = list(folders)
     for _ in range(3):
         inside: list[str] = []
         for folder, inside_it in prefetch(lambda one: _names(objects, one), level):
             for name in inside_it():
-                if (match := _WRITTEN.match(name)) and int(match[1]) < _MOST:
+                if (match := _WRITTEN.match(name)) and int(match[1]) <= names.LAST_NUMBER:
                     found[f"{folder}/{name}"] = int(match[1])
                 elif "." not in name:
                     inside.append(f"{folder}/{name}")
@@ -106,7 +106,7 @@ def _path(checkpoint_id: int) -> str:
 
 def _names(objects: Objects, folder: str) -> list[str]:
     try:
-        return objects.names(folder)
+        return [] if objects.linked(folder) else objects.names(folder)
     except UnavailableError as error:
         if error.context.get("reason") != "ENOTDIR":
             raise
@@ -114,8 +114,8 @@ def _names(objects: Objects, folder: str) -> list[str]:
 
 
 def _noted(objects: Objects) -> list[int]:
-    ids = [names.number_in(name, "") for name in objects.names(REACHED)]
-    return [one for one in ids if one is not None and one < _MOST]
+    numbers = [names.number_in(name, "") for name in objects.names(REACHED)]
+    return [number for number in numbers if number is not None]
 
 
 def _pinned(objects: Objects) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -20,6 +20,7 @@ from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.log.successor import successor
+from tidestate.recovery.log.validation import InvalidManifest, check_root
 from tidestate.recovery.spark.position import load_files, with_lists
 from tidestate.recovery.spark.spark_checkpoint import check_stateless, files_read, write_spark_checkpoint
 from tidestate.statestore.checksums import checksum
@@ -85,6 +86,8 @@ def plan_fork(
     bases = (source.objects.root, *source.objects.bases)
     into = Objects(destination, bases=bases)
     _check_empty(into)
+    _check_named(bases)
+    _check_named([into.root])  # in the pins there
     check_stateless(source.objects)
     marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), into.atomic_create, bases, was.id)
     spark, files = load_files(source.objects, was.spark), dict[str, bytes]()
@@ -130,6 +133,19 @@ def execute_fork(planned: Fork) -> Forked:
 def _check_empty(into: Objects) -> None:
     if into.names(""):
         raise UsageError("a fork needs an empty folder: choose another one", code="fork-used", root=into.root)
+
+
+def _check_named(roots: Sequence[str]) -> None:
+    """Raise `UsageError` (``root-url``) for roots that a marker file or a pin cannot name."""
+    try:
+        check_root("fork", roots)
+    except InvalidManifest:
+        raise UsageError(
+            "a fork names the roots of its files, and a control character cannot stand in such a name (nor are more "
+            "than so many forks of forks possible): rename the folder, or fork from another root",
+            code="root-url",
+            root=repr(roots[0]),
+        ) from None
 
 
 def _from_base(operator: OperatorState) -> OperatorState:

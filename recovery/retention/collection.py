@@ -98,8 +98,8 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
     taken = written_files(checkpoint.objects, (acknowledgements.DELIVERED_FOLDER,))
     doomed += [path for path, number in taken.items() if number <= boundary.id and number not in known.pinned]
     # Unfinished files that have not been written to for so long that their writer must be gone.
-    before_us = at_us - max(retention.grace_us, HOUR_US)
-    doomed += [path for path, changed_us in checkpoint.objects.unfinished("") if changed_us < before_us]
+    abandoned_us = max(retention.grace_us, HOUR_US)
+    doomed += [path for path, age_us in checkpoint.objects.unfinished("") if age_us > abandoned_us]
     sizes = dict(_sizes(checkpoint, known, doomed))
     result = Collected(
         boundary=boundary.id,

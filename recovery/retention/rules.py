@@ -119,6 +119,11 @@ class RootContents:
         """Pinned checkpoints."""
         return {pin.checkpoint for pin in self.pins}
 
+    def made(self, at_us: int) -> dict[int, int]:
+        """When the checkpoints above the boundary whose manifests can be read were created, see `made_by`."""
+        readable = [self.manifests[number] for number in self.ids if number in self.manifests]
+        return made_by([(manifest.id, manifest.created_us) for manifest in readable], at_us)
+
 
 def collection_limit(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """The id up to which checkpoints that are not pinned can be collected; not below the boundary."""
@@ -127,17 +132,24 @@ def collection_limit(known: RootContents, retention: CheckpointRetention, at_us:
     left = known.ids
     counting = [number for number in left if not known.head.abandons(number)]
     kept = {left[-1], *counting[-(retention.keep or 1) :]}
+    made = known.made(at_us)  # without abandoned ones that cannot be read: those keep nothing
     for number, successor in pairwise(left):
-        young = retention.age_us is not None and _younger(known, number, at_us - retention.age_us)
-        if young or _younger(known, successor, at_us - retention.grace_us):
+        young = retention.age_us is not None and number in made and made[number] > at_us - retention.age_us
+        if young or (successor in made and made[successor] > at_us - retention.grace_us):
             kept.add(number)
     return max(known.boundary.id, min(kept) - 1)
 
 
-def _younger(known: RootContents, number: int, than_us: int) -> bool:
-    """Whether a checkpoint was created after a time; false for an abandoned one that cannot be read."""
-    manifest = known.manifests.get(number)
-    return manifest is not None and manifest.created_us > than_us
+def made_by(created: Iterable[tuple[int, int]], at_us: int) -> dict[int, int]:
+    """When checkpoints were created, by id, from their ids and times in ascending order. A time after ``at_us`` is
+    that of a clock that was ahead: it is taken for that of the next one, or for ``at_us``, so that it keeps nothing
+    until the clock is there.
+    """
+    made: dict[int, int] = {}
+    next_us = at_us
+    for number, created_us in reversed(list(created)):
+        next_us = made[number] = created_us if created_us <= at_us else next_us
+    return dict(sorted(made.items()))
 
 
 def next_boundary(
@@ -148,7 +160,7 @@ def next_boundary(
     invariant(was.id <= bound < known.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id)
     made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
     if retention.output_age_us is not None:
-        aged = _aged(known, at_us - retention.output_age_us)
+        aged = _aged(known, retention.output_age_us, at_us)
         panes, late = _acknowledged(known, aged, "panes"), _acknowledged(known, aged, "late")
         made = msgspec.structs.replace(
             made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
@@ -191,13 +203,13 @@ def _lost(known: RootContents, number: int) -> bool:
     )
 
 
-def _aged(known: RootContents, before_us: int) -> int:
-    """Up to which checkpoint output is older than a time."""
-    made = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
-    made += [(number, known.manifests[number].created_us) for number in known.ids if number in known.manifests]
+def _aged(known: RootContents, age_us: int, at_us: int) -> int:
+    """Up to which checkpoint output is older than that."""
+    created = [(one.id, one.created_us) for _, entries in known.entries for one in entries]
+    created += [(number, known.manifests[number].created_us) for number in known.ids if number in known.manifests]
     aged = 0
-    for number, created_us in made:
-        if created_us > before_us:
+    for number, created_us in made_by(created, at_us).items():
+        if created_us > at_us - age_us:
             break
         aged = number
     return aged
@@ -215,7 +227,7 @@ def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: i
     """How many files of panes and ledgers are old enough to delete, but not acknowledged by a sink."""
     if retention.output_age_us is None:
         return 0
-    aged = _aged(known, at_us - retention.output_age_us)
+    aged = _aged(known, retention.output_age_us, at_us)
     gone = {kind: _acknowledged(known, aged, kind) for kind in OUTPUT_KINDS}
     outputs = [one for _, entries in known.entries for one in entries]
     outputs += [_output(known.manifests[number]) for number in known.ids if number in known.manifests]

@@ -19,7 +19,7 @@ import msgspec
 
 from tidestate.recovery.log.input_files import Entries
 from tidestate.recovery.log.manifest import SparkPosition
-from tidestate.recovery.log.names import LAST_NUMBER, SPARK_ENTRIES, misleads_spark, spark_number
+from tidestate.recovery.log.names import SPARK_BATCHES, SPARK_ENTRIES, misleads_spark, spark_number
 from tidestate.recovery.log.spark_files import (
     SPARK_FOLDER,
     UNREADABLE,
@@ -43,7 +43,7 @@ class _Entry(msgspec.Struct):
     """A file in the log of a file source."""
 
     path: str
-    timestamp: Annotated[int, msgspec.Meta(ge=-LAST_NUMBER - 1, le=LAST_NUMBER)]
+    timestamp: Annotated[int, msgspec.Meta(ge=-SPARK_BATCHES - 1, le=SPARK_BATCHES)]
     batch: Annotated[int, msgspec.Meta(ge=0, le=SPARK_ENTRIES)] = msgspec.field(name="batchId")
 
 
@@ -212,7 +212,7 @@ class SparkLog:
             at_ms = json.loads(lines[1])["batchTimestampMs"]
         except (IndexError, *UNREADABLE):
             raise unusable(path, "it is cut or garbled") from None
-        whole = type(at_ms) is int and 0 <= at_ms <= LAST_NUMBER // 1000
+        whole = type(at_ms) is int and 0 <= at_ms <= SPARK_BATCHES // 1000
         if not whole or len(lines) < 3 or "" in lines[2:]:
             raise unusable(path, "it is cut or garbled")
         return at_ms, tuple(lines[2:])

@@ -6,7 +6,7 @@ import json
 import posixpath
 from dataclasses import dataclass
 
-from tidestate.recovery.log.names import LAST_NUMBER
+from tidestate.recovery.log.names import SPARK_BATCHES
 from tidestate.recovery.log.spark_files import UNREADABLE, read_file, unusable
 from tidestate.recovery.spark.spark_log import NOTHING_READ, SparkLog, log_offset
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
@@ -104,6 +104,6 @@ def _watermark_us(log: SparkLog, name: str, field: str) -> int:
         found = json.loads(read_file(log.objects, path).split(b"\n")[1])[field]
     except (IndexError, *UNREADABLE):
         raise unusable(path, "it is cut or garbled") from None
-    if type(found) is not int or not 0 <= found <= LAST_NUMBER // 1000:
+    if type(found) is not int or not 0 <= found <= SPARK_BATCHES // 1000:
         raise unusable(path, "it has no watermark")
     return found * 1000

@@ -21,6 +21,7 @@ from tidestate.recovery.start.restore_budget import predicted_s, rate_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Restored, StoreConfig, StoreName
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.private import temporary_folder
 from tidestate.statestore.stores.opening import forget_cache, open_store
 from tidestate.statestore.stores.restore_monitor import (
     RestoreCallback,
@@ -85,7 +86,7 @@ def run_restore_drill(
         )
     pieces = list(_pieces(manifest))
     board = _Board(manifest, on_progress)
-    with tempfile.TemporaryDirectory(prefix="tidestate-restore-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tidestate-restore-", dir=temporary_folder()) as folder:
         objects = Objects(checkpoint.objects.root, bases=checkpoint.objects.bases, copies=f"{folder}/copies")
         config = StoreConfig(store, cache_dir=str(Path(folder) / "store"))
         begun = time.monotonic()

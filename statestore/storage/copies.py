@@ -20,7 +20,7 @@ import xxhash
 from fsspec.caching import ReadAheadCache
 
 from tidestate.statestore.storage.faults import storage_errors
-from tidestate.statestore.storage.local import file_version, remove_unfinished
+from tidestate.statestore.storage.local import clock_ns, file_version, remove_unfinished
 from tidestate.statestore.storage.private import check_private, make_private
 from tidestate.statestore.storage.seekable import SeekableFile
 
@@ -115,8 +115,9 @@ class Copies:
         may be faster, or the next one does it.
         """
         files = _listed(self._folder)
+        now_s = clock_ns(self._folder) / 1e9
         for path, stat in files.items():
-            if path.name.startswith(".") and time.time() - stat.st_mtime > ABANDONED_S:
+            if path.name.startswith(".") and now_s - stat.st_mtime > ABANDONED_S:
                 remove_unfinished(path)
         total = sum(stat.st_size for stat in files.values())
         goal = PRUNED_SHARE * self._limit if total > self._limit else total

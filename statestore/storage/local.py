@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError
+from tidestate.statestore.errors import CommitUnknownError, ConflictError, CorruptionError, UsageError
 from tidestate.statestore.storage.faults import storage_errors
 from tidestate.statestore.storage.sink import ObjectSink, sink_into
 
@@ -24,6 +26,7 @@ class LocalStorage:
     """A folder. A name is published by a hard link, which fails when the name is taken."""
 
     atomic_create = "link"
+    tells_age = True
 
     def __init__(self, url: str) -> None:
         self.root = local_path(url)
@@ -120,6 +123,11 @@ class LocalStorage:
             except FileNotFoundError:
                 return []
 
+    def age_us(self, path: str) -> int | None:
+        """By the clock of the file system."""
+        with storage_errors(path):
+            return (clock_ns(self._root) - self._file(path).stat().st_mtime_ns) // 1000
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """Temporary files."""
         found = []
@@ -128,8 +136,9 @@ class LocalStorage:
                 for name in filter(_TEMPORARY.fullmatch, names):
                     path = Path(place, name)
                     with suppress(FileNotFoundError):  # it has its own name now
-                        found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns // 1000))
-        return sorted(found)
+                        found.append((path.relative_to(self._root).as_posix(), path.stat().st_mtime_ns))
+            now = clock_ns(self._root) if found else 0
+        return sorted((path, (now - changed) // 1000) for path, changed in found)
 
     def settle(self, folder: str) -> None:
         """Sync the folder, and its name."""
@@ -139,13 +148,21 @@ class LocalStorage:
                 _make_folder(target)
                 _sync_folder(target)
 
+    def linked(self, folder: str) -> bool:
+        """Whether one of the folders on the way, from the root down, is a link."""
+        with storage_errors(folder):
+            way = (Path(folder), *Path(folder).parents)
+            return any((self._root / step).is_symlink() for step in way if step.name)
+
     def delete(self, path: str) -> None:
         """Unlink a file. A folder in its place is not ours, and stays."""
+        self._check_own(path)
         with storage_errors(path, writing=True), suppress(IsADirectoryError):
             (self._root / path).unlink(missing_ok=True)
 
     def move(self, folder: str, into: str) -> None:
         """Rename a folder."""
+        self._check_own(folder)
         source, target = self._root / folder, self._root / into
         with storage_errors(folder, writing=True):
             _make_folder(target.parent)
@@ -153,6 +170,16 @@ class LocalStorage:
                 source.rename(target)
             _sync_folder(target.parent)
             _sync_folder(source.parent)
+
+    def _check_own(self, path: str) -> None:
+        """Raise `UsageError` for a name that may be a file of another root."""
+        if self.linked(str(PurePosixPath(path).parent)):
+            raise UsageError(
+                "a folder on the way to this file is a link, so it may belong to another root: nothing is removed "
+                "there; put the folder itself in its place, or let the whole root lie behind the link",
+                code="folder-linked",
+                path=path,
+            )
 
     def _file(self, path: str) -> Path:
         """The place of a file. Raises `CorruptionError` for a pipe, which would wait for a writer, a folder …"""
@@ -186,7 +213,17 @@ def local_path(url: str) -> str:
     path = url
     for scheme in ("file:", "local:"):
         path = path.removeprefix(f"{scheme}//").removeprefix(scheme)
-    return os.path.join(os.getcwd(), os.path.expanduser(path)).rstrip("/") or "/"
+    path = os.path.expanduser(path)
+    return (path if os.path.isabs(path) else os.path.join(_working_folder(), path)).rstrip("/") or "/"
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise UsageError(
+            "the working folder was removed: give a full path, or go to a folder that exists", code="folder-gone"
+        ) from None
 
 
 def file_version(file: Path) -> tuple[int, ...] | None:
@@ -196,6 +233,17 @@ def file_version(file: Path) -> tuple[int, ...] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def clock_ns(folder: Path) -> int:
+    """The clock that stamps changes in ``folder``: that of a file server may be another than ours, so a file tells it
+    that never has a name for long. This host's where none can be made.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder, prefix=".") as file:
+            return os.fstat(file.fileno()).st_mtime_ns
+    except OSError:
+        return time.time_ns()
 
 
 def _temporary(target: Path) -> Path:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.storage.local import LocalStorage, is_local
 from tidestate.statestore.storage.sink import ObjectSink
 
@@ -51,7 +52,7 @@ class Objects:
         """Touches no storage. Raises `UsageError` for a root that cannot be one, `IncompatibleError` for a base whose
         scheme is neither the root's own nor one of `BASE_SCHEMES`: a marker file must not choose what is opened.
         """
-        url = os.fspath(root)
+        url = checked_root(root)
         self._storage = LocalStorage(url) if is_local(url) else _remote(url, copies, copies_bytes)
         self.root = self._storage.root
         self.bases = tuple(bases)
@@ -80,6 +81,11 @@ class Objects:
     def atomic_create(self) -> str:
         """How ``create`` is atomic here: ``link``, ``if-none-match``, ``lock`` (one process only) or ``probed``."""
         return self._storage.atomic_create
+
+    @property
+    def tells_age(self) -> bool:
+        """Whether storage has a clock that it answers with, see `age_us`."""
+        return self._storage.tells_age
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         """Write a new object under a name nobody else uses. Raises `UnavailableError`; a torn file may remain."""
@@ -157,9 +163,15 @@ class Objects:
         """
         return [name for name in self._storage.names(_below(folder)) if hidden or not name.startswith(".")]
 
+    def age_us(self, path: str) -> int | None:
+        """How long ago an object was changed, by the storage's own clock, whatever the hosts' are; None where storage
+        does not tell. Raises `NotFoundError` or `UnavailableError`.
+        """
+        return self._storage.age_us(_below(path))
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """What lies below ``folder`` under the names of writes that have not ended: paths, and the time of the last
-        change in microseconds. A writer that died leaves them on local storage; others have none.
+        """What lies below ``folder`` under the names of writes that have not ended: paths, and how long ago they were
+        changed, as `age_us`. A writer that died leaves them on local storage; others have none.
         """
         return self._storage.unfinished(_below(folder))
 
@@ -169,14 +181,22 @@ class Objects:
         """
         self._storage.settle(_below(folder))
 
+    def linked(self, folder: str) -> bool:
+        """Whether the way from the root to a local ``folder`` goes through a link: its files may be another root's.
+        The root itself may lie behind one. Raises `UnavailableError`.
+        """
+        return self._storage.linked(_below(folder))
+
     def delete(self, path: str) -> None:
-        """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`."""
+        """Remove an object and this host's copy of it; one that is missing is fine. Raises `UnavailableError`, and
+        `UsageError` (``folder-linked``) where its folder is `linked`.
+        """
         self._storage.delete(_below(path))
 
     def move(self, folder: str, into: str) -> None:
         """All that lies in ``folder``, hidden files too, under a name nobody else uses; nothing there is fine.
 
-        Local: at once. Remote: copied, then deleted; who died on the way does it again. Raises `UnavailableError`.
+        Local: at once. Remote: copied, then deleted; who died on the way does it again. Raises as `delete`.
         """
         self._storage.move(_below(folder), _below(into))
 

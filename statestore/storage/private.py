@@ -18,7 +18,18 @@ from tidestate.statestore.errors import UnavailableError, UsageError
 
 def of_this_user(name: str) -> Path:
     """The path of a folder in the system's temporary one, which ``TMPDIR`` chooses. Nothing is made."""
-    return Path(tempfile.gettempdir()) / f"{name}-{_user()}"
+    return Path(temporary_folder()) / f"{name}-{_user()}"
+
+
+def temporary_folder() -> str:
+    """The system's temporary folder. Raises `UnavailableError` where there is none."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        raise UnavailableError(
+            "this host has no temporary folder that can be written to: make one, and name it in TMPDIR",
+            code="no-temporary-folder",
+        ) from None
 
 
 def make_private(folder: Path) -> None:

@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -35,6 +37,8 @@ UPLOAD_SECONDS = 10.0
 UPLOAD_SPEED = 1 << 20
 """Bytes a second below which an upload counts as stuck, after the first ten seconds."""
 
+_MICROSECOND = timedelta(microseconds=1)
+
 _memory_creates = threading.Lock()
 _probed: set[tuple[int, str]] = set()
 
@@ -47,6 +51,7 @@ class RemoteStorage:
         self._scheme = str(split_protocol(self.root)[0])
         check_scheme(self._scheme, url)
         self.atomic_create = {"s3": "if-none-match", "memory": "lock"}.get(self._scheme, "probed")
+        self.tells_age = self._scheme == "s3"
         self._folder = Path(copies) if copies else of_this_user("tidestate-copies")
         self._copies_bytes = copies_bytes
 
@@ -143,12 +148,24 @@ class RemoteStorage:
         own = full.rstrip("/")  # an empty object called "folder/" is how some tools make a folder
         return sorted({PurePosixPath(entry).name for entry in found if entry.rstrip("/") != own})
 
+    def age_us(self, path: str) -> int | None:
+        """S3 answers with the time of the change and with its own; other schemes have no such answer."""
+        if not self.tells_age:
+            return None
+        reply = self._ask(path, lambda fs: _about(fs, self._full(path)))
+        date = reply["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+        return None if date is None else int((parsedate_to_datetime(date) - reply["LastModified"]) / _MICROSECOND)
+
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
         """An object is there when it is whole."""
         return []
 
     def settle(self, folder: str) -> None:
         """An object that is there stays."""
+
+    def linked(self, folder: str) -> bool:
+        """Prefixes are no folders."""
+        return False
 
     def delete(self, path: str) -> None:
         """Remove the object and this host's copy."""
@@ -315,6 +332,11 @@ def _canonical(url: str) -> str:
     if not rest:
         raise UsageError("the root has no bucket or folder: add it", code="root-url", root=url)
     return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
+
+
+def _about(fs: Any, full: str) -> Any:
+    bucket, key, _ = fs.split_path(full)
+    return fs.call_s3("head_object", Bucket=bucket, Key=key)
 
 
 def _copy(fs: Any, *, old: str, new: str) -> None:

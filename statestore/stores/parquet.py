@@ -26,6 +26,7 @@ from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, check_range
 from tidestate.statestore.spec.store import StateStore
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.private import temporary_folder
 from tidestate.statestore.table.validation import (
     check_sequence,
     expiring,
@@ -50,7 +51,7 @@ class _Scratch:
     @property
     def objects(self) -> Objects:
         if self._folder is None:
-            self._folder = tempfile.mkdtemp(prefix="tidestate-spill-")
+            self._folder = tempfile.mkdtemp(prefix="tidestate-spill-", dir=temporary_folder())
         return Objects(self._folder)
 
     def name(self) -> SegmentName:

@@ -77,6 +77,10 @@ class FaultyObjects(Objects):
     def atomic_create(self) -> str:
         return self._inner.atomic_create
 
+    @property
+    def tells_age(self) -> bool:
+        return self._inner.tells_age
+
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
         half = memoryview(data)[: len(memoryview(data)) // 2].tobytes()
         self._call(f"put {path}", lambda: self._inner.put(path, data), lambda: self._inner.put(path, half))
@@ -89,6 +93,8 @@ class FaultyObjects(Objects):
     size = _counted(Objects.size)
     exists = _counted(Objects.exists)
     names = _counted(Objects.names)
+    age_us = _counted(Objects.age_us)
+    linked = _counted(Objects.linked)
     unfinished = _counted(Objects.unfinished)
     settle = _counted(Objects.settle)
     delete = _counted(Objects.delete)

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.rewind import rewind
-from tidestate.statestore.errors import CorruptionError, FencedError
+from tidestate.statestore.errors import CorruptionError, FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet
 
 Rows = Counter[evidence.Row]
@@ -235,6 +236,33 @@ def test_pauses_grow_up_to_a_bound_and_it_is_reported_since_when() -> None:
     assert pauses[:3] == [0.05, 0.1, 0.2]
     assert pauses == sorted(pauses)
     assert pauses[-1] == 5.0
+
+
+@pytest.mark.parametrize("wall_s", [-3600, 3600])
+def test_a_patience_goes_by_the_monotonic_clock(wall_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    wall = lambda: 10**15 + int((now[0] - 1000) and wall_s) * 1_000_000  # noqa: E731  it is set at the first pause
+    monkeypatch.setattr(delivery, "now_us", wall)
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    offers, offered = delivery.Offers(lambda: None), delivery.Delivery("panes", DeliveryId("run", 1), (), None)
+
+    def hang(_panes: str, _id: DeliveryId) -> bool:
+        offers.check_called(6.0)
+        now[0] += 3.5
+        offers.check_called(6.0)
+        now[0] += 3.5
+        with pytest.raises(UnavailableError, match=r"sink-hangs.*seconds=7"):
+            offers.check_called(6.0)
+        return True
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    with pytest.raises(UnavailableError, match="sink-refuses"), offers.within(5.0):
+        offers.offer(lambda _panes, _id: False, "panes", offered, pause)
+    assert now[0] == pytest.approx(1005)
+    assert offers.waited_us == pytest.approx(5_000_000)
+    offers.offer(hang, "panes", offered, pause)
 
 
 def test_a_damaged_pane_file_is_not_delivered(tmp_path: Path) -> None:

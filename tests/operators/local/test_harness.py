@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -95,3 +98,46 @@ def test_windows_of_offsets_begin_where_they_are_asked_to() -> None:
     for wrong in ({"by": "offset", "start": -1}, {"start": 1}):
         with pytest.raises(UsageError, match="window-start"):
             count_window(3, **wrong)  # type: ignore[arg-type]
+
+
+def test_a_folder_of_its_own_goes_with_it_and_a_given_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    rows = pa.table({"t": pa.array([1]).cast(SCHEMA.field("t").type), "k": ["a"]})
+    harness = Harness(job, SCHEMA)
+    harness.feed(rows)
+    harness.restart()
+    (made,) = tmp_path.glob("tidestate-harness-*")
+    del harness
+    gc.collect()
+    assert not made.exists()
+    with Harness(job, SCHEMA) as harness:
+        harness.feed(rows)
+        assert [*tmp_path.glob("tidestate-harness-*")]
+    harness.close()
+    assert not [*tmp_path.glob("tidestate-harness-*")]
+    with Harness(job, SCHEMA, folder=tmp_path / "given") as harness:
+        harness.feed(rows)
+    assert (tmp_path / "given" / "tidestate.json").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path: Path) -> None:
+    program = (
+        "import os, pathlib, pyarrow as pa\n"
+        "from tidestate.operators import count, tumbling, windowed\n"
+        "from tidestate.operators.local.harness import Harness\n"
+        "job = windowed(event_time='t').window(tumbling('10 seconds')).aggregate(n=count())\n"
+        "harness = Harness(job, pa.schema([('t', pa.timestamp('us', tz='UTC'))]))\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    os.waitpid(child, 0)\n"
+        f"    print(len(list(pathlib.Path({str(tmp_path)!r}).glob('tidestate-harness-*'))))\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert not [*tmp_path.glob("tidestate-harness-*")]

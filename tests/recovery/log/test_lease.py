@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,11 @@ def leave(checkpoint: Checkpoint, one: Lease, name: str = "1-1") -> None:
     checkpoint.objects.put(f"{LEASE_FOLDER}/{name}.json", msgspec.json.encode(one))
 
 
+def was_changed(checkpoint: Checkpoint, seconds_ago: float, name: str = "1-1") -> None:
+    changed = time.time() - seconds_ago
+    os.utime(checkpoint.objects.locate(f"{LEASE_FOLDER}/{name}.json"), (changed, changed))
+
+
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
     return Checkpoint.open_or_create(tmp_path / "root")
@@ -54,8 +60,27 @@ def test_a_lease_of_another_host_counts_until_it_runs_out(checkpoint: Checkpoint
     with pytest.raises(UsageError, match=r"stop it, wait (29|30) s .* --force.* host=elsewhere pid=7 seconds=60"):
         check_idle(checkpoint)
     check_idle(checkpoint, force=True)
-    leave(checkpoint, lease(ELSEWHERE, written_us=now_us() - DURATION_US), "1-2")
-    checkpoint.objects.delete(f"{LEASE_FOLDER}/1-1.json")
+    was_changed(checkpoint, DURATION_US / 1e6 + 1)
+    check_idle(checkpoint)
+
+
+@pytest.mark.parametrize("wrong_s", [-120, 7200])
+def test_a_lease_is_as_old_as_storage_says_whatever_the_clock_of_its_host(
+    checkpoint: Checkpoint, wrong_s: int
+) -> None:
+    leave(checkpoint, lease(ELSEWHERE, written_us=now_us() + wrong_s * 1_000_000))
+    with pytest.raises(UsageError, match=r"wait (29|30) s if it has died"):
+        check_idle(checkpoint)
+    was_changed(checkpoint, 31)
+    check_idle(checkpoint)
+
+
+def test_where_storage_has_no_clock_those_of_the_hosts_count_and_the_message_says_so() -> None:
+    checkpoint = Checkpoint.open_or_create(f"memory://leases-{os.getpid()}")
+    leave(checkpoint, lease(ELSEWHERE))
+    with pytest.raises(UsageError, match=r"wait (29|30) s \(if the hosts' clocks agree\) if it has died"):
+        check_idle(checkpoint)
+    leave(checkpoint, lease(ELSEWHERE, written_us=now_us() - DURATION_US))
     check_idle(checkpoint)
 
 

@@ -64,6 +64,17 @@ def test_what_is_not_there_and_what_is_not_empty(tmp_path: Path) -> None:
         fork(tmp_path / "nowhere", tmp_path / "third")
 
 
+@pytest.mark.parametrize(("source", "target"), [("a\nb", "fork"), ("root", "c\x1bd")])
+def test_a_name_that_a_marker_cannot_have_is_refused_before_anything_is_written(
+    tmp_path: Path, source: str, target: str
+) -> None:
+    JOB.standalone(checkpoint=tmp_path / source).run(sample(1, 5))
+    with pytest.raises(UsageError, match=r"control character.*root-url"):
+        fork(tmp_path / source, tmp_path / target)
+    assert not (tmp_path / target).exists()
+    assert not (tmp_path / source / "pins").exists()
+
+
 def test_purged_events_come_with_the_command_that_takes_them_in(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

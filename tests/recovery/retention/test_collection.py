@@ -340,3 +340,30 @@ def test_random_histories(tmp_path: Path, seed: int) -> None:
         for (path, number), rows in kept.items():
             there = Checkpoint.open(path)
             assert state(there, there.read(number).manifest) == rows
+
+
+def test_links_to_folders_are_not_followed(root: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    run(other, 14)
+    there = files(other)
+    (root / "data" / "more").symlink_to(other / "data" / "windows")
+    (root / "panes" / "again").symlink_to(root / "panes")
+    (root / "data" / "lone.parquet").symlink_to(next((other / "data").rglob("*.parquet"), other / "tidestate.json"))
+    done = collect(Checkpoint.open(root), NOW)
+    assert done.files
+    assert files(other) == there
+    assert not [path for path in done.files if path.startswith(("data/more/", "panes/again/"))]
+    whole(root)
+    whole(other)
+
+
+def test_a_folder_of_a_root_that_is_a_link_keeps_its_files(root: Path, tmp_path: Path) -> None:
+    (root / "data").rename(tmp_path / "disk")
+    (root / "data").symlink_to(tmp_path / "disk")
+    there = files(tmp_path / "disk")
+    (tmp_path / "link").symlink_to(root)  # the whole root may lie behind one
+    done = collect(Checkpoint.open(tmp_path / "link"), NOW)
+    assert done.checkpoints
+    assert not [path for path in done.files if path.startswith("data/")]
+    assert files(tmp_path / "disk") == there
+    whole(root)

@@ -200,7 +200,9 @@ def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
     first = example("retracting").standalone(checkpoint=s3_root)
     panes = first.stream(STREAM)
     next(panes)
-    with pytest.raises(UsageError, match=r"\[running\]"):
+    leases = all_leases(checkpoint := Checkpoint.open(s3_root))
+    assert [checkpoint.objects.age_us(path) is not None for path in leases] == [True]
+    with pytest.raises(UsageError, match=r"wait \d+ s if it has died.*\[running\]"):
         refusing.run(STREAM)
     panes.close()  # type: ignore[attr-defined]
     assert refusing.run(STREAM, drain=True).num_rows

@@ -143,6 +143,22 @@ def test_a_scheme_nobody_knows_is_refused() -> None:
         Objects("nonsense://x")
 
 
+@pytest.mark.parametrize("root", [None, "", "  ", b"bytes", 5])
+def test_what_names_no_place_is_no_root(root: object) -> None:
+    with pytest.raises(UsageError, match="root-url"):
+        Objects(root)  # type: ignore[arg-type]
+
+
+def test_a_full_path_needs_no_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "getcwd", gone)
+    assert Objects(tmp_path).root == str(tmp_path)
+    with pytest.raises(UsageError, match="folder-gone"):
+        Objects("relative")
+
+
 def test_a_root_may_be_a_url_a_path_or_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Objects(tmp_path / "r").put("a", b"data")
     monkeypatch.chdir(tmp_path)
@@ -249,3 +265,20 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(objects: Objects) -> N
     assert not objects.exists("a/b")
     objects.delete("a/b")
     objects.delete("never/was")
+
+
+def test_nothing_is_removed_through_a_link(objects: Objects, tmp_path: Path) -> None:
+    other = Objects(tmp_path / "other")
+    other.put("a/b/file", b"data")
+    objects.put("own/file", b"data")
+    (Path(objects.root) / "a").symlink_to(tmp_path / "other" / "a")
+    assert [objects.linked(folder) for folder in ("a/b", "a", "own", "")] == [True, True, False, False]
+    assert objects.read("a/b/file") == b"data"
+    for remove in (lambda: objects.delete("a/b/file"), lambda: objects.move("a/b", "c")):
+        with pytest.raises(UsageError) as caught:
+            remove()
+        assert caught.value.code == "folder-linked"
+    assert other.read("a/b/file") == b"data"
+    objects.delete("a")  # the link itself is ours
+    assert not objects.exists("a")
+    assert other.read("a/b/file") == b"data"

@@ -110,3 +110,10 @@ def test_no_place_for_a_cache_is_reported(tmp_path: Path) -> None:
         make_private(tmp_path / "file" / "cache")
     assert isinstance(refused.value, TidestateError)
     assert refused.value.code == "cache-folder"
+
+
+def test_a_host_without_a_temporary_folder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with pytest.raises(UnavailableError, match="no-temporary-folder"):
+        of_this_user("tidestate-copies")

@@ -1,0 +1,63 @@
+"""The command where the system has less than usual: no streams, no threads, no working folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.checkout import ROOT
+from tests.helpers.collected import run
+from tidestate.recovery.cli import main
+from tidestate.recovery.log.checkpoint import Checkpoint
+
+
+@pytest.mark.slow
+def test_without_standard_streams_a_verb_does_its_work_and_ends_with_its_code(tmp_path: Path) -> None:
+    run(tmp_path / "root", 5)
+
+    def code(*arguments: str) -> int:
+        command = f'exec "{sys.executable}" -m tidestate.recovery.cli.main "$@" <&- >&- 2>&-'
+        return subprocess.run(["sh", "-c", command, "sh", *arguments], cwd=ROOT, check=False).returncode
+
+    root = str(tmp_path / "root")
+    assert code("gc", root, "--keep", "2", "--grace", "0 seconds", "--confirm") == 0
+    assert len(Checkpoint.open(root).ids()) == 2
+    assert code("panes", root, "--format", "json") == 0
+    assert code("list", str(tmp_path / "none")) == 4
+
+
+@pytest.mark.slow
+def test_in_a_folder_that_was_removed_full_paths_work_and_others_say_why(tmp_path: Path) -> None:
+    run(tmp_path / "root", 1)
+    (tmp_path / "gone").mkdir()
+
+    def listed(root: str) -> subprocess.CompletedProcess[str]:
+        program = f"import os; os.rmdir('{tmp_path}/gone')\nfrom tidestate.recovery.cli.main import main\nmain()"
+        (tmp_path / "gone").mkdir(exist_ok=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", program, "list", root]
+        cwd = tmp_path / "gone"
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+    whole = listed(str(tmp_path / "root"))
+    assert (whole.returncode, whole.stderr) == (0, "")
+    refused = listed("root")
+    assert (refused.returncode, refused.stderr.count("\n")) == (5, 1)
+    assert "[folder-gone]" in refused.stderr
+
+
+def test_a_system_without_threads_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def app() -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(SystemExit) as caught:
+        main.main()
+    assert caught.value.code == 5
+    assert "[no-threads]" in capsys.readouterr().err
