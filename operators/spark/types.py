@@ -47,8 +47,8 @@ def column_at(stream: DataFrame, name: str) -> Column:
 
 
 def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
-    """``stream`` with these columns; where there are none with a constant, which keeps the number of rows: a batch that
-    Spark sends to Python without columns has no rows.
+    """``stream`` with these columns; where there are none with a constant, which keeps the number of rows: a batch
+    that Spark sends to Python without columns has none.
     """
     if not names:
         return stream.select(sf.lit(None).cast("boolean").alias(ROW))
