@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.bind.watermark_checks import check_edges
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
@@ -19,6 +20,7 @@ from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
@@ -50,6 +52,8 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
         signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
             _check_signed(one)
+        for name in origins:
+            _check_edges(one, nodes[name].plan if name in nodes else None)
         plan = bind_plan(one, schema, signed=signed)
         node = _node(one, plan, origins, nodes)
         for feed in node.feeds:
@@ -145,6 +149,13 @@ def _check_followed(one: Runnable, fed: Sequence[str]) -> None:
             without=sorted(followed),
             reading=sorted(fed),
         )
+
+
+def _check_edges(one: Runnable, upstream: Plan | None) -> None:
+    """That windows by lifetime get no edges from an operator that passes them on."""
+    passed = upstream.altered if isinstance(upstream, AlteredPlan) else None
+    if passed is not None and passed.duration_us is None and isinstance(one, Windowed):
+        check_edges(one.windows, passed.watermarks, one.name)
 
 
 def _check_signed(one: Runnable) -> None:

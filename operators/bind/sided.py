@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
+from tidestate.operators.bind.watermark_checks import check_buffers
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
@@ -197,6 +198,8 @@ def _side_types(
     description: Join | Union | SessionJoin | OverlapJoin, schema: pa.Schema, taken: tuple[str, ...]
 ) -> pa.Schema:
     """The one stream's columns, plain where they are dictionaries: as tables have them."""
+    # Of a union all columns are shared.
+    check_buffers(description.watermarks, schema.names if isinstance(description, Union) else (), description.name)
     columns = require_columns(input_columns(description, schema.names), schema)
     description.sides.check_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):

@@ -19,6 +19,7 @@ from tidestate.operators.bind.columns import (
 )
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
+from tidestate.operators.bind.watermark_checks import check_buffers, check_edges
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
@@ -87,6 +88,9 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     if not description.aggregates:
         raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
     check_sense(description)
+    check_edges(description.windows, description.watermarks, description.name)
+    if isinstance(description, Merge) and not description.sides.same_columns:
+        check_buffers(description.watermarks, description.sides.shared, description.name)
     if description.windows is None and not {START, END} <= set(schema.names):
         raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
     columns = require_columns(input_columns(description, schema.names, signed=signed), schema)

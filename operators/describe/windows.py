@@ -71,6 +71,11 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
         """Whether every event lies in exactly one window."""
         return self.size == self.slide
 
+    @property
+    def has_gaps(self) -> bool:
+        """Whether an event may be in no window: between two, or before the first."""
+        return self.slide > self.size or self.by_offset
+
     def assign(self, times: Times) -> tuple[npt.NDArray[np.int64], Times, Times]:
         """Every (event, window) pair: indices of events, starts and ends of windows; each of shape ``(pairs,)``."""
         first, counts = self.windows_of(self.slice_ends(times))

@@ -82,7 +82,9 @@ class HistoryFiles:
         wanted = pa.schema([self.schema.field(name) for name in columns])
         try:
             for batch in _dataset(self.files, self.schema).to_batches(columns=list(columns), batch_size=1 << 18):
-                yield pa.table([_cast(batch[field.name], field.type) for field in wanted], schema=wanted)
+                cast = [_cast(batch[field.name], field.type) for field in wanted]
+                # A table made of no columns has no rows; that of the batch has.
+                yield pa.table(cast, schema=wanted) if cast else pa.Table.from_batches([batch])
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(error) from None
 

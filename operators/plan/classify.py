@@ -24,6 +24,7 @@ from tidestate.operators.plan.ledger import (
     BAD_WINDOW,
     EDGE_ENDS,
     LEDGER_REASONS,
+    NO_WINDOW,
     NULL_KEY,
     NULL_TIME,
     OUT_OF_RANGE,
@@ -239,10 +240,12 @@ def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Ta
     null_time = _nulls(events, [plan.event_time])
     null_key = _nulls(events, plan.never_null)
     times = event_times(events[plan.event_time])
-    early = np.zeros(0, bool)
+    early = outside = np.zeros(0, bool)
     if watermark_us is not None:
+        outside = outside if intake.reprocessing else plan.outside(events, times, watermark_us)
         early = plan.too_late(events, times, watermark_us, reprocessing=intake.reprocessing)
     reasons = _reasons(
+        (outside, NO_WINDOW),
         (early, PURGED if intake.reprocessing else VERY_LATE),
         (_out_of_range(times), OUT_OF_RANGE),
         (null_key, NULL_KEY),

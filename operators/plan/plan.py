@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
@@ -281,6 +282,12 @@ class Plan(ABC):
     @abstractmethod
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Which events are too late, by their times and windows. Shape ``(events,)``."""
+
+    def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
+        """Which events are behind the watermark by more than the lateness, and in no window at all; of length 0 if
+        each event has a window. Shape ``(events,)``.
+        """
+        return np.zeros(0, bool)
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """Accepted events that some of their windows refuse, a row per event and window with its bounds; None if

@@ -24,7 +24,7 @@ from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.types import arrow_schema, column_at
+from tidestate.operators.spark.types import arrow_schema, read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.recovery.spark.spark_log import NOTHING_READ
@@ -72,7 +72,7 @@ def past_rows(job: StreamJob, graph: Graph, past: PastEvents) -> DataFrame:
     streams = job.streams or {INPUT: job.stream}
     rows = _together(job, streams, _by_stream(list(streams), past))
     _check_columns(graph, job.stream, rows)
-    return rows.select(*(column_at(rows, name) for name in graph.columns))
+    return read_columns(rows, graph.columns)
 
 
 def _by_stream(names: list[str], history: PastEvents) -> dict[str, DataFrame]:

@@ -24,7 +24,7 @@ from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import separated
 from tidestate.operators.spark.stream_job import StreamJob
-from tidestate.operators.spark.types import column_at
+from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.names import SPARK_ENTRIES, spark_number
 from tidestate.recovery.spark.agreement import compare
@@ -72,7 +72,7 @@ class JobOnSpark(StreamJob, SparkJob):
         job = self.begin(graph, checkpoint, mending.compare)
         read = mending.repair(job.head)
         # Only what the job reads: nothing projected later reaches the source.
-        stream = self.stream.select(*(column_at(self.stream, name) for name in graph.columns))
+        stream = read_columns(self.stream, graph.columns)
         why_not = None if self.direct_scan else SWITCHED_OFF
         scans = BatchScans(stream, self.store.budget_bytes, IN_ORDER if graph.orders else why_not)
         ticks = graph.clocked or self.sinks.may_lag

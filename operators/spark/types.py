@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
@@ -11,6 +13,9 @@ from tidestate.operators.plan.graph import sent_name
 from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
+
+ROW = "__row"
+"""The column of rows of which no column is read."""
 
 
 def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
@@ -39,6 +44,15 @@ def column_at(stream: DataFrame, name: str) -> Column:
     """The column of this name, or the field of a struct that has this path, named as in `sent_name`."""
     path = f"`{name}`" if name in stream.columns else ".".join(f"`{part}`" for part in name.split("."))
     return sf.col(path).alias(sent_name(name)) if "." in name else sf.col(path)
+
+
+def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
+    """``stream`` with these columns; where there are none with a constant, which keeps the number of rows: a batch
+    that Spark sends to Python without columns has none.
+    """
+    if not names:
+        return stream.select(sf.lit(None).cast("boolean").alias(ROW))
+    return stream.select(*(column_at(stream, name) for name in names))
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:

@@ -91,6 +91,14 @@ def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, repr
     return closed
 
 
+def outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
+    """Events without windows that are too late to be in one; of length 0 if each event has a window."""
+    if not isinstance(plan.kind, Sliding) or not plan.kind.has_gaps:
+        return np.zeros(0, bool)
+    late: Flags = times < plan.closed_at(watermark)
+    return late & (last_ends(plan.kind, times, events) == BEGINNING_US) if late.any() else late
+
+
 def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
     """The end of the last window of each event; `BEGINNING_US` for one without windows."""
     if isinstance(kind, Sliding):

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import Memory, apply_rows, join, tumbling, windowed
+from tidestate.operators import Memory, apply_rows, count, join, tumbling, windowed
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
@@ -183,3 +183,19 @@ def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
     run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
     assert places(tmp_path / "root")[-1] is False
     assert "failed in the driver, so tasks process" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["driver", "tasks", "spark"])
+def test_rows_of_which_no_column_is_read_count(spark: SparkSession, tmp_path: Path, way: str) -> None:
+    for number in range(2):
+        write(tmp_path / "input", number, sample(1, 15)[0])
+    described = windowed(processing_time=True).window(tumbling("1 second")).aggregate(n=count())
+    run(
+        described,
+        [stream(spark, tmp_path / "input")],
+        tmp_path / "root",
+        direct_scan=way != "spark",
+        in_driver=way == "driver",
+    )
+    assert places(tmp_path / "root") == [way == "driver"] * 2
+    assert Checkpoint.open(tmp_path / "root").head().manifest.totals["events"] == 30

@@ -102,6 +102,8 @@ class Twin:
         if late or self.event_too_late(self.place(event)):
             # Choice: an event too late for some of its windows only is in the ledger for those, and in the others.
             self.ledger.append(Rejected(event, "very_late", self.watermark, tuple(late), len(late) < len(found)))
+        if not found and self.setting.rule == "window" and self.behind(self.place(event)):
+            self.ledger.append(Rejected(event, "no_window", self.watermark))
         for window in found:
             if window not in late:
                 self.put(event, window)
@@ -140,9 +142,11 @@ class Twin:
 
     def event_too_late(self, time: int) -> bool:
         """By rule `event`, and the watermark at the start of the batch."""
-        if self.setting.rule != "event" or self.watermark is None:
-            return False
-        return time < self.watermark - self.setting.allowed
+        return self.setting.rule == "event" and self.behind(time)
+
+    def behind(self, time: int) -> bool:
+        """Whether a time is further behind the watermark at the start of the batch than is allowed."""
+        return self.watermark is not None and time < self.watermark - self.setting.allowed
 
     def window_too_late(self, window: tuple[int, int]) -> bool:
         """By rule `window`, and the watermark at the start of the batch."""

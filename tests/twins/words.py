@@ -9,7 +9,7 @@ from tests.twins.naive import Event, Key, Values
 
 FOREVER = 10**30
 """The end of time; a watermark that reaches it ends the input."""
-Reason = Literal["null_event_time", "null_key", "bad_offset", "very_late", "purged", "window_closed"]
+Reason = Literal["null_event_time", "null_key", "bad_offset", "very_late", "no_window", "purged", "window_closed"]
 
 
 class Trigger(NamedTuple):

@@ -17,6 +17,7 @@ TAKEN = ("on_time", "future", "mildly_late")
 """Counters of accepted events."""
 REJECTED = (
     "very_late",
+    "no_window",
     "null_key",
     "null_event_time",
     "event_time_out_of_range",

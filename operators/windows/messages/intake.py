@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.classify import Intake, judge, with_refused
+from tidestate.operators.plan.classify import Intake, event_times, judge, with_refused
 from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS, ledger
 from tidestate.operators.plan.plan import ONLY, REFUSED
 from tidestate.operators.plan.transition import StepTimes, total
@@ -122,6 +122,10 @@ def _new(
         newest = max(int(times[fresh].max()), *([] if marks.newest is None else [marks.newest]), BEGINNING_US)
         changes[tables.marks.name] = marks.changed_to(tables, Marks(newest, marks.bound))
     state.apply(changes)
+    if at.before != BEGINNING_US and len(
+        outside := plan.outside(events, event_times(events[plan.event_time]), at.before)
+    ):
+        old &= ~outside  # what is in no window took no part
     if REFUSED in events.column_names:  # its generator's reason says more
         old &= events[REFUSED].is_null().to_numpy()
     counts = {DUPLICATES: int(np.count_nonzero(~fresh)), BEYOND_RETENTION: int(np.count_nonzero(old))}

@@ -28,7 +28,7 @@ from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tests.twins import streams
 from tests.twins.naive import Twin
-from tidestate.operators import join, sum_, tumbling, windowed
+from tidestate.operators import count, join, sum_, tumbling, windowed
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.local.bootstrap import Archive, streams_of
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
@@ -365,3 +365,23 @@ def test_verbs_are_loaded_when_they_are_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "json", "arrow"])
+def test_files_of_which_no_column_is_read_have_their_rows(tmp_path: Path, form: str) -> None:
+    table, path = pa.table({"v": list(range(15))}), tmp_path / f"0.{form}"
+    if form == "parquet":
+        pq.write_table(table, path)
+    elif form == "csv":
+        pa.csv.write_csv(table, path)
+    elif form == "json":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    archive = Archive(
+        windowed(processing_time=True).window(tumbling("10 seconds")).aggregate(n=count()),
+        {"input": HistoryFiles.find([str(path)], None)},
+    )
+    assert archive.survey(lambda _rows: None)["input"].rows == 15
+    assert archive.bootstrap(tmp_path / "root", standalone=True).counters["events"] == 15

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import settings as run_settings
@@ -15,6 +17,8 @@ from tests.helpers.every_store import STORES, added, new_folder, store_config
 from tests.helpers.process import LONG, forget
 from tests.twins import streams
 from tests.twins.naive import Event, Row, Setting, Twin
+from tidestate.operators import count, sliding, windowed
+from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
@@ -225,3 +229,28 @@ class Crashing:
             if not self.left:
                 raise CrashError(moment)
             self.left -= 1
+
+
+@pytest.mark.parametrize("rule", ["window", "event"])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_late_event_in_no_window_is_in_the_ledger(known: bool, rule: Any) -> None:
+    """Windows [8, 13), [16, 21), [24, 29): 14 and 22 are in none, and 14 is behind W once 20 has been."""
+    begun = windowed(event_time="t").window(sliding("5 seconds", "8 seconds", strict=False))
+    begun = begun.late("2 seconds", rule=rule)
+    described = (begun.messages(identity="id") if known else begun).aggregate(n=count())
+    schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("id", "int64")])
+    harness = Harness(described, schema)
+
+    def feed(*rows: tuple[int, int]) -> None:
+        harness.feed(
+            pa.table([[1_000_000 * t for t, _ in rows], [n for _, n in rows]], names=schema.names).cast(schema)
+        )
+
+    feed((20, 0))
+    feed((14, 1), (15, 2), (22, 3), (17, 4))
+    late = {"very_late": 3} if rule == "event" else {"no_window": 2}
+    counters = harness.counters()
+    assert {name: counters.get(name, 0) for name in late} == late
+    assert "out_of_retention" not in counters
+    assert counters["accepted"] + sum(late.values()) == 5
+    assert sorted(set(harness.ledger()["reason"].to_pylist())) == list(late)

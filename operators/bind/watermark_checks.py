@@ -1,0 +1,47 @@
+"""Watermarks that do not go with what they are of: edges in windows, buffers of one side. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidestate.operators.describe.windows import Sliding, Windows
+from tidestate.operators.progress.cti_settings import Ctis
+from tidestate.operators.progress.watermarks import BufferProgress, Watermarks
+from tidestate.statestore.errors import UsageError
+
+
+def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: str) -> None:
+    """That windows by lifetime get no edges. Raises `UsageError`."""
+    if isinstance(kind, Sliding) and kind.end_column is not None and has_edges(watermarks):
+        raise UsageError(
+            "an edge lasts until its end arrives, so windows by lifetime would count it as a point, and rows with "
+            'a shape_column= may be edges: give events with their ends, shape="interval", or windows '
+            "without end=",
+            code="edge-window",
+            operator=operator,
+            end=kind.end_column,
+        )
+
+
+def has_edges(watermarks: Watermarks | None) -> bool:
+    """Whether rows may be edges, whose ends arrive later."""
+    generator = watermarks.generator if watermarks is not None else None
+    if not isinstance(generator, Ctis):
+        return False
+    of_sides = [generator.columns_of(side) for side in generator.sides] or [generator.columns_of("")]
+    return any(one.shape_column is not None or one.shape.startswith("edge") for one in of_sides)
+
+
+def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator: str) -> None:
+    """That buffers are of rows of all sides. Raises `UsageError`."""
+    generator = watermarks.generator if watermarks is not None else None
+    if not isinstance(generator, BufferProgress):
+        return
+    if of_one := [name for name in generator.columns if name not in shared]:
+        raise UsageError(
+            "rows of the other side have no buffers in these columns, so that side would not hold the watermark: "
+            "leave .watermark(...) out, and give watermark_delay=, or take max_event_time(...), by side",
+            code="watermark-sides",
+            operator=operator,
+            columns=of_one,
+        )
