@@ -1,4 +1,4 @@
-"""A key column that was renamed twice: whoever joins older files to newer ones reads one column of three names."""
+"""A key column that was renamed twice: readers that join older files to newer ones read one column of three names."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_the_net_has_each_window_once(root: Path) -> None:
 
 def test_a_history_is_of_the_one_key(root: Path) -> None:
     history = window_history(Checkpoint.open(root), START, {"visitor": "a"})
-    told = [(one.checkpoint, one.kind, one.values.get("n")) for one in history.events if one.kind != "became"]
-    assert told == [(2, "added", 1), (3, "pane", 1), (7, "pane", 1), (7, "pane", 2)]
+    events = [(one.checkpoint, one.kind, one.values.get("n")) for one in history.events if one.kind != "became"]
+    assert events == [(2, "added", 1), (3, "pane", 1), (7, "pane", 1), (7, "pane", 2)]
     assert history.result == [{"n": 2}]
     other = window_history(Checkpoint.open(root), START, {"visitor": "b"})
     assert other.result == [{"n": 1}]
