@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
+from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
 from tidestate.operators.bind.stored_description import stored_description
 from tidestate.operators.describe.renames import pending_renames, rename_columns
@@ -16,6 +17,7 @@ from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
+from tidestate.recovery.start.policy import Dropped
 from tidestate.statestore.durations import spans_as_text
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
@@ -32,7 +34,7 @@ class TakenOver:
 
     def input_of(self, head: Manifest) -> InputPosition | None:
         """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
-        if head.input is None or not any(self.changes.values()):
+        if head.input is None or (head.operators.keys() == self.operators.keys() and not any(self.changes.values())):
             return head.input
         return msgspec.structs.replace(head.input, last="")
 
@@ -62,8 +64,9 @@ def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorSta
     )
 
 
-def take_over(graph: Graph, head: Manifest, *, may_change: bool) -> TakenOver:
-    """What a job makes of the checkpoint ``head``; operators are what they were unless they ``may_change``.
+def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped = "ask") -> TakenOver:
+    """What a job makes of the checkpoint ``head``; operators are what they were unless they ``may_change``. Whether
+    values are ``dropped`` is the policy's.
 
     Raises `IncompatibleError` where that is another job's, or a change that the state cannot follow.
     """
@@ -74,6 +77,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool) -> TakenOver:
             expected=", ".join(graph.plans),
             found=sorted(head.operators),
         )
+    check_operators(head.operators, list(graph.plans), dropped)
     partitions = len(next(iter(head.operators.values())).partitions)
     nodes, operators, changes = [], {}, {}
     for node in graph.nodes:
@@ -82,21 +86,24 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool) -> TakenOver:
             nodes.append(node)
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
-        plan, operators[name], changes[name] = evolve(stored, node.plan, head.id + 1, may_change=may_change)
+        plan, operators[name], changes[name] = evolve(
+            stored, node.plan, head.id + 1, may_change=may_change, dropped=dropped
+        )
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
     return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes)
 
 
-def check_followed(graph: Graph, head: Manifest, *, may_change: bool) -> None:
+def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
     """Raises what `take_over` raises."""
-    take_over(graph, head, may_change=may_change)
+    take_over(graph, head, may_change=may_change, dropped=dropped)
 
 
 def evolve(
-    stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool
+    stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool, dropped: Dropped = "ask"
 ) -> tuple[Plan, OperatorState, list[SettingChange]]:
     """One operator: the plan as it fits the state, the operator as it goes on from ``checkpoint_id``, what changed.
+    Values are ``dropped`` as the policy has it.
 
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
@@ -111,6 +118,9 @@ def evolve(
         changes += types(stored, plan, columns)
     if not may_change:
         changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
+    elif stored.fingerprint != plan.fingerprint:
+        changes += input_columns_changed(stored, plan, columns)
+    changes = without_losses(plan.name, stored, changes, dropped)
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
     _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
     changed = {one.setting for one in changes}

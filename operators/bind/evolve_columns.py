@@ -55,7 +55,10 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
         elif old != settings:
             found.append(SettingChange(f"aggregate {name}", old, settings, "", _ANOTHER))
     gone = [name for name in was if names.get(name, name) not in now]
-    return [*found, *(SettingChange(f"aggregate {name}", was[name], None, "its values are dropped") for name in gone)]
+    dropped = [
+        SettingChange(f"aggregate {name}", was[name], None, "its values are dropped", loses=True) for name in gone
+    ]
+    return [*found, *dropped]
 
 
 def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[SettingChange]:

@@ -21,13 +21,16 @@ AGGREGATES = "aggregates"
 
 @dataclass(frozen=True)
 class SettingChange:
-    """One thing that is not as it was. ``refused``: why it cannot be; ``note``: else what that means."""
+    """One thing that is not as it was. ``refused``: why it cannot be; ``note``: else what that means. ``loses``:
+    stored values belong to it.
+    """
 
     setting: str
     was: Any
     now: Any
     note: str = ""
     refused: str = ""
+    loses: bool = False
 
     def __str__(self) -> str:
         return f"{self.was!r} -> {self.now!r}"

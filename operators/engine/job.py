@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -118,13 +119,14 @@ class Job:
         then.
         """
         checkpoint = checkpoint.as_new_run()
-        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, may_change=may_change))
+        follow: dict[str, Any] = {"may_change": may_change, "dropped": policy.dropped}
+        newest = open_for_start(checkpoint, policy, partial(check_followed, graph, **follow))
         head = newest.manifest if newest else None
         check_runner(head, runner)
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
-        taken = take_over(graph, head, may_change=may_change) if head is not None else None
+        taken = take_over(graph, head, **follow) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:
             return cls(graph, checkpoint, store, newest, hook)  # nothing can follow: no fence

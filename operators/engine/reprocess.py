@@ -15,6 +15,7 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.assignment import last_ends
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.moves.fork import advice
 from tidestate.statestore.errors import UsageError
 
@@ -45,8 +46,8 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
             continue
         for name, tables in ledgers.items():
             for rows_then in as_written(job.checkpoint, output.late_of(name)):
-                renamed = [pair for at, *pair in job.head.operators[name].renamed if at > output.id]
-                ledger = in_columns(rows_then, windowed[name].late_schema, renamed)
+                names = names_now(job.head.operators[name].renamed, output.id)
+                ledger = in_columns(rows_then, windowed[name].late_schema, names)
                 tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return {name: table for name, table in whole.items() if table.num_rows}

@@ -7,7 +7,7 @@ of them. The bands come from the statistics of the files, whose footers are read
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -26,6 +26,7 @@ from tidestate.recovery.inspect.rows import FILES_AT_ONCE, OutputFile, in_column
 from tidestate.recovery.inspect.scans import RowScan, between, computed_file
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.prefetch import prefetch
+from tidestate.recovery.log.renames import Renamed, names_now
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -40,17 +41,14 @@ NET_ROWS = 1_000_000
 NetSpan = tuple[int | None, int | None]
 """The least and the largest time or offset, inclusive; None: not known."""
 
-Renamed = tuple[int, str, str]
-"""A renamed column: the checkpoint since when, its old and its new name."""
-
 
 @dataclass(frozen=True)
 class NetFile:
-    """A pane file that a band reads; ``renamed`` since: key columns from one name to another, oldest first."""
+    """A pane file that a band reads; ``names``: of columns that were renamed since, by their name in it."""
 
     checkpoint: int
     ref: FileRef
-    renamed: tuple[tuple[str, str], ...]
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class NetPart:
         within = self.where(schema)
 
         def rows_of(file: NetFile) -> pa.Table:
-            rows = in_columns(read_file_rows(objects, file.ref), schema, file.renamed)
+            rows = in_columns(read_file_rows(objects, file.ref), schema, file.names)
             ids = pa.array(np.full(rows.num_rows, file.checkpoint))
             rows = rows.set_column(0, schema.field(0), ids)
             return rows if within is None else rows.filter(within)
@@ -148,16 +146,14 @@ def check_net(plan: Plan) -> None:
 def net_scan(
     checkpoint: Checkpoint, plan: Plan, schema: pa.Schema, files: Sequence[OutputFile], renamed: Sequence[Renamed]
 ) -> RowScan:
-    """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted. Reads their footers."""
+    """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted and whose input columns were
+    ``renamed``. ``schema`` has the columns of all files. Reads their footers.
+    """
     objects, root = checkpoint.objects, checkpoint.objects.root
-    schema = _as_named_now(schema, renamed)
     identity = (START, END, *plan.key_names) if isinstance(plan, GroupTables) else ()
-    read = [
-        NetFile(
-            file.checkpoint, file.ref, tuple((old, new) for since, old, new in renamed if since > file.checkpoint)
-        )
-        for file in files
-    ]
+    of_input = set(plan.key_names if isinstance(plan, GroupTables) else plan.pane_schema.names)
+    read = [NetFile(file.checkpoint, file.ref, _names(renamed, file.checkpoint, of_input)) for file in files]
+    schema = _as_named_now(schema, [file.names for file in read], plan.pane_schema.names)
     place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
     parts: tuple[NetPart, ...] = (NetPart("0", tuple(read), identity),) if read else ()
     if place is not None and sum(file.ref.rows for file in read) > NET_ROWS:
@@ -169,13 +165,20 @@ def net_scan(
     return RowScan(root, objects.bases, schema, parts, computed=True)
 
 
-def _as_named_now(schema: pa.Schema, renamed: Sequence[Renamed]) -> pa.Schema:
-    """The columns under their newest names, each once: files may have any of their names, and only old ones."""
-    newest: dict[str, str] = {}
-    for since in dict.fromkeys(since for since, _, _ in renamed):
-        step = {old: new for at, old, new in renamed if at == since}
-        newest = step | {first: step.get(name, name) for first, name in newest.items()}
-    fields = {name: field.with_name(name) for field in schema for name in [newest.get(field.name, field.name)]}
+def _names(renamed: Sequence[Renamed], checkpoint: int, of_input: Collection[str]) -> dict[str, str]:
+    """Of columns ``of_input`` what they are called now: panes have results too, whatever the input calls so."""
+    return {old: new for old, new in names_now(renamed, checkpoint).items() if new in of_input}
+
+
+def _as_named_now(schema: pa.Schema, names: Iterable[Mapping[str, str]], current: Collection[str]) -> pa.Schema:
+    """The columns under their newest names, each once: files may have any of their names, and only old ones. What is
+    called so in ``current`` panes stays, whatever had its name.
+    """
+    newest = {old: new for file in names for old, new in file.items()}
+    fields = {}
+    for field in schema:
+        kept = [field.name] if field.name in current or field.name not in newest else []
+        fields |= {name: field.with_name(name) for name in (*kept, newest.get(field.name, field.name))}
     return pa.schema(list(fields.values()))
 
 

@@ -110,8 +110,8 @@ def panes_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool 
         return output_scan(folder, manifest, "panes", name, columns)
     check_net(plan)
     files = list(output_files(folder.outputs(of=manifest), "panes", name))
-    renamed = [one for one in manifest.operators[name].renamed if one[2] in plan.key_names]
-    return net_scan(folder, plan, output_columns(folder.objects, files, columns), files, renamed)
+    columns_then = output_columns(folder.objects, files, columns)
+    return net_scan(folder, plan, columns_then, files, manifest.operators[name].renamed)
 
 
 def late_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None) -> RowScan:

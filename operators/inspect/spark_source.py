@@ -190,4 +190,4 @@ class PaneReader(DataSourceStreamReader):  # type: ignore[misc]
 def share_rows(partition: InputPartition, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a task. Spark makes a partition without a value where there is none."""
     for batch in partition.value.batches() if partition.value is not None else ():
-        yield from in_columns(pa.Table.from_batches([batch]), columns, ()).to_batches()
+        yield from in_columns(pa.Table.from_batches([batch]), columns, {}).to_batches()

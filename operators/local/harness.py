@@ -18,7 +18,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks
-from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
@@ -28,7 +28,9 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.rounds import Progress
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
@@ -138,7 +140,12 @@ class Harness:
         """All rejected events so far, with reason and watermark; of one ``operator`` of a chain."""
         checkpoint, plan = self._job.checkpoint, self._plan(operator)
         schema = plan.late_schema
-        found = [read_rows(checkpoint, output.late_of(plan.name), schema) for output in checkpoint.outputs()]
+        renamed = self._job.head.operators[plan.name].renamed
+        found = [
+            in_columns(rows, schema, names_now(renamed, output.id))
+            for output in checkpoint.outputs()
+            for rows in as_written(checkpoint, output.late_of(plan.name))
+        ]
         return pa.concat_tables([schema.empty_table(), *found])
 
     def windows(self, operator: str | None = None) -> pa.Table:

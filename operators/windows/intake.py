@@ -50,8 +50,9 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arri
     if plan.overlapping and not plan.per_event:
         return _overlapping(plan, events, times, arrival)
     index, starts, ends = assign_windows(plan.kind, times, events)
-    if (plan.rule == "window" or arrival.reprocessing) and arrival.watermark_us is not None and not plan.by_number:
-        open_ = ~refusing(plan, ends, arrival.watermark_us, reprocessing=arrival.reprocessing)
+    mark, again = arrival.watermark_us, arrival.reprocessing
+    if mark is not None and plan.refuses_by_windows(mark, reprocessing=again) and not plan.by_number:
+        open_ = ~refusing(plan, ends, mark, reprocessing=again)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
     keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_single_key(len(index))]
@@ -83,9 +84,9 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arr
     only = own_windows(events)
     if only is None and plan.orderless and not plan.touching:
         rows = combine(spec, rows)
-    closed = None
-    if (plan.rule == "window" or arrival.reprocessing) and arrival.watermark_us is not None:
-        closed = last_refused(plan, arrival.watermark_us, reprocessing=arrival.reprocessing)
+    closed, mark, again = None, arrival.watermark_us, arrival.reprocessing
+    if mark is not None and plan.refuses_by_windows(mark, reprocessing=again):
+        closed = last_refused(plan, mark, reprocessing=again)
     if plan.touching:
         first, counts = windows_touched(kind, times, events, closed)
     else:

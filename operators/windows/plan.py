@@ -31,18 +31,19 @@ class WindowPlan(GroupTables):
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """By the event's time or the ends of its windows; count windows accept every reprocessed event."""
-        if self.rule == "window" or reprocessing:
-            if self.by_number:
-                return np.zeros(len(times), bool)
-            return too_late(self, events, times, watermark, reprocessing=reprocessing)
-        late: Flags = times < self.closed_at(watermark)
+        by_windows = self.refuses_by_windows(watermark, reprocessing=reprocessing)
+        late: Flags = np.zeros(len(times), bool)
+        if self.rule == "event" and not reprocessing:
+            late = times < (watermark - self.allowed_us if by_windows else self.closed_at(watermark))
+        if by_windows and not self.by_number:
+            late |= too_late(self, events, times, watermark, reprocessing=reprocessing)
         return late
 
     def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         return outside(self, events, times, watermark)
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
-        if not self.overlapping or not (self.rule == "window" or reprocessing):
+        if not self.overlapping or not self.refuses_by_windows(watermark, reprocessing=reprocessing):
             return None
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
 

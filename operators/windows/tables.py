@@ -23,6 +23,7 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Counted, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.names import (
     CELL,
     CLOCK,
@@ -147,6 +148,16 @@ class GroupTables(Plan):
     def nodes(self) -> tuple[Trigger, ...]:
         """All parts of the composite trigger, parents first."""
         return self.triggers.when.nodes if self.triggers.when else ()
+
+    @property
+    def reopens(self) -> bool:
+        """Whether more lateness takes all late events of windows that are kept: they may begin no forgotten session."""
+        return not self.sessions
+
+    def refuses_by_windows(self, watermark: int, *, reprocessing: bool) -> bool:
+        """Whether events are refused by the windows that are closed, and not by their time alone."""
+        reopened = self.reopens and self.gone_us > max(BEGINNING_US, watermark - self.allowed_us)
+        return self.rule == "window" or reprocessing or reopened
 
     @property
     def sizes(self) -> tuple[Column, ...]:

@@ -159,14 +159,12 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
         raise other_types(error, [schema.names for schema in schemas]) from None
 
 
-def in_columns(rows: pa.Table, schema: pa.Schema, renamed: Iterable[Sequence[str]]) -> pa.Table:
-    """Old rows in today's columns: ``renamed`` since, oldest first, from an old name to a new one; missing ones are
+def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> pa.Table:
+    """Old rows in today's columns: by their old ``names`` the new ones of columns that were renamed; missing ones are
     null.
     """
-    for old, new in renamed:
-        if old in rows.column_names:
-            rows = rows.drop_columns([name for name in (new,) if name in rows.column_names])
-            rows = rows.rename_columns([new if name == old else name for name in rows.column_names])
+    there = [name for name in rows.column_names if name in names or name not in names.values()]
+    rows = rows.select(there).rename_columns([names.get(name, name) for name in there])
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema

@@ -11,6 +11,7 @@ Second = Literal["takeover", "refuse"]
 Damaged = Literal["stop", "reset"]
 SparkDiffers = Literal["rewrite", "stop"]
 LostMessages = Literal["stop", "rebuild", "forget"]
+Dropped = Literal["ask", "refuse", "accept"]
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,16 @@ class Policy:
     published) or refuse to start. ``damaged``: if the newest checkpoint is damaged or gone, stop or reset to the
     newest intact one. ``spark``: if Spark's own checkpoint differs from ours, rewrite it or stop. ``messages``: if
     files of stored messages are damaged or gone, stop or start without them, for a `rebuild`; or give up on all that
-    is missing, also from an earlier loss (``forget``). Raises `UsageError` for any other value, and for a rebuild or
-    ``forget`` with a reset.
+    is missing, also from an earlier loss (``forget``). ``dropped``: if a changed description lacks what stored values
+    belong to, drop them unless that may be a renaming (``ask``), never, or always. Raises
+    `UsageError` for any other value, and for a rebuild or ``forget`` with a reset.
     """
 
     second: Second = "takeover"
     damaged: Damaged = "stop"
     spark: SparkDiffers = "rewrite"
     messages: LostMessages = "stop"
+    dropped: Dropped = "ask"
 
     def __post_init__(self) -> None:
         choices = (
@@ -36,15 +39,18 @@ class Policy:
             (self.damaged, Damaged),
             (self.spark, SparkDiffers),
             (self.messages, LostMessages),
+            (self.dropped, Dropped),
         )
         both = self.messages != "stop" and self.damaged == "reset"
         if both or any(choice not in get_args(known) for choice, known in choices):
             raise UsageError(
                 "a policy is Policy(second=takeover|refuse, damaged=stop|reset, spark=rewrite|stop, "
-                "messages=stop|rebuild|forget), and goes on without messages or resets, not both",
+                "messages=stop|rebuild|forget, dropped=ask|refuse|accept), and goes on without messages or resets, "
+                "not both",
                 code="policy",
                 second=self.second,
                 damaged=self.damaged,
                 spark=self.spark,
                 messages=self.messages,
+                dropped=self.dropped,
             )

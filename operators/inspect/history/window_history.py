@@ -19,7 +19,9 @@ from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps,
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
+from tidestate.recovery.log.renames import names_now
 from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.spec.tables import TableSpec
 
 EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
 
@@ -71,7 +73,8 @@ class _Reader:
         """Records of windows that touch ``around``."""
         found = WindowRecords()
         for form in forms_of(self.steps.base).values():
-            folded, newest = read_folded(self.checkpoint, form, self.steps.base, self.keys, around)
+            keys = self._keys_in(form.spec)
+            folded, newest = read_folded(self.checkpoint, form, self.steps.base, keys, around)
             found.folded += folded
             found.folded_up_to = max(found.folded_up_to, newest)
         for _, added in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.all):
@@ -85,14 +88,27 @@ class _Reader:
             form = form_of(spec)
             if form is None:
                 continue
-            changes = read_changes(self.checkpoint, form, ref, self.keys, around)
+            changes = read_changes(self.checkpoint, form, ref, self._keys_in(spec), around)
             found.changes += changes if self.steps.emits else [*changes, *last_panes(changes)]
         for ref in step.panes:
-            found.panes += emitted_panes(self.checkpoint, step.id, ref, self.keys, around)
+            found.panes += emitted_panes(self.checkpoint, step.id, ref, self._keys_then(step), around)
         state = step.state or self.steps.newest
         for ref in step.late:
-            found.rejected += read_rejected(self.checkpoint, step.id, ref, self.keys, state, self.measure)
+            keys = self._keys_then(step)
+            found.rejected += read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
         return found
+
+    def _keys_then(self, step: HistoryStep) -> dict[str, str]:
+        """The keys as files of a checkpoint call them."""
+        then = {new: old for old, new in names_now(self.steps.newest.renamed, step.id).items()}
+        return {then.get(name, name): text for name, text in self.keys.items()}
+
+    def _keys_in(self, spec: TableSpec) -> dict[str, str]:
+        """The keys as a table called them: it may be that of an earlier checkpoint."""
+        now = next((one for one in self.steps.newest.tables if one.name == spec.name), spec)
+        lasting = {column.lasting: column.name for column in now.key}
+        names = {lasting.get(column.lasting, ""): column.name for column in spec.key}
+        return {names.get(name, name): text for name, text in self.keys.items()}
 
 
 def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tidestate.operators.inspect.report.points import counts_offsets
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.renames import Renamed, names_now
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.tails import read_file_rows
@@ -120,7 +121,7 @@ def windows_of(
     except TidestateError as error:
         if error.code != "query-windows":
             found.notes.append(f"the windows in the state cannot be read ({error.code})")
-    read = [*_panes(checkpoint, ids, operator, keys, found.notes), *kept]
+    read = [*_panes(checkpoint, ids, state.renamed, operator, keys, found.notes), *kept]
     if not read:
         return found
     _by_key(found, pa.concat_tables(read, promote_options="permissive"), keyed=bool(keys))
@@ -150,7 +151,12 @@ def _fill(found: ReportedWindows, rows: pa.Table) -> None:
 
 
 def _panes(
-    checkpoint: Checkpoint, ids: list[int], operator: str, keys: list[str], notes: list[str]
+    checkpoint: Checkpoint,
+    ids: list[int],
+    renamed: Sequence[Renamed],
+    operator: str,
+    keys: list[str],
+    notes: list[str],
 ) -> Iterator[pa.Table]:
     """Panes of checkpoints, newest first, until there are enough."""
     ends: set[int] = set()
@@ -165,7 +171,8 @@ def _panes(
             for ref in refs:
                 rows = read_file_rows(checkpoint.objects, ref)
                 if names_places(rows, START, END):
-                    table = _emitted(rows, keys, number)
+                    then = {new: old for old, new in names_now(renamed, number).items()}
+                    table = _emitted(rows, [then.get(name, name) for name in keys], number)
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table
         except (DataError, NotFoundError):

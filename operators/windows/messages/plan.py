@@ -25,6 +25,11 @@ class MessagePlan(MessageWindows, WindowPlan):
     anything else is decided about them.
     """
 
+    @property
+    def reopens(self) -> bool:
+        """Never: identities were forgotten by the lateness before."""
+        return False
+
     def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
         return self.sent(accepted)
 

@@ -1,0 +1,98 @@
+"""What a changed job would lose of its stored values, and whether its start may. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tidestate.operators.bind.evolve_settings import SettingChange
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.tables import GroupTables
+from tidestate.recovery.log.manifest import OperatorState
+from tidestate.recovery.start.policy import Dropped
+from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.spec.arrowtypes import type_text
+
+_KEPT = 'the policy is to drop no values: Policy(dropped="refuse")'
+_COMPARED = ("function", "column", "columns")
+"""What an aggregate that could be the same under another name has in common with it."""
+
+
+def input_columns_changed(stored: OperatorState, plan: Plan, renamed: Mapping[str, str]) -> list[SettingChange]:
+    """Columns of rows that pass or are kept whole that came and went; those of windows are what aggregates read."""
+    if isinstance(plan, GroupTables):
+        return []
+    was = {renamed.get(name, name): kind for name, kind in stored.types.items()}
+    now = {field.name: type_text(field.type) for field in plan.input_schema}
+    kept = {column.name for spec in stored.tables for column in spec.values}
+    earlier = {new: old for old, new in renamed.items()}
+    new = [
+        SettingChange(f"column {name}", None, kind, "null in earlier rows")
+        for name, kind in now.items()
+        if name not in was
+    ]
+    gone = [
+        SettingChange(f"column {name}", kind, None, "earlier rows lose it", loses=earlier.get(name, name) in kept)
+        for name, kind in was.items()
+        if name not in now
+    ]
+    return [*new, *gone]
+
+
+def without_losses(
+    name: str, stored: OperatorState, changes: Sequence[SettingChange], dropped: Dropped
+) -> list[SettingChange]:
+    """The changes of an operator as the policy has them. Raises `IncompatibleError` (``renamed-unclear``) for one
+    that may be an undeclared renaming.
+    """
+    if dropped == "accept" or not holds_rows(stored):
+        return list(changes)
+    if dropped == "refuse":
+        return [replace(one, refused=one.refused or _KEPT) if one.loses else one for one in changes]
+    if any(one.refused for one in changes):
+        return list(changes)
+    unclear = {one.setting: twins for one in changes if one.loses and (twins := _twins(one, changes))}
+    if unclear:
+        lost, (new, *_) = next(iter(unclear.items()))
+        kind, old = lost.split(" ", 1)
+        raise IncompatibleError(
+            f"the {kind} {old} has gone and {new} has come with the same content: if it is the same under another "
+            f'name say .renamed({kind}s={{"{old}": "{new}"}}), else drop its values, Policy(dropped="accept")',
+            code="renamed-unclear",
+            operator=name,
+            gone_and_new=unclear,
+        )
+    return list(changes)
+
+
+def holds_rows(stored: OperatorState) -> bool:
+    """Whether an operator has anything to lose."""
+    return any(part.files for part in stored.partitions)
+
+
+def check_operators(names: Mapping[str, OperatorState], left: Sequence[str], dropped: Dropped) -> None:
+    """Raises `IncompatibleError` if operators with state have gone and the policy is to lose nothing."""
+    gone = [name for name, stored in names.items() if name not in left and holds_rows(stored)]
+    if gone and dropped == "refuse":
+        raise IncompatibleError(
+            "operators are not in this job any more and their state would be dropped: put them back, or start with a "
+            'new folder, or with Policy(dropped="accept")',
+            code="configuration-changed",
+            changed=dict.fromkeys(gone, "-"),
+            why=dict.fromkeys(gone, _KEPT),
+        )
+
+
+def _twins(lost: SettingChange, changes: Sequence[SettingChange]) -> list[str]:
+    """The names of what has come with the content of what was lost."""
+    kind = lost.setting.split(" ", 1)[0]
+    new = [one for one in changes if one.was is None and one.setting.startswith(f"{kind} ")]
+    return [one.setting.split(" ", 1)[1] for one in new if _content(one.now) == _content(lost.was)]
+
+
+def _content(described: Any) -> Any:
+    """What an aggregate computes of which columns; of a column its type."""
+    if isinstance(described, Mapping):
+        return [described.get(name) for name in _COMPARED]
+    return described

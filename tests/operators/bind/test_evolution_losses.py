@@ -1,0 +1,129 @@
+"""Stored values that a changed description has no place for: what is asked, refused and dropped."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidestate.operators import (
+    Policy,
+    chain,
+    count,
+    deduplicated,
+    join,
+    max_,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.tables import TIME
+
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64()), ("w", pa.int64())])
+
+
+def events(*rows: tuple[int, str, int]) -> pa.Table:
+    return pa.table(
+        [
+            pa.array([second * 1_000_000 for second, _, _ in rows], TIME),
+            [key for _, key, _ in rows],
+            *[pa.array([value for _, _, value in rows], pa.int64())] * 2,
+        ],
+        schema=SCHEMA,
+    )
+
+
+BATCHES = [events((1, "a", 1)), events((2, "a", 100)), events((30, "a", 5))]
+
+
+def described(**aggregates: Any) -> Runnable:
+    began = windowed(event_time="t", key="k", name="windows").window(tumbling("10 seconds"))
+    return began.aggregate(n=count(), **aggregates)
+
+
+def changed(root: Path, before: Any, after: Any, policy: Policy | None = None) -> pa.Table:
+    before.standalone(checkpoint=root).run(BATCHES[:1])
+    return after.standalone(checkpoint=root, policy=policy).run(BATCHES)
+
+
+def refused(root: Path, before: Any, after: Any, policy: Policy | None = None) -> IncompatibleError:
+    """The error; no byte has changed."""
+    before.standalone(checkpoint=root).run(BATCHES[:1])
+    there = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    with pytest.raises(IncompatibleError) as caught:
+        after.standalone(checkpoint=root, policy=policy).run(BATCHES)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == there
+    return caught.value
+
+
+def test_a_sum_by_another_name_is_asked_about(tmp_path: Path) -> None:
+    error = refused(tmp_path, described(s=sum_("v")), described(total=sum_("v")))
+    assert error.code == "renamed-unclear"
+    assert '.renamed(aggregates={"s": "total"})' in str(error)
+    renamed = described(total=sum_("v")).renamed(aggregates={"s": "total"})
+    panes = renamed.standalone(checkpoint=tmp_path).run(BATCHES)
+    assert panes.select(["n", "total"]).to_pylist() == [{"n": 2, "total": 101}]
+
+
+def test_who_accepts_gets_what_comes_from_now_on(tmp_path: Path) -> None:
+    panes = changed(tmp_path, described(s=sum_("v")), described(total=sum_("v")), Policy(dropped="accept"))
+    assert panes.select(["n", "total"]).to_pylist() == [{"n": 2, "total": 100}]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [described(), described(other=sum_("w")), described(high=max_("v"))],
+    ids=["nothing", "another column", "another function"],
+)
+def test_a_plain_removal_is_logged_or_refused(tmp_path: Path, after: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "tidestate")
+    changed(tmp_path / "asks", described(s=sum_("v")), after)
+    assert "its values are dropped" in caplog.text
+    error = refused(tmp_path / "refuses", described(s=sum_("v")), after, Policy(dropped="refuse"))
+    assert error.code == "configuration-changed"
+    assert list(error.context["why"]) == ["aggregate s"]
+
+
+def test_where_nothing_is_stored_nothing_is_lost(tmp_path: Path) -> None:
+    described(s=sum_("v")).standalone(checkpoint=tmp_path).run([events()])
+    later = described(total=sum_("v")).standalone(checkpoint=tmp_path, policy=Policy(dropped="refuse"))
+    assert later.run([events(), *BATCHES])["total"].to_pylist() == [101]
+
+
+def test_an_operator_that_goes_takes_its_state_with_it(tmp_path: Path) -> None:
+    both = chain(deduplicated(event_time="t", on="k", within="1 minute", name="once"), described(s=sum_("v")))
+    error = refused(tmp_path, both, described(s=sum_("v")), Policy(dropped="refuse"))
+    assert list(error.context["why"]) == ["once"]
+    described(s=sum_("v")).standalone(checkpoint=tmp_path).run(BATCHES)
+
+
+def joined(price: str) -> tuple[Any, list[pa.Table]]:
+    """A left outer join and its rows: one is kept until its partner can come no more."""
+    job = join(event_time="t", on="k", within=("0 s", "20 s"), how="left")
+    columns = [pa.schema([("t", TIME), ("k", pa.string()), (name, pa.int64())]) for name in (price, "weight")]
+    schema = job.schema(*columns)
+    parts = [pa.table([[second * 1_000_000], [key], [7]], schema=columns[0]) for second, key in ((1, "a"), (2, "b"))]
+    return job, [job.rows(schema, left=part) for part in parts]
+
+
+def test_a_column_that_a_join_keeps_is_one_too(tmp_path: Path) -> None:
+    job, rows = joined("price")
+    job.standalone(checkpoint=tmp_path).run(rows[:1])
+    job, rows = joined("cost")
+    with pytest.raises(IncompatibleError) as caught:
+        job.standalone(checkpoint=tmp_path).run(rows)
+    assert caught.value.code == "renamed-unclear"
+    assert '.renamed(columns={"left_price": "left_cost"})' in str(caught.value)
+    renamed = job.renamed(columns={"left_price": "left_cost"})
+    panes = renamed.standalone(checkpoint=tmp_path).run(rows, drain=True)
+    assert panes["left_cost"].to_pylist() == [7, 7]
+
+
+def test_a_policy_has_three_choices() -> None:
+    with pytest.raises(UsageError, match="dropped=ask"):
+        Policy(dropped="never")  # type: ignore[arg-type]
