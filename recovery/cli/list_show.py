@@ -42,7 +42,7 @@ from tidestate.recovery.log.summary import (
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
 from tidestate.statestore.durations import span_text, spans_as_text
-from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
 
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
@@ -106,7 +106,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
     ):
         try:
             manifest = read().manifest
-        except CorruptionError:
+        except (CorruptionError, IncompatibleError):
             if not head.abandons(number):
                 raise
             unread.append((number, number))
