@@ -26,7 +26,8 @@ Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 
 `verify` and `chaos` have their own. An error is one line on standard error, with a code that [ERRORS.md](ERRORS.md)
 explains. Shell completion: `tidestate --install-completion`.
 
-A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped.
+A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped. Text that
+standard output cannot write, where it is not UTF-8, is printed as escapes.
 
 **JSON** (`--json`, `--format json`) is one form, version 1, for every verb: UTF-8, an object a line. A verb that
 answers with rows prints a line for each, any other verb one line. Times are ISO 8601 with their zone

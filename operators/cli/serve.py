@@ -29,6 +29,9 @@ def serve(
     root: Root,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
     host: Annotated[str, typer.Option(help="The address to listen at; this host alone by default.")] = "127.0.0.1",
+    names: Annotated[
+        list[str] | None, typer.Option("--name", help="A name of this host that browsers use; may be repeated.")
+    ] = None,
     last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 500,
     every: Every = "10 seconds",
     for_: For = None,
@@ -36,8 +39,9 @@ def serve(
 ) -> None:
     """Serve the report about a root to browsers, which renew it, and metrics for Prometheus at /metrics.
 
-    The job need not run, here or at all. There is no password: all who reach the address can read the report. Needs
-    the extras `report` and, for metrics, `metrics`.
+    The job need not run, here or at all. There is no password: all who reach the address can read the report, by an
+    address, localhost, or a name that --host or --name allows (another may be of a foreign site). Needs the extras
+    `report` and, for metrics, `metrics`.
     """
     from tidestate.operators.inspect.report.document import report_page
     from tidestate.operators.inspect.report.server import ReportServer
@@ -45,7 +49,7 @@ def serve(
     def page(checkpoint: Checkpoint) -> str:
         return report_page(checkpoint, last=last)[0]
 
-    with ReportServer(root, (host, port), page, every_s=span_us(every) / 1e6) as server:
+    with ReportServer(root, (host, port), page, every_s=span_us(every) / 1e6, names=names or ()) as server:
         print_out(Text(f"{root}: {server.url} and {server.url}metrics, until Ctrl-C"))
         with suppress(KeyboardInterrupt):
             threading.Event().wait(None if for_ is None else span_us(for_) / 1e6)

@@ -48,6 +48,7 @@ from tidestate.recovery.log.needs import grown_needs
 from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
+from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
@@ -128,6 +129,7 @@ class Job:
         if head is not None:
             for operator in head.operators.values():
                 progress_of(operator)  # raises before anything is published
+        check_letter_case(checkpoint, graph.plans, head.operators if head is not None else ())
         taken = take_over(graph, head, **follow) if head is not None else None
         check(head)
         if newest is not None and newest.manifest.drained:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -75,6 +76,8 @@ def _open_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # the lowest that is free
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    if isinstance(sys.stdout, TextIOWrapper):  # keys and names are any text, whatever the terminal can show
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _end(error: TidestateError) -> NoReturn:

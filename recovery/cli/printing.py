@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -62,9 +64,11 @@ def text(value: object) -> str:
 
 
 def print_json(*values: Any) -> None:
-    """JSON, a line each."""
+    """JSON, a line each; with escapes where standard output cannot write UTF-8."""
+    whole = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "").startswith("utf8")
     for value in values:
-        print_out(Text(json_of(value)))
+        line = json_of(value)
+        print_out(Text(line if whole else _BEYOND_ASCII.sub(lambda part: json.dumps(part[0])[1:-1], line)))
 
 
 def json_of(value: Any) -> str:
@@ -80,21 +84,13 @@ def _without_bytes(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def print_document(document: str, output: Path | None) -> None:
-    """Print a text to a file or to standard output."""
-    if output is None:
-        print_out(Text(document))
-    else:
-        output.write_text(document + "\n")
-
-
 @contextmanager
 def redirected_to(output: Path | None) -> Iterator[None]:
     """Redirect standard output to a file, if there is one."""
     if output is None:
         yield
         return
-    with output.open("w", encoding="utf-8") as file, redirect_stdout(file):
+    with output.open("w", encoding="utf-8", errors="backslashreplace") as file, redirect_stdout(file):
         yield
 
 
@@ -130,6 +126,7 @@ def print_error(error: object) -> None:
     _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
 
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CONTROL = dict.fromkeys([*(code for code in range(32) if chr(code) != "\n"), *range(127, 160)], "?")
 """Control characters, by which text from data could control the terminal."""
 

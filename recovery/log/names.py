@@ -7,6 +7,8 @@ says nothing and hides nothing.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 
 DIGITS = 20
 """Digits of a number in a file name, so that names sort as numbers do."""
@@ -39,6 +41,12 @@ def number_in(name: str, ending: str = ".json") -> int | None:
 def numbers_in(names: list[str]) -> list[int]:
     """The numbers in names, ascending; other names are skipped."""
     return sorted(number for name in names if (number := number_in(name)) is not None)
+
+
+def alike(names: Iterable[str]) -> list[str]:
+    """Those that differ from another one in case alone: a file system that ignores case takes them for one."""
+    spelled = Counter(name.casefold() for name in set(names))
+    return sorted(name for name in set(names) if spelled[name.casefold()] > 1)
 
 
 def is_pin(name: str) -> bool:

@@ -9,7 +9,7 @@ files keeps the checkpoint when the other is lost.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from tidestate.recovery.log import names
@@ -34,6 +34,7 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     checkpoint.read(checkpoint_id)
     checkpoint.check_known()
     checkpoint.settle()
+    _check_letter_case(name, read_pins(checkpoint.objects))
     sheltered = _held(checkpoint, checkpoint_id)
     made = Pin(name, checkpoint_id, now_us(), checkpoint.writer, note, fork)
     try:
@@ -107,9 +108,21 @@ def _held(checkpoint: Checkpoint, checkpoint_id: int) -> set[str]:
     return names & held_pins(checkpoint.objects)
 
 
+def _check_letter_case(name: str, pins: Sequence[Pin]) -> None:
+    """Raise `UsageError` (``pin-taken``) for a name that a file system may take for that of another pin."""
+    if other := [one.name for one in pins if one.name != name and one.name.casefold() == name.casefold()]:
+        raise UsageError(
+            "a pin has this name in other letters, which some file systems take for the same: choose another name",
+            code="pin-taken",
+            name=name,
+            there=other,
+        )
+
+
 def _same(checkpoint: Checkpoint, wanted: Pin) -> Pin:
     """The existing pin of this name. Raises `UsageError` if it keeps another checkpoint."""
     existing = read_record(checkpoint.objects, pin_path(wanted.name), Pin)
+    _check_letter_case(wanted.name, [existing])
     if (existing.checkpoint, existing.fork) != (wanted.checkpoint, wanted.fork):
         raise UsageError(
             "a pin of this name keeps another checkpoint: unpin it first, or choose another name",

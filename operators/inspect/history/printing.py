@@ -14,8 +14,7 @@ from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.recovery.cli.printing import (
     Format,
     data_table,
-    json_of,
-    print_document,
+    print_json,
     print_out,
     print_rows,
     redirected_to,
@@ -44,7 +43,8 @@ def print_history(found: WindowHistory, form: Format, output: Path | None, limit
         with redirected_to(output):
             _print(found, PRINTED_ROWS if limit is None else limit)
     elif form is Format.json:
-        print_document(json_of(_in_iso(found) | {"events": [_in_iso(one) for one in found.events[:limit]]}), output)
+        with redirected_to(output):
+            print_json(_in_iso(found) | {"events": [_in_iso(one) for one in found.events[:limit]]})
     else:
         print_rows([rows_of(found)], form, output, limit)
 

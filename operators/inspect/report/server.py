@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from collections.abc import Callable, Collection
+from http.server import BaseHTTPRequestHandler
+from typing import Self
 
 from tidestate.operators.engine.exposition import exposition_text
 from tidestate.operators.engine.job_metrics import stored_families
 from tidestate.operators.engine.stored_progress import progress_of
+from tidestate.operators.inspect.report.listening import Listening
+from tidestate.recovery.log.absent import no_root
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import TidestateError, UnavailableError
+from tidestate.recovery.log.marker import MARKER
+from tidestate.statestore.errors import TidestateError
 
 HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,10 +24,10 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 class ReportServer:
     """Serves the report about a root at ``/``, which ``make`` makes, and metrics at ``/metrics``, while it is
-    entered. A page is at most ``every_s`` old when it is sent, and a browser asks again after that time.
+    entered. A page is at most ``every_s`` old when it is sent, and a browser asks again after that time. Requests
+    for other hosts than ``names``, the one of ``at``, localhost and addresses are refused.
 
-    Raises `NotFoundError` for no root, `UsageError` without the extra ``report`` and `UnavailableError`
-    (``serve-port``) where nothing can listen.
+    Raises `NotFoundError` for no root, `UsageError` without the extra ``report`` and what `Listening` raises.
     """
 
     def __init__(
@@ -34,30 +37,13 @@ class ReportServer:
         make: Callable[[Checkpoint], str],
         *,
         every_s: float = 10.0,
+        names: Collection[str] = (),
     ) -> None:
         self._checkpoint, self._make, self._every_s = Checkpoint.open(root), make, every_s
         self._lock, self._page, self._made = threading.Lock(), b"", 0.0
         self.page()  # what is missing is reported here, not to a browser
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                """Answer with the report, the metrics, or an error as text."""
-                owner._answer(self)
-
-            def log_message(self, *_: Any) -> None:
-                """Nothing: a request is no event of the job."""
-
-        try:
-            self._server = ThreadingHTTPServer(at, Handler)
-        except OSError as error:
-            raise UnavailableError(
-                f"the report cannot be served there ({error.strerror or error}): choose another port",
-                code="serve-port",
-                host=at[0],
-                port=at[1],
-            ) from None
-        self.url = f"http://{at[0]}:{self._server.server_address[1]}/"
+        self._server = Listening(at, self._answer, names)
+        self.url = self._server.url
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidestate-report", daemon=True)
 
     def __enter__(self) -> Self:
@@ -87,8 +73,10 @@ class ReportServer:
         return exposition_text(stored_families(next(reversed(operators)), head.manifest, progress)).encode()
 
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        path = request.path.partition("?")[0]
+        path, objects = request.path.partition("?")[0], self._checkpoint.objects
         try:
+            if not objects.exists(MARKER):
+                raise no_root(objects.root)
             if path == "/":
                 _send(request, 200, HTML, self.page(), refresh=max(1, round(self._every_s)))
             elif path == "/metrics":

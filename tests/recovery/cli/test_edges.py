@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import run
+from tidestate.operators import count, tumbling, windowed
 from tidestate.recovery.cli import main
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -61,3 +64,27 @@ def test_a_system_without_threads_is_named(
         main.main()
     assert caught.value.code == 5
     assert "[no-threads]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_any_key_is_printed_whatever_standard_output_can_write(tmp_path: Path, encoding: str) -> None:
+    key, root = "żółć→😀", str(tmp_path)
+    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    times = pa.array([1_000_000, 30_000_000, 2_000_000]).cast(pa.timestamp("us", tz="UTC"))
+    rows = pa.table({"t": times, "k": [key] * 3})
+    job.standalone(checkpoint=root).run([rows.slice(0, 2), rows.slice(2)])
+
+    def printed(*arguments: str) -> str:
+        command = [sys.executable, "-m", "tidestate.recovery.cli.main", *arguments]
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout.decode(encoding)
+
+    shown = key.encode(encoding, "backslashreplace").decode(encoding)
+    history = ("history", root, "--key", f"k={key}", "--window", "1970-01-01T00:00:00")
+    for verb in (("panes", root), history):
+        assert shown in printed(*verb)
+    (row,) = [json.loads(line) for line in printed(*history, "--json").splitlines()]
+    assert key in str(row)
