@@ -86,8 +86,8 @@ class CheckpointLog:
     def report(
         self, leaps: LeapDetector, ahead: Mapping[str, int], rejected: Mapping[str, Sequence[Rejections]]
     ) -> None:
-        """Log one line, and a warning for each watermark that leapt, each source with events ``ahead``, whose leap has
-        no warning already, and each operator that rejected rows.
+        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it, and for each
+        operator that rejected rows.
         """
         _log_checkpoint(self)
         for name, plan in self.plans.items():

@@ -23,6 +23,7 @@ from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
     EDGE_ENDS,
+    KEY_TOO_LONG,
     LEDGER_REASONS,
     NULL_KEY,
     NULL_TIME,
@@ -42,6 +43,7 @@ from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.validation import too_long
 
 TOUCHED_LIMIT = 100_000
 """The number of windows that the lifetime of an event may touch."""
@@ -245,6 +247,7 @@ def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Ta
     reasons = _reasons(
         (early, PURGED if intake.reprocessing else VERY_LATE),
         (_out_of_range(times), OUT_OF_RANGE),
+        (too_long(events.select([*dict.fromkeys([*plan.never_null, *plan.order])])), KEY_TOO_LONG),
         (null_key, NULL_KEY),
         (null_time, NULL_TIME),
         (_bad_order(plan, events), BAD_OFFSET),

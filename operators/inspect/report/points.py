@@ -18,6 +18,7 @@ TAKEN = ("on_time", "future", "mildly_late")
 REJECTED = (
     "very_late",
     "null_key",
+    "key_too_long",
     "null_event_time",
     "event_time_out_of_range",
     "bad_offset",
