@@ -18,7 +18,6 @@ from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.arrays import Flags
@@ -36,8 +35,9 @@ class Take(Protocol):
 @dataclass(frozen=True)
 class Adopted:
     """``rows``: what a plan takes, with its key columns. ``watermark_us``: behind it events are late in the next
-    batch; `BEGINNING_US` for none. ``reached_us``: where events seen so far have moved it. ``max_event_us``: the
-    largest event time seen, None for none. ``gone_us``: windows that end at or before it have been closed.
+    batch; 1970 before it has moved, as in Spark. ``reached_us``: where events seen so far have moved it.
+    ``max_event_us``: the largest event time seen, None for none. ``gone_us``: windows that end at or
+    before it have been closed.
     """
 
     rows: pa.Table
@@ -50,7 +50,8 @@ class Adopted:
 
 def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers: Mapping[str, int]) -> Adopted:
     """What the job takes over. ``marks_us``: the query's watermark of its next batch, and that reached by the events
-    so far, 0 for none. ``buffers`` as in `match_buffers`. Raises `UsageError` for what it cannot.
+    so far: 0 until it moves, before which Spark drops rows too. ``buffers`` as in `match_buffers`. Raises
+    `UsageError` for what it cannot.
     """
     plan, delay_us = graph.output, _delay_us(graph)
     kind = state.kind
@@ -61,22 +62,22 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
             spark=text_of(state.delay_us or 0),
             job=text_of(delay_us),
         )
-    mark_us, reached_us = (mark or BEGINNING_US for mark in marks_us)
-    newest_us = None if reached_us == BEGINNING_US else reached_us + delay_us
+    mark_us, reached_us = marks_us
+    newest_us = reached_us + delay_us
+    max_event_us = newest_us if reached_us else None  # all of them may be older
     if kind == "identities":
         if not isinstance(plan, DedupPlan):
             raise _other_kind(graph, "deduplicated(...)")
         rows = spark_identities(plan, state, delay_us, newest_us)
         # Spark's rows at the watermark are late, ours only those behind it.
-        mark_us += mark_us != BEGINNING_US
+        mark_us += 1
         return Adopted(
-            _with_keys(plan, rows), remember_identities, mark_us, max(reached_us, mark_us), newest_us, None
+            _with_keys(plan, rows), remember_identities, mark_us, max(reached_us, mark_us), max_event_us, None
         )
     if type(plan) is not WindowPlan or not _has_windows(plan, kind):
         raise _other_kind(graph, f"windowed(...).window({'session' if kind == 'sessions' else 'tumbling'}(...))")
     rows = spark_windows(plan, state, mark_us, buffers)
-    gone_us = None if mark_us == BEGINNING_US else mark_us
-    return Adopted(_with_keys(plan, rows), take_windows, mark_us, reached_us, newest_us, gone_us)
+    return Adopted(_with_keys(plan, rows), take_windows, mark_us, reached_us, max_event_us, mark_us)
 
 
 def _delay_us(graph: Graph) -> int:

@@ -130,10 +130,11 @@ def state_columns(bound: BoundAggregate, columns: Sequence[Values]) -> list[Valu
             raise _inexact(bound, "it has overflowed")
         columns = [pc.if_else(empty, pa.scalar(None, total.type), total)]  # of nulls alone it is 0 in Spark's state
     states, scale = bound.state, _scale(bound.input_type)
-    if pa.types.is_floating(columns[0].type) and (pa.types.is_integer(states[0].arrow) or scale is not None):
+    if pa.types.is_floating(columns[0].type) and not pa.types.is_floating(states[0].arrow):
         sums = pc.fill_null(columns[0], 0.0).to_numpy()
         if not bool(np.all((np.abs(sums) < EXACT_BELOW) & (np.floor(sums) == sums))):
             raise _inexact(bound, f"as a double it is beyond {EXACT_BELOW}")
+        columns = [columns[0].cast(pa.int64()), *columns[1:]]
     if scale is not None and bound.aggregate.function in _FEW_DIGITS and not pa.types.is_decimal(columns[0].type):
         columns = [_with_point(columns[0], scale), *columns[1:]]
     return [column.cast(state.arrow) for column, state in zip(columns, states, strict=True)]

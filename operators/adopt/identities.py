@@ -16,8 +16,8 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 
 
-def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_us: int | None) -> pa.Table:
-    """Rows of the table of identities. ``newest_us``: the largest event time so far."""
+def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_us: int) -> pa.Table:
+    """Rows of the table of identities. ``newest_us``: no event time so far is larger."""
     if plan.within_us != delay_us:
         raise UsageError(
             "dropDuplicatesWithinWatermark remembers a row for the delay of the watermark: give within= and "
@@ -30,7 +30,7 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
     until = state.rows[column_of("value", 0)]
     last = pc.max(until).as_py()
     # Spark's watermark, and with it the newest time, is cut to milliseconds.
-    if last is not None and (newest_us is None or last >= newest_us + delay_us + 1000):
+    if last is not None and last >= newest_us + delay_us + 1000:
         raise UsageError(
             "the query remembers rows for longer than the delay of the job's watermark: give the job the same delay",
             code="adopt-watermark",

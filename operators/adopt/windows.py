@@ -13,7 +13,6 @@ from tidestate.operators.adopt.spark_state import Half, SparkState, column_of, i
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.step import step_windows
 from tidestate.operators.windows.tables import GroupTables
@@ -99,7 +98,7 @@ def _elements(plan: GroupTables, columns: Sequence[Values], rows: int) -> Number
 
 def _check_windows(plan: GroupTables, starts: Numbers, ends: Numbers, watermark_us: int, elements: Numbers) -> None:
     """Raise `UsageError` for windows that the job has not."""
-    closed = ends <= watermark_us if watermark_us != BEGINNING_US else np.zeros(len(ends), bool)
+    closed = ends <= watermark_us
     if closed.any():
         raise UsageError(
             "the query keeps windows that its watermark has passed: output mode complete never closes one, so a job "

@@ -17,6 +17,7 @@ from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.spec.arrowtypes import is_comparable, parse_type, type_text
 from tidestate.statestore.spec.lists import flat, nested
+from tidestate.statestore.spec.quotients import doubles_of
 from tidestate.statestore.spec.tables import Column, Group
 
 KIND, RETRACT = "kind", "retract"
@@ -153,8 +154,10 @@ def ones(values: pa.ChunkedArray | None, rows: int) -> Values:
 
 
 def doubles(values: Values) -> Values:
-    """Numbers as double, rounded if necessary."""
-    if pa.types.is_integer(values.type) or pa.types.is_decimal(values.type):
+    """Numbers as double, rounded to the nearest if necessary."""
+    if pa.types.is_decimal(values.type):
+        return doubles_of(values)
+    if pa.types.is_integer(values.type):
         return values.cast(pa.float64(), safe=False)
     return values.cast(pa.float64())
 

@@ -19,8 +19,11 @@ from tidestate.operators.aggregates.aggregate import (
 )
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.arrowtypes import is_comparable, type_text
+from tidestate.statestore.spec.quotients import decimal_units, quotients
 from tidestate.statestore.spec.tables import Column, Group
+from tidestate.statestore.spec.units import whole_units
 
 
 @checked
@@ -69,6 +72,10 @@ def stddev(column: str, *, population: bool = False) -> Aggregate:
     return Variance("stddev", column, population)
 
 
+_ROOMY_PRECISION = 28
+"""Ten billion decimals of so many digits can be added up in 38."""
+
+
 class Plain(Aggregate, frozen=True, tag="plain"):
     """Count, sum, minimum, maximum and mean: state columns are combined separately."""
 
@@ -95,7 +102,7 @@ class BoundPlain(BoundAggregate):
         if function in ("min", "max"):
             return (Column(self.name, type_text(self.input_type), function, function),)
         total = Column(
-            f"{self.name}_sum" if function == "mean" else self.name, type_text(self._sum_type), "sum", "sum"
+            f"{self.name}_sum" if function == "mean" else self.name, type_text(self._running_type), "sum", "sum"
         )
         if function == "sum":
             return (total,)
@@ -103,7 +110,9 @@ class BoundPlain(BoundAggregate):
 
     @property
     def result_type(self) -> pa.DataType:
-        return pa.float64() if self.aggregate.function == "mean" else self.state[0].arrow
+        if self.aggregate.function in ("mean", "sum"):
+            return pa.float64() if self.aggregate.function == "mean" else self._sum_type
+        return self.state[0].arrow
 
     @property
     def invertible(self) -> bool:
@@ -116,15 +125,22 @@ class BoundPlain(BoundAggregate):
         values = events[self.aggregate.input_column]
         if function in ("min", "max"):
             return [values]
-        total = values if values.type == self._sum_type else values.cast(self._sum_type)
+        # Whole numbers become decimals when they are combined: that is fewer rows.
+        kind = pa.int64() if pa.types.is_signed_integer(values.type) else self._running_type
+        total = values if values.type == kind else values.cast(kind)
         return [total] if function == "sum" else [total, ones(values, events.num_rows)]
 
     def finish(self, partials: pa.Table) -> Values:
+        values = partials[self.state[0].name]
+        if self.aggregate.function == "sum":
+            return self._checked(values)
         if self.aggregate.function != "mean":
-            return partials[self.state[0].name]
-        total, counted = (partials[column.name] for column in self.state)
+            return values
+        counted = partials[self.state[1].name]
         divisor = pc.if_else(pc.equal(counted, 0), None, counted)
-        return pc.divide(doubles(total), doubles(divisor))
+        if pa.types.is_decimal(values.type):
+            return quotients(values, divisor)
+        return pc.divide(values, doubles(divisor))
 
     def subtract(self, wholes: pa.Table, parts: pa.Table) -> list[Values]:
         """Differences of sums. A sum without values left is 0, not null."""
@@ -133,11 +149,32 @@ class BoundPlain(BoundAggregate):
         columns: list[Values] = []
         for column in self.state:
             kind = column.arrow
-            # Arrow gives a difference of decimals one digit more, for which 128 bits may have no room.
-            room = pa.decimal256(39, kind.scale) if pa.types.is_decimal(kind) else kind
+            # Arrow gives a difference of decimals one digit more, for which the type may have no room.
+            room = pa.decimal256(75, kind.scale) if pa.types.is_decimal(kind) else kind
             less = pc.fill_null(parts[column.name].cast(room), pa.scalar(0, pa.int64()).cast(room))
             columns.append(pc.subtract(wholes[column.name].cast(room), less).cast(kind))
         return columns
+
+    def _checked(self, totals: Values) -> Values:
+        """Running sums in the type of results. Raises `LimitError` with the first row that does not fit, ``row``."""
+        kind = self._sum_type
+        units = whole_units(totals) if kind == pa.int64() else None
+        if totals.type == kind or units is not None:
+            return totals if units is None else units
+        try:
+            return totals.cast(kind)
+        except pa.ArrowInvalid:
+            whole, wider = kind == pa.int64(), "a decimal" if kind == pa.int64() else "a decimal of fewer digits"
+            least, most = (-(2**63), 2**63 - 1) if whole else (1 - 10**38, 10**38 - 1)
+            numbers = decimal_units(totals)
+            raise LimitError(
+                f"the sum of {self.aggregate.column!r} does not fit {kind}, its type: cast the column to {wider} or "
+                "to double in front of the job",
+                code="sum-overflow",
+                aggregate=self.name,
+                column=self.aggregate.column,
+                row=int(np.flatnonzero((numbers > most) | (numbers < least))[0]),
+            ) from None
 
     @property
     def _sum_type(self) -> pa.DataType:
@@ -147,6 +184,16 @@ class BoundPlain(BoundAggregate):
         if kind == pa.uint64():
             return pa.decimal128(38, 0)
         return pa.int64() if pa.types.is_integer(kind) else pa.float64()
+
+    @property
+    def _running_type(self) -> pa.DataType:
+        """That of sums in the state, which do not leave it: their result is checked."""
+        kind = self.input_type
+        if pa.types.is_integer(kind):
+            return pa.decimal128(38, 0)
+        if pa.types.is_decimal128(kind) and kind.precision > _ROOMY_PRECISION:
+            return pa.decimal256(76, kind.scale)
+        return self._sum_type
 
 
 class Variance(Aggregate, frozen=True, tag="variance"):

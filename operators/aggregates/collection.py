@@ -25,6 +25,7 @@ from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.lists import by_value, flat, nested
+from tidestate.statestore.spec.quotients import between_decimals
 from tidestate.statestore.spec.tables import Column
 
 Interpolation = Literal["linear", "lower", "higher", "nearest"]
@@ -173,6 +174,8 @@ class BoundQuantile(BoundAggregate):
         if self.interpolation != "linear":
             place = {"lower": low, "higher": high, "nearest": np.rint(exact).astype(np.int64)}[self.interpolation]
             return ordered.take(pa.array(starts + place, mask=empty))
+        if pa.types.is_decimal(ordered.type):
+            return between_decimals(ordered, starts, known, self.q)
         pair = [doubles(ordered).take(pa.array(starts + place, mask=empty)) for place in (low, high)]
         least, most = (pc.fill_null(values, 0.0).to_numpy() for values in pair)
         with np.errstate(all="ignore"):

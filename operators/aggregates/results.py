@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.statestore.arrays import Values
+from tidestate.statestore.errors import LimitError
 
 
 def results(aggregates: Sequence[BoundAggregate], groups: pa.Table) -> pa.Table:
@@ -16,5 +18,20 @@ def results(aggregates: Sequence[BoundAggregate], groups: pa.Table) -> pa.Table:
         if column.role == "count" and groups[column.name].null_count:
             filled = pc.fill_null(groups[column.name], 0)
             groups = groups.set_column(groups.column_names.index(column.name), column.name, filled)
-    columns = {a.name: a.finish(groups) for a in aggregates}
+    columns = {a.name: _finished(a, aggregates, groups) for a in aggregates}
     return pa.table(columns, schema=pa.schema([pa.field(a.name, a.result_type) for a in aggregates]))
+
+
+def _finished(bound: BoundAggregate, aggregates: Sequence[BoundAggregate], groups: pa.Table) -> Values:
+    """Its results. The error of one that leaves its type says of which window and key it is."""
+    try:
+        return bound.finish(groups)
+    except LimitError as error:
+        row = error.context.pop("row", None)
+        if row is None:
+            raise
+        state = {column.name for aggregate in aggregates for column in aggregate.state}
+        names = [name for name in groups.column_names if name not in state and not name.startswith("_")]
+        (group,) = groups.select(names).slice(row, 1).to_pylist()
+        facts = {name: str(value) for name, value in group.items()}
+        raise LimitError(error.message, code=error.code, **error.context, group=facts) from None

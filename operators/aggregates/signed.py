@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import KIND, RETRACT, BoundAggregate, ones
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
 from tidestate.statestore.arrays import Flags, Numbers, Values
-from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec.combiners import Starts, register_combiner
 from tidestate.statestore.spec.lists import flat, nested, struct_fields, whole
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
@@ -66,7 +65,8 @@ class BoundDifference(BoundAggregate):
 
     def lift(self, events: pa.Table) -> list[Values]:
         sign = pa.array(signs(events))
-        columns = [self._times(column, sign) for column in self.inner.lift(events)]
+        pairs = zip(self.inner.lift(events), self.inner.state, strict=True)
+        columns = [self._times(column.cast(state.arrow), sign) for column, state in pairs]
         if self._counts:
             columns.append(self._times(ones(events[self.aggregate.input_column], events.num_rows), sign))
         return columns
@@ -87,14 +87,7 @@ class BoundDifference(BoundAggregate):
     def _times(self, column: Values, sign: pa.Array) -> Values:
         if pa.types.is_decimal(column.type):
             return pc.if_else(pc.less(sign, 0), pc.negate(column), column)
-        try:
-            return pc.multiply_checked(column, sign)
-        except pa.ArrowInvalid:
-            raise LimitError(
-                "a retracted value has no negative in its type: cast it to a decimal",
-                code="sum-overflow",
-                column=self.aggregate.column,
-            ) from None
+        return pc.multiply(column, sign)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,11 @@ class DelayBySide(msgspec.Struct, frozen=True, tag_field="kind", tag="delay_by_s
     column: str
     delays_us: tuple[tuple[str, int], ...]
 
+    @property
+    def delay_us(self) -> int:
+        """The longest delay: W is that of the side that is behind."""
+        return max(delay for _, delay in self.delays_us)
+
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `tidestate.operators.progress.generators.Generator`."""
         reading, delays = MaxEventTime(self.column).read(events, now_us, source=source, by=by), dict(self.delays_us)

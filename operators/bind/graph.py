@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -105,6 +106,8 @@ def _readable(description: Runnable, schema: pa.Schema, name: str) -> pa.Schema:
 
 
 def _node(one: Runnable, plan: Plan, origins: tuple[str, ...], nodes: Mapping[str, Node]) -> Node:
+    delays = [nodes[name].plan.delay_us for name in origins if name in nodes]
+    plan = dataclasses.replace(plan, upstream_delay_us=max(delays, default=0))
     level = 1 + max((nodes[name].level for name in origins if name in nodes), default=0)
     if isinstance(one, Sided):
         pairs = zip(origins, one.sides.names, one.sides.times, strict=True)

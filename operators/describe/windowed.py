@@ -175,7 +175,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
 
         ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
         ``keep`` names further input columns to record in the ledger. An event more than ``future`` ahead of
-        all events before it is processed, and counted as a future event.
+        the watermark and its delay together is processed, counted as future, and a warning.
         """
         allowed_us, future_us = None if allowed is None else span_us(allowed), span_us(future)
         kept = (keep,) if isinstance(keep, str) else tuple(keep)

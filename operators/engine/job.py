@@ -6,6 +6,7 @@ One method publishes, `commit`: everything before it can be discarded, everythin
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ import msgspec
 from tidestate.operators.bind.evolve import after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
+from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import OperatorResult, Round
 from tidestate.operators.engine.rebuild import after_replay, replayed, standing_outputs, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
@@ -84,7 +85,7 @@ class Job:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
-        self._begun, self._leaps = False, LeapDetector()
+        self._begun, self._leaps, self._ahead = False, LeapDetector(), AheadWarnings()
         self.parallel: int | None = None
         """The number of state partitions that run at once, if the runner knows it."""
         self._head = head
@@ -289,7 +290,9 @@ class Job:
             self._begun = True
             log.info(restore_text(restored))
         logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
-        logged.report(self._leaps, {name: [one.rejected for one in of_name] for name, of_name in answers.items()})
+        ahead = {name: sum(one.counters.get("future", 0) for one in of_name) for name, of_name in answers.items()}
+        rejected = {name: [one.rejected for one in of_name] for name, of_name in answers.items()}
+        logged.report(self._leaps, self._ahead.due(ahead, time.monotonic()), rejected)
         self._hook("after-manifest", manifest.id)
         return manifest
 

@@ -23,6 +23,7 @@ from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import text_of
 
 log = logging.getLogger("tidestate")
+AHEAD_EVERY_S = 60.0
 
 
 class Rejections(msgspec.Struct, frozen=True):
@@ -56,6 +57,23 @@ class LeapDetector:
         return leapt(before, after, peak, plan.future_us + plan.allowed_us, known)
 
 
+class AheadWarnings:
+    """When the source of each operator was last warned of: once a minute is enough."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, float] = {}
+
+    def due(self, ahead: Mapping[str, int], now_s: float) -> dict[str, int]:
+        """The operators to warn of, of those with so many events ``ahead``, at this time of a clock."""
+        due = {
+            name: count
+            for name, count in ahead.items()
+            if count and now_s - self._warned.get(name, -AHEAD_EVERY_S) >= AHEAD_EVERY_S
+        }
+        self._warned |= dict.fromkeys(due, now_s)
+        return due
+
+
 @dataclass(frozen=True)
 class CheckpointLog:
     """A published checkpoint of the job in ``root``, with the plan and the progress of each operator, by name."""
@@ -65,14 +83,20 @@ class CheckpointLog:
     progress: Mapping[str, Progress]
     manifest: Manifest
 
-    def report(self, leaps: LeapDetector, rejected: Mapping[str, Sequence[Rejections]]) -> None:
-        """Log one line, and a warning for each watermark that leapt and each operator that rejected rows."""
+    def report(
+        self, leaps: LeapDetector, ahead: Mapping[str, int], rejected: Mapping[str, Sequence[Rejections]]
+    ) -> None:
+        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it, and for each
+        operator that rejected rows.
+        """
         _log_checkpoint(self)
         for name, plan in self.plans.items():
             progress = self.progress[name]
             before = self.manifest.operators[name].watermark_before_us
             if leaps.is_leap(plan, before, progress) and progress.tracker.peak is not None:
                 _warn_of_leap(self, plan, before, progress.tracker.peak)
+            elif ahead.get(name):
+                _warn_of_ahead(self, plan, ahead[name])
             if any(one.reasons for one in rejected[name]):
                 _warn_of_rejections(self, plan, rejected[name])
 
@@ -93,10 +117,23 @@ def _log_checkpoint(job: CheckpointLog) -> None:
     )
     for gap in first.gaps:
         log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
-    if future := manifest.counters.get("future"):
-        log.info(
-            "checkpoint %d: %d events are ahead of all before them by more than the tolerance", manifest.id, future
-        )
+
+
+def _warn_of_ahead(job: CheckpointLog, plan: Plan, count: int) -> None:
+    before = job.manifest.operators[plan.name].watermark_before_us
+    tolerance = f" ({plan.future_option})" if plan.future_option else ""
+    log.warning(
+        "checkpoint %d: %d events of %s are in the future: later than the watermark, %s, by more than its delay, %s, "
+        "and the tolerance, %s%s, together; they are processed; %s",
+        job.manifest.id,
+        count,
+        plan.name,
+        watermark_text(plan, before),
+        text_of(plan.delay_us),
+        text_of(plan.future_us),
+        tolerance,
+        _prevention(plan),
+    )
 
 
 def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak) -> None:

@@ -101,7 +101,6 @@ class Round:
             self.now_us,
             self.reprocessing,
             budget,
-            self.progress.tracker.latest_us,
             self.origins,
             began=self.progress,
             so_far=self.progress,
@@ -311,5 +310,4 @@ def step_times(round_: Round, after: Progress) -> StepTimes:
         sides=marks.newest(after),
         steps=marks.steps(after),
         budget_bytes=round_.store.budget_bytes,
-        latest=round_.progress.tracker.latest_us,
     )

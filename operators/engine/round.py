@@ -157,9 +157,7 @@ class Intakes:
                 # For the next piece of the same sources, if their order matters.
                 so_far = intake.so_far or self._round.rounds[reader].progress
                 so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)
-                peak = classified.claims.peak
-                latest_us = intake.latest_us if peak is None else max(intake.latest_us, peak.time_us)
-                self._so_far[reader] = replace(intake, so_far=so_far, latest_us=latest_us)
+                self._so_far[reader] = replace(intake, so_far=so_far)
                 yield from addressed(operator, pieces(classified, place * FEEDS + number, self._round.spans))
 
 

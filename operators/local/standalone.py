@@ -137,7 +137,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             self._end()
 
     def drain(self, *, timeout_s: float | None = PATIENCE_S) -> pa.Table:
-        driver = self._started("feed a batch before draining")
+        driver = self._started("nothing has run here: run(batches, drain=True) skips batches that are done")
         with driver.running():
             return driver.rows(driver.head if driver.drain(timeout_s) else None)
 

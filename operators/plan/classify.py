@@ -23,6 +23,7 @@ from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
     BAD_WINDOW,
     EDGE_ENDS,
+    KEY_TOO_LONG,
     LEDGER_REASONS,
     NO_WINDOW,
     NULL_KEY,
@@ -36,13 +37,14 @@ from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, RECEIVED, REFUSED, Arrival, Plan
 from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.instants import BEGINNING_US, LIMIT_US, OFFSET_LIMIT
+from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
+from tidestate.statestore.table.validation import too_long
 
 TOUCHED_LIMIT = 100_000
 """The number of windows that the lifetime of an event may touch."""
@@ -248,6 +250,7 @@ def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Ta
         (outside, NO_WINDOW),
         (early, PURGED if intake.reprocessing else VERY_LATE),
         (_out_of_range(times), OUT_OF_RANGE),
+        (too_long(events.select([*dict.fromkeys([*plan.never_null, *plan.order])])), KEY_TOO_LONG),
         (null_key, NULL_KEY),
         (null_time, NULL_TIME),
         (_bad_order(plan, events), BAD_OFFSET),
@@ -273,7 +276,7 @@ def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool
     if intake.reprocessing:
         return {"fed": len(keep), "fed_accepted": accepted}
     late = 0 if intake.watermark_us is None else int(np.count_nonzero((times < intake.watermark_us) & keep))
-    future = _leaps(times[keep], intake, plan.future_us)
+    future = _ahead(plan, times[keep], intake.watermark_us)
     return {
         "events": len(keep),
         "mildly_late": late,
@@ -283,15 +286,12 @@ def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool
     }
 
 
-def _leaps(times: npt.NDArray[np.int64], intake: Intake, ahead_us: int) -> int:
-    """How many events are so far ahead of every one before them, and of the watermark."""
-    if ahead_us >= LIMIT_US or not len(times):
+def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:
+    """How many events are ahead of the watermark by more than its delay and the tolerance together."""
+    ahead_us = plan.future_us + plan.delay_us
+    if watermark_us is None or ahead_us >= LIMIT_US:
         return 0
-    reached = max(intake.latest_us, BEGINNING_US if intake.watermark_us is None else intake.watermark_us)
-    # The first event of all is compared with nothing.
-    start = int(times[0]) if reached == BEGINNING_US else min(reached, LIMIT_US)
-    newest = np.maximum.accumulate(np.concatenate(([start], times[:-1])))
-    return int(np.count_nonzero(times > newest + ahead_us))
+    return int(np.count_nonzero(times > watermark_us + ahead_us))
 
 
 def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:

@@ -55,15 +55,13 @@ RESERVED = {
 class Arrival:
     """The watermark (None: none yet) and processing time at which accepted events arrive.
 
-    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows. ``latest_us``:
-    the largest time of an event before them.
+    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows.
     """
 
     watermark_us: int | None
     now_us: int = 0
     reprocessing: bool = False
     budget_bytes: int = BUDGET_BYTES
-    latest_us: int = BEGINNING_US
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,8 @@ class Plan(ABC):
     """Whether events are classified next to the state, once it is known which of them are new."""
     may_lose_again: ClassVar[bool] = True
     """Whether messages may be lost a second time before a replay has put all of them back."""
+    future_option: ClassVar[str] = ""
+    """The method that sets the tolerance for its future events; empty if there is none."""
     late_option: ClassVar[str] = ""
     """The method that sets its allowed lateness; empty if there is none."""
 
@@ -108,6 +108,8 @@ class Plan(ABC):
     """Windows that end at or before this had expired under earlier settings."""
     closed_us: int | None = None
     """The last closed window end when settings changed; None after the next step."""
+    upstream_delay_us: int = 0
+    """The longest watermark delay of the operators that it reads."""
     settles: bool = False
     """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
     in_order: bool = False
@@ -289,6 +291,11 @@ class Plan(ABC):
         """
         return np.zeros(0, bool)
 
+    @property
+    def delay_us(self) -> int:
+        """How far its watermark stays behind the newest event."""
+        return max(self.watermarks.delay_us, self.upstream_delay_us)
+
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         """Accepted events that some of their windows refuse, a row per event and window with its bounds; None if
         there are none.
@@ -311,7 +318,7 @@ class Plan(ABC):
         raise no_bound(self, column, "its rows have no time that follows the watermark")
 
     def lifted(self, accepted: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
-        """One partial per event: the state columns of all aggregates, in order."""
+        """One partial per event: the state columns of all aggregates; int64 where `combine` makes decimals."""
         return [column for bound in self.aggregates for column in bound.lift(accepted)]
 
     @cached_property

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
@@ -34,8 +34,7 @@ class StepTimes:
     watermark ``lost_at``. ``resumes``: it is the first step after that. ``sides_before`` and ``sides``: the largest
     position of each side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory
     for intermediate rows. ``due_mark``: that of the stored state, if it is known, and neither watermark nor clock
-    reaches anything in this step: then only arrivals have effects. None otherwise. ``latest``: the largest time of an
-    event before the step.
+    reaches anything in this step: then only arrivals have effects. None otherwise.
     """
 
     before: int
@@ -53,7 +52,6 @@ class StepTimes:
     steps: tuple[Maxima, ...] = ()
     budget_bytes: int = BUDGET_BYTES
     due_mark: int | None = None
-    latest: int = BEGINNING_US
 
 
 @dataclass(frozen=True)

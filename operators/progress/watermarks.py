@@ -219,6 +219,12 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return quiet if isinstance(quiet, int) else None
 
     @property
+    def delay_us(self) -> int:
+        """How far the watermark stays behind the newest event; 0 of a generator without a delay."""
+        delay = getattr(self.generator, "delay_us", 0)
+        return max(delay, 0) if isinstance(delay, int) else 0
+
+    @property
     def filters_rows(self) -> bool:
         """Whether the generator removes rows that are no events, before the others are classified."""
         return bool(getattr(self.generator, "filters_rows", False))

@@ -24,7 +24,6 @@ from tidestate.operators.engine.bootstrap import FILES_READ, check_new, new_job,
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position, no_job_hook
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.spark.state_reader import StateReader, check_reader
 from tidestate.recovery.log.manifest import Manifest
@@ -52,9 +51,9 @@ class Adoption:
     taken: Adopted
 
     @property
-    def mark_us(self) -> int | None:
-        """The watermark from which the job goes on; None for none."""
-        return None if self.taken.watermark_us == BEGINNING_US else self.taken.watermark_us
+    def mark_us(self) -> int:
+        """The watermark from which the job goes on."""
+        return self.taken.watermark_us
 
 
 def plan_adoption(

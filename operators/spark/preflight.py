@@ -71,8 +71,10 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
         found = worker_facts(session, packages)
     except (PySparkException, Py4JError) as error:
         raise UsageError(
-            "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow",
+            "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow; on one machine "
+            f"set PYSPARK_PYTHON={sys.executable} before the session begins",
             code="worker-python",
+            worker=context.pythonExec,
             driver="{}.{}".format(*sys.version_info[:2]),
             reason=_last_line(str(error)),
         ) from error

@@ -24,6 +24,7 @@ from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Times, Values
 from tidestate.statestore.errors import of_type
+from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine, combine_values
 
 
@@ -67,11 +68,15 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arri
             extra.append(pa.array(times[index]))
         if plan.triggers.finishes:
             extra.append(_whole(plan, events).take(places))
-        return pa.table([*keys, *bounds, *sizes, *columns, *extra], schema=plan.taken.schema)
-    rows = pa.table([*keys, *bounds, *sizes, *columns], schema=plan.arriving.schema)
-    if plan.lazy and plan.in_cells:
-        return rows
-    return _merged(plan, rows) if plan.sessions else combine(plan.arriving, rows)
+        return _typed(plan.taken, [*keys, *bounds, *sizes, *columns, *extra])
+    if not plan.sessions:
+        return combine(plan.arriving, pa.table([*keys, *bounds, *sizes, *columns], names=plan.arriving.schema.names))
+    rows = _typed(plan.arriving, [*keys, *bounds, *sizes, *columns])
+    return rows if plan.lazy and plan.in_cells else _merged(plan, rows)
+
+
+def _typed(spec: TableSpec, columns: list[Values]) -> pa.Table:
+    return pa.table(columns, names=spec.schema.names).cast(spec.schema)
 
 
 def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
@@ -80,7 +85,7 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arr
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
     keys: list[Values] = [events[name] for name in plan.key_names] or [_single_key(len(times))]
     sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
-    rows = pa.table([*keys, ends, *sizes, *plan.lifted(events)], schema=spec.schema)
+    rows = _typed(spec, [*keys, ends, *sizes, *plan.lifted(events)])
     only = own_windows(events)
     if only is None and plan.orderless and not plan.touching:
         rows = combine(spec, rows)

@@ -64,6 +64,7 @@ class GroupTables(Plan):
 
     reprocesses = True
     late_option = ".late(allowed=…)"
+    future_option = ".late(future=…)"
 
     @cached_property
     def lazy(self) -> bool:

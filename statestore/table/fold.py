@@ -18,6 +18,7 @@ from tidestate.statestore.spec.arrowtypes import is_position, positions
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Layer
 from tidestate.statestore.spec.combiners import append, combine_group
 from tidestate.statestore.spec.tables import HASHED, Column, TableSpec
+from tidestate.statestore.spec.units import decimals_of, whole_units
 from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, taken
 
 MANY_ROWS = 1 << 14
@@ -28,10 +29,11 @@ SAMPLED, DISTINCT = 16, 0.7
 def combine(spec: TableSpec, rows: pa.Table) -> pa.Table:
     """One row per key: the rows of a key combined in their order, each value column or group by its combiner.
 
+    Whole numbers to be summed as decimals may be int64 in ``rows``.
     Raises `LimitError` when a sum leaves its type.
     """
     if rows.num_rows <= 1:
-        return rows
+        return rows if rows.schema.equals(spec.schema) else rows.cast(spec.schema)
     if _few_keys(spec, rows):
         return _grouped(spec, rows)
     owner, count = ranks(rows.select(spec.key_names))
@@ -122,6 +124,9 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.arrow
     if column.combiner != "sum" or pa.types.is_floating(kind):
         return values
+    if pa.types.is_decimal(kind) and (small := _small(values)) is not None:
+        return small
+    values = values.cast(kind)
     ends = pc.min_max(values)
     largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
     if largest * len(values) < _CAPACITY[kind.id]:
@@ -131,6 +136,16 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
             "a sum might leave the widest type there is: round its values", code="sum-overflow", column=column.name
         )
     return values.cast(pa.decimal256(76, kind.scale) if pa.types.is_decimal(kind) else pa.decimal128(38, 0))
+
+
+def _small(values: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Decimals without their point as int64, if neither they nor their sum can leave that; else None."""
+    units = whole_units(values) if pa.types.is_decimal(values.type) else _one(values)
+    if units is None:
+        return None
+    ends = pc.min_max(units)
+    largest = max(_magnitude(ends["min"].as_py()), _magnitude(ends["max"].as_py()))
+    return pa.chunked_array([units]) if largest * len(units) < 2**63 else None
 
 
 def _magnitude(value: int | Decimal | None) -> int:
@@ -151,8 +166,11 @@ _CAPACITY = {
 
 def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     """An aggregate in the type of its column."""
+    kind = column.arrow
     try:
-        return values.cast(column.arrow)
+        if pa.types.is_decimal(kind) and pa.types.is_integer(values.type):
+            return decimals_of(_one(values) if isinstance(values, pa.ChunkedArray) else values, kind)
+        return values.cast(kind)
     except pa.ArrowInvalid as error:
         raise LimitError(
             f"a sum leaves the type of its column ({str(error).lower()}): declare a wider one",

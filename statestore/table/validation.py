@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import LimitError, NotFoundError, UsageError
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
 from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
@@ -163,18 +164,28 @@ def _check_unique(spec: TableSpec, rows: pa.Table) -> None:
         )
 
 
+def too_long(keys: pa.Table) -> Flags:
+    """Rows whose key is longer than a table takes; of length 0 if there are none."""
+    widths = _widths(keys)
+    long = np.zeros(0, bool) if widths is None else np.asarray(pc.fill_null(pc.greater(widths, KEY_BYTES), False))
+    return long if long.any() else np.zeros(0, bool)
+
+
 def _widest(rows: pa.Table) -> int:
     """Bytes of variable width in the widest row."""
+    widths = _widths(rows)
+    return 0 if widths is None else int(pc.max(widths).as_py() or 0)
+
+
+def _widths(rows: pa.Table) -> pa.ChunkedArray | None:
+    """Bytes of variable width in each row; None if all rows together fit into the smallest limit."""
     variable = [column for column in rows.columns if _variable(column.type)]
     if sum(column.nbytes for column in variable) <= KEY_BYTES:
-        return 0  # all rows together fit into the smallest limit
-    lengths = [_lengths(column) for column in variable]
-    if not lengths:
-        return 0
-    total = lengths[0]
-    for more in lengths[1:]:
+        return None
+    total, *others = (_lengths(column) for column in variable)
+    for more in others:
         total = pc.add(total, more)
-    return int(pc.max(total).as_py() or 0)
+    return total
 
 
 def _variable(kind: pa.DataType) -> bool:

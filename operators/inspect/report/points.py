@@ -19,6 +19,7 @@ REJECTED = (
     "very_late",
     "no_window",
     "null_key",
+    "key_too_long",
     "null_event_time",
     "event_time_out_of_range",
     "bad_offset",

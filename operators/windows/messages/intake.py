@@ -58,7 +58,7 @@ class NewMessages:
 def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table, at: StepTimes) -> NewMessages:
     """Classify the ``arriving`` events that are new. All are known in ``state`` from now on."""
     watermark = None if at.before == BEGINNING_US else at.before
-    intake = Intake(watermark, at.now, at.reprocessing, at.budget_bytes, at.latest)
+    intake = Intake(watermark, at.now, at.reprocessing, at.budget_bytes)
     events = plan.events_in(arriving)
     if at.reprocessing:
         events, gone, counters = _new_to_windows(plan, state, events, at)

@@ -87,7 +87,8 @@ class FromMessages(BoundAggregate):
             found = Ranges(found.request_index.take(by_turn), found.rows.take(by_turn))
         events = pa.table({name: found.rows[kept] for name, kept in self.names})
         spec = TableSpec("of_messages", (Column("window", "int64"),), self.inner.state, None, self.inner.groups)
-        lifted = pa.table(self.inner.lift(events), schema=pa.schema(list(spec.schema)[1:]))
+        names = spec.schema.names[1:]
+        lifted = pa.table(self.inner.lift(events), names=names).cast(pa.schema(list(spec.schema)[1:]))
         windows, owner = np.unique(np.asarray(found.request_index), return_inverse=True)
         if not len(windows):
             return self._of_none(partials.num_rows)

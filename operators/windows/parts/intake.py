@@ -32,7 +32,7 @@ def _lift(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
         sizes.append(pa.array(np.ones(len(times), np.int64)))
     if plan.signed:
         sizes.append(pa.array(signs(events)))
-    return pa.table([ends, *keys, *sizes, *plan.lifted(events)], schema=plan.parts.schema)
+    return pa.table([ends, *keys, *sizes, *plan.lifted(events)], names=plan.parts.schema.names)
 
 
 def _aggregate(plan: GroupTables, lifted: pa.Table) -> pa.Table:
@@ -40,7 +40,7 @@ def _aggregate(plan: GroupTables, lifted: pa.Table) -> pa.Table:
     if lifted.num_rows > 2 * SLICE_SAMPLE_ROWS:
         groups = combine(plan.parts, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows
         if expected_groups(SLICE_SAMPLE_ROWS, groups, lifted.num_rows) > PAYS_BELOW * lifted.num_rows:
-            return lifted
+            return lifted.cast(plan.parts.schema)
     return combine(plan.parts, lifted)
 
 

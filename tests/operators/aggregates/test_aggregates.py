@@ -3,19 +3,39 @@
 from __future__ import annotations
 
 import math
+import tempfile
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import Memory, Parquet, RocksDB, count, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators import (
+    Harness,
+    Memory,
+    Parquet,
+    RocksDB,
+    count,
+    max_,
+    mean,
+    median,
+    min_,
+    quantile,
+    sum_,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.aggregates.aggregate import Aggregate, bind, doubles
+from tidestate.operators.aggregates.arithmetic import BoundPlain
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.statestore.errors import LimitError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import Column, TableSpec
+from tidestate.statestore.table.fold import combine
 
 TIME = pa.timestamp("us", tz="UTC")
 FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}
@@ -96,6 +116,92 @@ def test_a_sum_that_leaves_its_type_stops_the_job_and_commits_nothing(tmp_path: 
     with pytest.raises(LimitError, match="sum-overflow"):
         totals(tmp_path, store, pa.array([2**63 - 1, 5]), ["sum"])
     assert not list((tmp_path / "root").rglob("panes/*/*.parquet"))
+
+
+LARGE = [2**62, 2**62, -1]
+
+
+@pytest.mark.parametrize("cut", [[1, 1, 1], [2, 1], [3]])
+def test_whether_a_sum_overflows_does_not_depend_on_the_cut(cut: list[int]) -> None:
+    with pytest.raises(LimitError) as refused:
+        summed_in(cut, [2**62, 2**62, 1])
+    assert refused.value.context["aggregate"] == "s"
+    assert refused.value.context["column"] == "v"
+    assert refused.value.context["group"]["k"] == "a"
+    assert summed_in(cut, LARGE)["s"] == 2**63 - 1
+
+
+@pytest.mark.parametrize("cut", [[1, 1, 1], [3]])
+def test_sums_of_the_longest_decimals_may_pass_their_type_on_the_way(cut: list[int]) -> None:
+    most = D("9" * 38)
+    assert summed_in(cut, [most, most, D("-" + "9" * 38)], pa.decimal128(38, 0))["s"] == most
+
+
+@pytest.mark.parametrize("cut", [[1, 1, 1], [3]])
+def test_the_mean_of_large_numbers_fits_although_their_sum_does_not(cut: list[int]) -> None:
+    means = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(m=mean("v"))
+    assert summed_in(cut, [2**62] * 3, job=means)["m"] == float(2**62)
+    nanoseconds = [1_700_000_000_000_000_001 + number for number in range(10)]
+    assert summed_in([5, 5], nanoseconds, job=means)["m"] == sum(nanoseconds) / 10
+
+
+@pytest.mark.parametrize("store", ["memory", "parquet", "rocksdb"])
+def test_sums_of_an_older_form_are_read_as_the_wider_ones(tmp_path: Path, store: str) -> None:
+    with mock.patch.object(BoundPlain, "_running_type", property(lambda bound: bound._sum_type)):
+        first = [2**62 - 1, 1]
+        Harness(large_sums(), large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root").feed(
+            large(first)
+        )
+    second = Harness(large_sums(), large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root")
+    second.feed(large([2**62, -1]))
+    (row,) = second.advance_watermark(10**9).to_pylist()
+    assert (row["s"], row["m"]) == (2**63 - 1, (2**63 - 1) / 4)
+
+
+@pytest.mark.parametrize("scale", [2, 4, 18])
+def test_doubles_of_decimals_are_the_nearest_whatever_scale_is_declared(scale: int) -> None:
+    column = pa.table({"v": pa.array([D("113.66"), D("0.1"), D("0.2")], pa.decimal128(38, scale))})
+    assert doubles(column["v"]).to_pylist() == [113.66, 0.1, 0.2]
+    found = {name: bound_to(name, column, function) for name, function in DOUBLES_OF_DECIMALS.items()}
+    assert found == {"mean": 113.96 / 3, "median": 0.2, "quantile": 0.2, "middle": 56.93}
+
+
+DOUBLES_OF_DECIMALS: dict[str, Aggregate] = {
+    "mean": mean("v"),
+    "median": median("v"),
+    "quantile": quantile("v", 0.5),
+    "middle": quantile("v", 0.75),
+}
+
+
+def bound_to(name: str, rows: pa.Table, aggregate: Aggregate) -> Any:
+    """The result of one aggregate over all rows."""
+    bound = bind(name, aggregate, rows.schema)
+    spec = TableSpec("t", (Column("k", "int64"),), bound.state, None, bound.groups)
+    keys = pa.array([1] * rows.num_rows)
+    return bound.finish(combine(spec, pa.table([keys, *bound.lift(rows)], schema=spec.schema)))[0].as_py()
+
+
+def large_sums() -> Windowed:
+    return windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(s=sum_("v"), m=mean("v"))
+
+
+def large(values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
+    times = pa.array(range(len(values)), TIME)
+    return pa.table({"t": times, "k": ["a"] * len(values), "v": pa.array(values, kind or pa.int64())})
+
+
+def summed_in(
+    cut: list[int], values: list[Any], kind: pa.DataType | None = None, job: Windowed | None = None
+) -> dict[str, Any]:
+    """The one pane over ``values``, in batches of these sizes."""
+    rows, starts = large(values, kind), [sum(cut[:number]) for number in range(len(cut))]
+    with tempfile.TemporaryDirectory() as folder:
+        harness = Harness(job or large_sums(), rows.schema, folder=folder)
+        for start, size in zip(starts, cut, strict=True):
+            harness.feed(rows.slice(start, size))
+        (row,) = harness.advance_watermark(10**9).to_pylist()
+    return row
 
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

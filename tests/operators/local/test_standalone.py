@@ -184,3 +184,9 @@ def test_panes_of_many_keys_keep_their_own_numbers(tmp_path: Path) -> None:
         for number, key in enumerate(keys)
     }
     assert found == expected
+
+
+def test_a_drain_before_anything_has_run_says_what_to_call(tmp_path: Path) -> None:
+    job = windowed(event_time="t").window(tumbling("1 minute")).aggregate(n=count())
+    with pytest.raises(UsageError, match=r"run\(batches, drain=True\)"):
+        job.standalone(checkpoint=tmp_path / "root").drain()

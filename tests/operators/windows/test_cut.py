@@ -227,20 +227,35 @@ def test_ctis_judge_by_each_row_not_by_batches(policy: Any) -> None:
     assert found[0][1]
 
 
-def test_future_events_are_those_far_ahead_of_all_before_them() -> None:
-    """By any cut, and whatever the delay: it is no distance from the watermark."""
-    times = [1, 100, 101, 40, 161, 162, 5, 300, 299]
-    given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate(times)]
+def test_future_events_are_those_far_ahead_of_the_watermark() -> None:
+    """Of the start of the batch, by more than its delay and the tolerance: W is 200 after an event at 320."""
+    cases = [("120 s", [320, 379, 380, 381], 1), ("120 s", [320, 280, 381, 382], 2), ("0 s", [200, 260, 261, 262], 2)]
     for identified in ({}, {"offset": "at", "origin": "part"}):
-        described = windowed(event_time="t", watermark_delay="1 hour", **identified)
-        job = described.window(tumbling("5 s")).aggregate(n=count())
-        for cut in ([given], [given[:1], given[1:]], [given[:5], given[5:7], given[7:]], [[one] for one in given]):
-            harness = Harness(job, table(given).schema)
-            for number, some in enumerate(cut):
-                harness.feed(table(some))
-                if number == 1:
-                    harness.restart()
-            assert harness.counters()["future"] == 2
+        for delay, times, future in cases:
+            given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate(times)]
+            described = windowed(event_time="t", watermark_delay=delay, **identified)
+            harness = Harness(described.window(tumbling("5 s")).aggregate(n=count()), table(given).schema)
+            harness.feed(table(given[:1]))
+            assert harness.counters()["future"] == 0  # there is no watermark yet
+            harness.restart()
+            harness.feed(table(given[1:]))
+            assert harness.counters()["future"] == future
+
+
+def test_what_an_operator_passes_on_is_no_more_in_the_future_than_in_its_input() -> None:
+    """The windows behind it have its watermark, and so its delay."""
+    job = chain(
+        deduplicated(event_time="t", on="v", within="1 day", watermark_delay="1 hour", name="once"),
+        windowed(event_time="t", name="counts").window(tumbling("5 s")).aggregate(n=count()),
+    )
+    given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate([1, 50, 110])]
+    harness = Harness(job, table(given).schema)
+    for row in given:
+        harness.feed(table([row]))
+    assert {name: many for name, many in harness.counters().items() if name.endswith("future")} == {
+        "once.future": 0,
+        "counts.future": 0,
+    }
 
 
 # several streams

@@ -17,6 +17,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.local.harness import Harness
+from tidestate.statestore.spec.limits import KEY_BYTES
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
@@ -74,6 +75,15 @@ def test_an_event_without_a_key_is_in_the_ledger(tmp_path: Path) -> None:
     assert fed(job, 1, key=None) == []
     assert job.ledger()["reason"].to_pylist() == ["null_key"]
     assert job.counters()["accepted"] == 0
+
+
+def test_an_event_whose_key_is_too_long_is_in_the_ledger(tmp_path: Path) -> None:
+    job = harness(tmp_path)
+    assert fed(job, 1, key="k" * (KEY_BYTES + 1)) == []
+    assert job.ledger()["reason"].to_pylist() == ["key_too_long"]
+    assert job.counters()["key_too_long"] == 1
+    assert fed(job, 2, key="k" * KEY_BYTES) == []
+    assert job.counters()["accepted"] == 1
 
 
 def test_a_trigger_by_count_fires_with_the_last_event_of_it(tmp_path: Path) -> None:
