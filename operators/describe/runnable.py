@@ -5,7 +5,6 @@ Runners know descriptions, and no description knows a runner: the door, `_runner
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
@@ -48,11 +47,6 @@ def checked_name(name: str) -> str:
     if not name or not all(c.isalnum() or c in "-_" for c in name):
         raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
     return name
-
-
-def root_text(root: str) -> str:
-    """A root as a log may have it, without what stands before an ``@``: a start refuses a password there."""
-    return re.sub(r"(?<=://)[^/]*@", "", root)
 
 
 def tick_us(tick: Span | None) -> int:

@@ -37,6 +37,22 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True)
+class Emitted:
+    """What a job emits, for sinks that store it in a form of their own.
+
+    ``key``: the columns that identify a row together with its window; None for rows that have no identity but
+    themselves, as those of a join. ``withdraws``: what no longer counts is retracted. ``partial``: why the newest
+    pane of a window is not its result; empty if it is.
+    """
+
+    operator: str
+    schema: pa.Schema
+    key: tuple[str, ...] | None
+    withdraws: bool
+    partial: str = ""
+
+
+@dataclass(frozen=True)
 class Sinks(Generic[_P]):
     """The sinks of a job, one or several of each kind of rows. Raises `UsageError` for one that is not callable,
     whose ``ready`` is not, whose ``behind`` is no number, or that would store late rows as changes.
@@ -68,6 +84,14 @@ class Sinks(Generic[_P]):
         """The sinks that there are."""
         given: dict[OutputKind, tuple[Sink[_P], ...]] = {"panes": _several(self.panes), "late": _several(self.late)}
         return {kind: sinks for kind, sinks in given.items() if sinks}
+
+    def fit(self, emitted: Emitted) -> None:
+        """Tell the sinks of panes that have a method ``fit`` what the job emits, before anything is written. Raises
+        what they raise.
+        """
+        for sink in self.each.get("panes", ()):
+            if hasattr(sink, "fit"):
+                sink.fit(emitted)
 
     @property
     def may_lag(self) -> bool:

@@ -21,6 +21,7 @@ from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.embedded.unflushed import OpenPartitions, Unflushed, run_partitions, written
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
+from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.lanes import outstanding
@@ -157,6 +158,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Offer these sinks all that is pending until they accept it, which acknowledges it. After ``timeout_s``
         raises `UnavailableError` (``sink-refuses``).
         """
+        sinks.fit(emitted_by(self._plan))
         try:
             with self._driver.offers.within(timeout_s):
                 self._driver.deliver(sinks, wait)

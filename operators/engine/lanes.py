@@ -9,12 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
-from tidestate.operators.describe.sinks import Sink, Sinks, may_be_behind, sink_name
+from tidestate.operators.describe.sinks import Refused, Sink, Sinks, may_be_behind, sink_name
 from tidestate.operators.engine.delivery import LONGEST_PAUSE_S, PAUSE_S, Delivery, Offers, deliveries
 from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.target_lag import CountedRows, NotAskedError, delivered_to
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OutputKind
@@ -40,6 +43,11 @@ class Lane(Generic[_P]):
     parts: set[DeliveryId] = field(default_factory=set)
     lagging: bool = False
     """Whether it was refused, and is behind."""
+    counted: int = 0
+    """Up to which checkpoint the root counts everything as delivered, as far as this lane has heard."""
+    asked: bool = False
+    """Whether its target has answered what it has, if it can, or has taken something since."""
+    tried: bool = False
     _pause_s: float = PAUSE_S
     _asked_again_s: float = 0.0
 
@@ -67,12 +75,36 @@ class Lane(Generic[_P]):
                 self.behind,
             )
 
+    def hear(self, counted: int) -> None:
+        """What the root counts as delivered: what was acknowledged by hand, or withheld, this sink has too."""
+        if counted > self.counted:
+            self.had, self.counted = max(self.had, counted), counted
+
     def accepted(self, output: Output, head: Manifest) -> None:
         """All of this."""
         self.had, self.parts, self._pause_s, self._asked_again_s = output.id, set(), PAUSE_S, 0.0
         if self.lagging and self.had == head.id:
             self.lagging = False
             log.warning("%s is no longer behind", self.name)
+
+
+class _BehindError(Exception):
+    """A target has answered only now that it lacks more than was thought."""
+
+
+@dataclass
+class _Asking(Generic[_P]):
+    """A sink that is asked what it has before it is called."""
+
+    sink: Sink[_P]
+    ask: Callable[[], None]
+
+    def __call__(self, rows: _P, delivery: DeliveryId) -> bool | None:
+        self.ask()
+        return self.sink(rows, delivery)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sink, name)
 
 
 class Lanes(Generic[_P]):
@@ -83,8 +115,9 @@ class Lanes(Generic[_P]):
     ) -> None:
         self.sinks, self._job, self._offers, self._read = sinks, job, offers, read
         self._each = [
-            Lane(name, kind, sink, may_be_behind(sink), job.delivered.up_to(kind))
+            Lane(name, kind, sink, may_be_behind(sink), up_to, counted=up_to, asked=not hasattr(sink, "last"))
             for kind, several in sinks.each.items()
+            for up_to in [job.delivered.up_to(kind)]
             for name, sink in zip(_names(several), several, strict=True)
         ]
         job.late_sink = job.late_sink or "late" in sinks.each
@@ -102,23 +135,33 @@ class Lanes(Generic[_P]):
         """Offer all that is outstanding, the newest checkpoint included; wait for sinks until they are no further
         behind than they may be, and after a drain until they have everything.
         """
-        head, lanes = self._job.head, self._known()
+        while not self._delivered(wait):
+            pass
+
+    def _delivered(self, wait: Callable[[float], None]) -> bool:
+        """As `deliver`; False where a target has answered only now that it lacks more."""
+        head, lanes = self._job.head, self._asked()
         held = [lane for lane in lanes if lane.had < lane.due(head)]
         for output in outstanding(self._job, min((lane.had for lane in held), default=head.id)):
             rows: dict[DeliveryId, _P] = {}
             for lane in held:
                 if lane.had < output.id <= lane.due(head):
-                    self._hand_over(lane, output, self._offered(lane, rows, wait))
+                    try:
+                        self._hand_over(lane, output, self._offered(lane, rows, wait))
+                    except _BehindError:
+                        return False
         self.catch_up()
+        return True
 
     def catch_up(self) -> None:
         """Offer sinks that are behind what they lack, until they refuse; does not wait."""
         head = self._job.head
-        for lane in self._known():
+        for lane in self._asked():
             if lane.lags(head):
-                for output in outstanding(self._job, lane.had):
-                    if not self._hand_over(lane, output, self._attempted(lane)):
-                        break
+                with suppress(_BehindError):  # it is asked for more the next time
+                    for output in outstanding(self._job, lane.had):
+                        if not self._hand_over(lane, output, self._attempted(lane)):
+                            break
 
     def waits(self) -> SinkWaits:
         """How this run has waited for its sinks, and what is not delivered to each."""
@@ -131,10 +174,44 @@ class Lanes(Generic[_P]):
         return [lane.sink for lane in self._known() if lane.full(self._job.head)]
 
     def _known(self) -> list[Lane[_P]]:
-        """The lanes; what was acknowledged by hand, or withheld, they have."""
+        """The lanes, which have heard of what was acknowledged."""
         for lane in self._each:
-            lane.had = max(lane.had, self._job.delivered.up_to(lane.kind))
+            lane.hear(self._job.delivered.up_to(lane.kind))
         return self._each
+
+    def _asked(self) -> list[Lane[_P]]:
+        """The lanes, whose targets have been asked once what they have."""
+        for lane in self._known():
+            if not (lane.asked or lane.tried):
+                lane.tried = True
+                try:
+                    self._ask(lane)
+                except (Refused, NotAskedError) as error:
+                    log.warning(
+                        "%s cannot be asked what it has, so what it may lack is not delivered again: %s",
+                        lane.name,
+                        error,
+                    )
+        return self._each
+
+    def _ask(self, lane: Lane[_P]) -> bool:
+        """Ask the target what it has of what counts as delivered; whether it lacks some. Raises as `delivered_to`."""
+        counted = self._job.delivered.up_to(lane.kind)
+        root = CountedRows(self._job.checkpoint, self._job.graph.plans, lane.kind, counted)
+        had = delivered_to(root, lane.name, getattr(lane.sink, "last")) if counted else 0  # noqa: B009
+        lane.asked = True
+        if had < counted:
+            lane.had, lane.parts = min(lane.had, had), set()
+        return had < counted
+
+    def _ask_again(self, lane: Lane[_P]) -> None:
+        """As it is offered something: it was down before. Raises `Refused`, and `_BehindError`."""
+        with suppress(NotAskedError):
+            if self._ask(lane):
+                raise _BehindError
+
+    def _sink(self, lane: Lane[_P]) -> Sink[_P]:
+        return lane.sink if lane.asked else _Asking(lane.sink, partial(self._ask_again, lane))
 
     def _hand_over(self, lane: Lane[_P], output: Output, offer: Callable[[Delivery], bool]) -> bool:
         """Offer what a sink lacks of an output; False once it is refused."""
@@ -158,7 +235,8 @@ class Lanes(Generic[_P]):
         def offer(one: Delivery) -> bool:
             if one.id not in rows:  # several sinks get the same
                 rows[one.id] = self._read(self._job.checkpoint, one)
-            self._offers.offer(lane.sink, rows[one.id], one, wait)
+            self._offers.offer(self._sink(lane), rows[one.id], one, wait)
+            lane.asked = True  # or it cannot be asked
             return True
 
         return offer
@@ -166,7 +244,8 @@ class Lanes(Generic[_P]):
     def _attempted(self, lane: Lane[_P]) -> Callable[[Delivery], bool]:
         def attempt(one: Delivery) -> bool:
             began = time.monotonic()
-            found = self._offers.attempt(lane.sink, lambda: self._read(self._job.checkpoint, one), one)
+            found = self._offers.attempt(self._sink(lane), lambda: self._read(self._job.checkpoint, one), one)
+            lane.asked = lane.asked or found
             if not found:
                 lane.refused(time.monotonic() - began)
             return found

@@ -21,6 +21,7 @@ from tidestate.operators.describe.sides import AT as TIME_OF_PAIR
 from tidestate.operators.inspect.history.emitted import statistic
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
+from tidestate.operators.windows.results import partial_panes
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.inspect.rows import FILES_AT_ONCE, OutputFile, in_columns
 from tidestate.recovery.inspect.scans import RowScan, between, computed_file
@@ -126,21 +127,8 @@ def marks_retractions(plan: Plan) -> bool:
 
 def check_net(plan: Plan) -> None:
     """Raise `UsageError` (``net-panes``) where the last panes of windows are not their results."""
-    if not isinstance(plan, GroupTables) or not plan.repeats:
-        return
-    if plan.mode == "discarding":
-        raise UsageError(
-            "the panes of a window in discarding mode are parts of its result, which have to be combined: read them "
-            "without net",
-            code="net-panes",
-            operator=plan.name,
-        )
-    if plan.sessions and not plan.retracts:
-        raise UsageError(
-            "sessions that grow do not withdraw their earlier panes unless the job retracts: read them without net",
-            code="net-panes",
-            operator=plan.name,
-        )
+    if reason := partial_panes(plan):
+        raise UsageError(f"{reason}: read them without net", code="net-panes", operator=plan.name)
 
 
 def net_scan(

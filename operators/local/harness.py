@@ -20,6 +20,7 @@ from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks
 from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
+from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
@@ -194,6 +195,7 @@ class Harness:
 
     def _begin(self, policy: Policy) -> Job:
         graph = bind_graph(self._description, self._schema)
+        self._sinks.fit(emitted_by(graph.output))
         job = Job.begin(
             graph,
             Checkpoint.open_or_create(self._folder),

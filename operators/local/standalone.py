@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable, root_text
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
+from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
@@ -25,6 +26,7 @@ from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schemas
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
@@ -59,7 +61,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
-        return f"Standalone({self._description.name!r}, checkpoint={root_text(self._root)!r}{newest})"
+        return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
 
     def run(self, batches: Input, *, drain: bool = False) -> pa.Table:
         panes = list(self.stream(batches))
@@ -183,8 +185,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
+            graph = bind_graph(self._description, schemas)
+            self._sinks.fit(emitted_by(graph.output))
             job = Job.begin(
-                bind_graph(self._description, schemas),
+                graph,
                 Checkpoint.open_or_create(self._root),
                 self._store,
                 partitions=self._partitions,

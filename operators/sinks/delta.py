@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidestate.operators.describe.runnable import root_text
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded
 from tidestate.operators.sinks.forms import Form, formed, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
+from tidestate.statestore.storage.local import is_local
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _EXTENSION = "DeltaSparkSessionExtension"
 _GONE = "_gone"
@@ -31,7 +36,10 @@ class DeltaSink(IncludedSink):
 
     The version has the transaction ``appId`` = run and ``version`` = checkpoint, by which every writer of Delta knows
     what is there already, and two at once conflict: each row is there once. ``storage_options`` are those of
-    ``deltalake``.
+    ``deltalake``. A table in a local folder is synced before a delivery counts.
+
+    Rows with other columns than the table are refused; with ``schema="merge"`` it gets those that it has not, and
+    those that the rows have not are null in them.
 
     With ``changes="append"``, on a Spark session that has Delta's connector (``spark.sql.extensions``), the executors
     write the DataFrame. Otherwise the rows pass through the driver: a changelog as a stream, an upsert as one merge
@@ -43,34 +51,63 @@ class DeltaSink(IncludedSink):
         table: str | PathLike[str],
         *,
         changes: Form = "append",
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
+        schema: ColumnChanges = "refuse",
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind)
         self._table, self._options = fspath(table), dict(storage_options or {})
+        super().__init__(changes, key, behind, secrets_of_url(self._table) + secrets_of_options(self._options))
+        self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
 
     def __str__(self) -> str:
-        return f"DeltaSink({root_text(self._table)!r})"
+        return f"DeltaSink({public_url(self._table)!r})"
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
             written = rows.write.format("delta").mode("append")
             options = {"txnAppId": delivery.run, "txnVersion": str(delivery.checkpoint)}
+            options |= {"mergeSchema": "true"} if self._schema == "merge" else {}
             written.options(**options).save(self._table)
-            return
+        else:
+            self._store(rows, delivery)
+        self._local.settle()  # also what is there already: who wrote it may have died before
+
+    def stored(self, run: str) -> int | None:
+        if self.changes == "append" and (find_spec("deltalake") is None or self._needs_connector()):
+            return None
+        table = self._opened(package("deltalake", "delta"))
+        self._local.check_whole(table)
+        return 0 if table is None else table.transaction_version(run) or 0
+
+    def _needs_connector(self) -> bool:
+        """Whether Spark's connector writes it, to where it may have credentials of its own."""
+        if is_local(self._table) or "pyspark.sql" not in sys.modules:
+            return False
+        session = sys.modules["pyspark.sql"].SparkSession.getActiveSession()
+        return session is not None and _extended(session)
+
+    def _store(self, rows: Rows, delivery: DeliveryId) -> None:
         lake = package("deltalake", "delta")
         table = self._opened(lake)
         if table is not None and (table.transaction_version(delivery.run) or 0) >= delivery.checkpoint:
             return
         made = lake.CommitProperties(app_transactions=[lake.Transaction(delivery.run, delivery.checkpoint)])
         tables = tables_of(rows)
+        schema = self.schema(tables.schema) if table is None else self._widened(lake, table, tables.schema)
         if self.changes == "upsert":
-            self._merge(lake, table, tables, made)
+            self._merge(lake, table, tables, schema, made)
         else:
-            parts = (part for one in tables.each for part in self.formed(one).rows.to_batches())
-            found = pa.RecordBatchReader.from_batches(self.schema(tables.schema), parts)
-            self._write(lake, table, found, made)
+            formed_each = (padded(self.formed(one).rows, schema).select(schema.names) for one in tables.each)
+            parts = (part for one in formed_each for part in one.to_batches())
+            self._write(lake, table, pa.RecordBatchReader.from_batches(schema, parts), made)
+
+    def _widened(self, lake: Any, table: Any, schema: pa.Schema) -> pa.Schema:
+        """The columns to store: those of the rows, then what the table has more. It gets those that it has not."""
+        rows, there = self.schema(schema), pa.schema(table.schema())
+        if new := list(new_columns(there, rows, self._schema, str(self))):
+            table.alter.add_columns(lake.Schema.from_arrow(pa.schema(new)).fields)
+        return pa.schema([*rows, *(field for field in there if field.name not in rows.names)])
 
     def _opened(self, lake: Any) -> Any:
         """The table as it is now: a commit to it fails if another one has the same id meanwhile."""
@@ -89,7 +126,7 @@ class DeltaSink(IncludedSink):
             commit_properties=made,
         )
 
-    def _merge(self, lake: Any, table: Any, tables: Tables, made: Any) -> None:
+    def _merge(self, lake: Any, table: Any, tables: Tables, schema: pa.Schema, made: Any) -> None:
         by, held = self.by(tables.schema), tables.schema.empty_table()
         for one in tables.each:
             held = newest_rows(pa.concat_tables([held, one]), by)
@@ -103,7 +140,7 @@ class DeltaSink(IncludedSink):
             flags.append(gone)
         source = pa.concat_tables(flags, promote_options="default")
         matches = " AND ".join(f't."{name}" = s."{name}"' for name in by)
-        columns = {f'"{name}"': f's."{name}"' for name in net.rows.column_names}
+        columns = {f'"{n}"': f's."{n}"' if n in net.rows.column_names else "NULL" for n in schema.names}
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
@@ -120,4 +157,8 @@ class DeltaSink(IncludedSink):
 
 
 def _has_connector(rows: DataFrame) -> bool:
-    return _EXTENSION in str(rows.sparkSession.conf.get("spark.sql.extensions", ""))
+    return _extended(rows.sparkSession)
+
+
+def _extended(session: SparkSession) -> bool:
+    return _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))

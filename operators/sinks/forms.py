@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
@@ -40,10 +41,48 @@ class Formed:
     gone: pa.Table | None = None
 
 
-def identity(schema: pa.Schema, key: Sequence[str]) -> list[str]:
-    """The columns that identify a row: the bounds of its window, where it has one, and the ``key``. Raises
-    `UsageError` if one is missing.
+def check_key(emitted: Emitted, key: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The ``key`` by which the newest rows are the net of what is emitted; None: that of the job. Raises `UsageError`
+    where there is none, and for one that takes different rows for the same, or the same for different ones.
     """
+    if emitted.partial:
+        raise UsageError(
+            f'{emitted.partial}: store them with changes="append"', code="sink-form", operator=emitted.operator
+        )
+    if emitted.key is None and not key:
+        raise UsageError(
+            "these rows have no key of their own: name the columns that identify one, key=…",
+            code="sink-key",
+            operator=emitted.operator,
+            columns=emitted.schema.names,
+        )
+    own = emitted.key or ()
+    key = own if key is None else key
+    missing = [name for name in own if name not in key]
+    more = [name for name in key if emitted.key is not None and name not in (*own, *_BOUNDS)]
+    if missing or (more and not emitted.withdraws):
+        raise UsageError(
+            "rows are identified by the key of the job: leave out key=, or name these columns",
+            code="sink-key",
+            operator=emitted.operator,
+            columns=list(own),
+            found=list(key),
+        )
+    identity(emitted.schema, key)
+    return key
+
+
+def identity(schema: pa.Schema, key: Sequence[str] | None) -> list[str]:
+    """The columns that identify a row: the bounds of its window, where it has one, and the ``key``. Raises
+    `UsageError` if one is missing, or where the key is not known.
+    """
+    if key is None:
+        raise UsageError(
+            "which columns identify a row is not known: give the sink itself to the job, which tells it, or name "
+            "them, key=…",
+            code="sink-key",
+            columns=schema.names,
+        )
     names = [*(name for name in _BOUNDS if name in schema.names and name not in key), *key]
     if not names or (missing := [name for name in names if name not in schema.names]):
         raise UsageError(

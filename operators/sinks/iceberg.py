@@ -8,16 +8,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
 from tidestate.operators.sinks.forms import Form, formed, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import secrets_of_options
+from tidestate.statestore.storage.local import is_local
 
 DELIVERED = "tidestate.delivered."
 """What the property of a table begins with that has the highest checkpoint of a run."""
 DELIVERY = "tidestate.delivery"
 """The property of a snapshot that has the id of its delivery."""
+SYNCED = "tidestate.operators.sinks.local_iceberg.SyncedIO"
 _LASTING = {"BadRequestError", "ForbiddenError", "NotInstalledError", "UnauthorizedError", "ValidationError"}
 _LASTING |= {"UnsupportedPyArrowTypeException"}
 
@@ -27,7 +32,9 @@ class IcebergSink(IncludedSink):
 
     The commit sets the property ``tidestate.delivered.<run>`` of the table too, which outlives its snapshots, and its
     snapshots have the id as ``tidestate.delivery``: each row is there once. ``catalog`` is the name of a catalogue,
-    with the ``properties`` that pyiceberg's configuration does not have.
+    with the ``properties`` that pyiceberg's configuration does not have. In a local warehouse each file is synced
+    before it is committed. The table may have columns that the rows have not, which are null then; with
+    ``schema="merge"`` it gets those that it has not.
 
     The rows pass through the driver and have to fit in its memory, those of an upsert as the newest panes. An upsert
     finds what it replaces by an expression that names each window and key, which takes seconds from some thousand on.
@@ -40,11 +47,20 @@ class IcebergSink(IncludedSink):
         catalog: str = "default",
         properties: Mapping[str, str] | None = None,
         changes: Form = "append",
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
+        schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind)
+        if not isinstance(catalog, str):
+            raise UsageError(
+                "catalog is the name of a catalogue, which each process loads for itself: give what it needs as "
+                "properties=…",
+                code="sink-form",
+                found=type(catalog).__name__,
+            )
+        super().__init__(changes, key, behind, secrets_of_options(properties or {}))
         self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
+        self._schema = checked_changes(schema)
 
     def __str__(self) -> str:
         return f"IcebergSink({self._table!r})"
@@ -59,10 +75,14 @@ class IcebergSink(IncludedSink):
             found = pa.concat_tables([found, one])
             found = newest_rows(found, by) if self.changes == "upsert" else found
         stored = formed(found, self.changes, by)
+        new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), own=True)
         # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         with table.transaction() as changing:
             changing.set_properties({noted: str(delivery.checkpoint)})
+            if new.names:
+                with changing.update_schema() as changes:
+                    changes.union_by_name(new)
             self._change(changing, stored.rows, stored.gone, by, {DELIVERY: str(delivery)})
 
     def _change(
@@ -78,9 +98,22 @@ class IcebergSink(IncludedSink):
             warnings.filterwarnings("ignore", "Delete operation did not match")  # the windows are new
             changing.overwrite(rows, overwrite_filter=matches, snapshot_properties=properties)
 
+    def stored(self, run: str) -> int:
+        catalog = self._loaded()
+        if not catalog.table_exists(self._table):
+            return 0
+        return int(catalog.load_table(self._table).properties.get(f"{DELIVERED}{run}", 0))
+
+    def _loaded(self) -> Any:
+        """The catalogue, which syncs the files that it writes to this host."""
+        catalog = package("pyiceberg.catalog", "iceberg").load_catalog(self._catalog, **self._properties)
+        if is_local(catalog.properties.get("warehouse", "elsewhere://")):
+            catalog.properties.setdefault("py-io-impl", SYNCED)
+        return catalog
+
     def _opened(self, schema: pa.Schema) -> Any:
         """The table as it is now; a commit to it fails if there is another one meanwhile."""
-        catalog = package("pyiceberg.catalog", "iceberg").load_catalog(self._catalog, **self._properties)
+        catalog = self._loaded()
         if not catalog.table_exists(self._table):
             catalog.create_namespace_if_not_exists(self._table.rpartition(".")[0])
             return catalog.create_table_if_not_exists(self._table, schema=schema)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 import struct
+import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import ClassVar, TypeVar
 
 import pyarrow as pa
 
-from tidestate.operators.describe.sinks import Refused
-from tidestate.operators.sinks.forms import Form, Formed, formed, identity
+from tidestate.operators.describe.sinks import Emitted, Refused
+from tidestate.operators.sinks.forms import Form, Formed, check_key, formed, identity
 from tidestate.operators.sinks.rows import Rows
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.secrets import Secrets
 
 log = logging.getLogger("tidestate")
+
+_T = TypeVar("_T")
 
 TRIES = 3
 """How often one offer is tried, before it is refused and offered again later."""
@@ -30,27 +34,50 @@ _OF_VALUES = (ValueError, ArithmeticError, NotImplementedError, struct.error)
 class IncludedSink(ABC):
     """A sink that stores the rows of a delivery and its id in one transaction of its target, so each row once.
 
-    ``key`` names the columns that identify a row together with its window, where the rows have one; ``append`` needs
-    none. ``behind`` is how many checkpoints it may be behind while its target is down, instead of holding the intake.
-    Raises `UsageError` for a form that the target cannot have.
+    ``key`` names the columns that identify a row together with its window, where the rows have one: by default the
+    key of the job; ``append`` needs none. ``behind`` is how many checkpoints it may be behind while its target is
+    down, instead of holding the intake. Raises `UsageError` for a form that the target cannot have.
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
 
-    def __init__(self, changes: Form, key: str | Sequence[str], behind: int) -> None:
+    def __init__(
+        self,
+        changes: Form,
+        key: str | Sequence[str] | None,
+        behind: int,
+        secrets: Secrets = Secrets(),  # noqa: B008
+    ) -> None:
         if changes not in self.forms:
             raise UsageError(
                 "this sink has another form of changes", code="sink-form", found=changes, forms=list(self.forms)
             )
         self.changes: Form = changes
-        self.key = (key,) if isinstance(key, str) else tuple(key)
+        self.key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
         self.behind = behind
-        self._complaint = ""
+        self._secrets, self._complaint = secrets, ""
+
+    def fit(self, emitted: Emitted) -> None:
+        """What the job emits, before anything is written. Raises `UsageError` (``sink-key``, ``sink-form``) where the
+        form of this sink would not hold the net of it.
+        """
+        if self.changes != "append":
+            self.key = check_key(emitted, self.key)
 
     def __call__(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it
         will never take; nothing was stored then.
         """
+        refused = "the target refuses these rows for good, and nothing of them was stored"
+        self._tried(lambda: self.store(rows, delivery), refused, delivery=str(delivery))
+
+    def last(self, run: str) -> int | None:
+        """The newest checkpoint of a run whose rows the target has, 0 for none; None where nobody can say. Raises as
+        a call does.
+        """
+        return self._tried(lambda: self.stored(run), "the target does not say what it has", run=run)
+
+    def _tried(self, work: Callable[[], _T], refused: str, **facts: str) -> _T:
         from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_exponential
 
         retrying = Retrying(
@@ -60,23 +87,25 @@ class IncludedSink(ABC):
             reraise=True,
         )
         try:
-            retrying(self.store, rows, delivery)
+            answer = retrying(work)
         except TidestateError:
             raise
         except Exception as error:
-            passes = self.passes(error)
-            if passes is None and not isinstance(error, _OF_VALUES):
+            passes, message = self.passes(error), self._secrets.without(str(error))
+            cause = error if message == str(error) and not self._quoted(error) else None
+            if passes is None and not isinstance(error, _OF_VALUES) and cause is error:
                 raise
             if not passes:
-                raise UsageError(
-                    f"the target refuses these rows for good, and nothing of them was stored ({error})",
-                    code="sink-target",
-                    sink=str(self),
-                    delivery=str(delivery),
-                ) from error
-            self._complain(str(error))
-            raise Refused(f"{self}: {error}") from error
+                raise UsageError(f"{refused} ({message})", code="sink-target", sink=str(self), **facts) from cause
+            self._complain(message)
+            raise Refused(f"{self}: {message}") from cause
         self._complaint = ""
+        return answer
+
+    def _quoted(self, error: BaseException) -> bool:
+        """Whether an error, or one that it comes from, quotes a secret."""
+        text = "".join(traceback.format_exception(error))
+        return self._secrets.without(text) != text
 
     def _complain(self, why: str) -> None:
         """Log why it refuses: once, as it is asked again and again."""
@@ -91,6 +120,10 @@ class IncludedSink(ABC):
     @abstractmethod
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store the rows and the id, or nothing; nothing too if the id is there, or a later one of its run."""
+
+    @abstractmethod
+    def stored(self, run: str) -> int | None:
+        """The newest checkpoint of a run whose rows are there, 0 for none; None where nobody can say."""
 
     @abstractmethod
     def passes(self, error: BaseException) -> bool | None:

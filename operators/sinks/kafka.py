@@ -14,6 +14,7 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
 
 HEADER = "tidestate-delivery"
 """The header of each message: the id of its delivery, ``run-checkpoint``."""
@@ -53,11 +54,11 @@ class KafkaSink(IncludedSink):
         topic: str,
         *,
         changes: Form = "append",
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
         options: Mapping[str, str | int] | None = None,
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind)
+        super().__init__(changes, key, behind, secrets_of_options(options or {}) + secrets_of_servers(servers))
         self._servers, self._topic, self._deliveries = servers, topic, f"{topic}.deliveries"
         self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
         self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}
@@ -65,7 +66,7 @@ class KafkaSink(IncludedSink):
         self._had: dict[str, int] = {}
 
     def __str__(self) -> str:
-        return f"KafkaSink({self._servers!r}, {self._topic!r})"
+        return f"KafkaSink({public_servers(self._servers)!r}, {self._topic!r})"
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         kafka = package("confluent_kafka", "kafka")
@@ -78,6 +79,15 @@ class KafkaSink(IncludedSink):
         except BaseException:
             self._producer = None  # whether it was committed is known when the next one has begun
             raise
+
+    def stored(self, run: str) -> int:
+        try:
+            if self._producer is None:
+                self._begin(package("confluent_kafka", "kafka"))
+        except BaseException:
+            self._producer = None
+            raise
+        return self._had.get(run, 0)
 
     def _begin(self, kafka: Any) -> None:
         """A producer that has ended the transactions of all before it, of an older self too, and what they wrote."""
@@ -114,7 +124,7 @@ class KafkaSink(IncludedSink):
         producer, headers = self._producer, [(HEADER, str(delivery).encode())]
         producer.begin_transaction()
         tables = tables_of(rows)
-        by = self.by(tables.schema) or list(self.key)
+        by = self.by(tables.schema) or list(self.key or ())
         for table in tables.each:
             for key, value in self._messages(table, by):
                 self._produce(self._topic, key=key, value=value, headers=headers)

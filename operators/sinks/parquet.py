@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 from os import PathLike, fspath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators.describe.runnable import root_text
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from tidestate.statestore.secrets import public_url, secrets_of_url
 from tidestate.statestore.storage.objects import Objects
+
+_NAME = re.compile(rf"([0-9]{{{DIGITS}}})-(.+)\.parquet")
 
 
 class ParquetSink(IncludedSink):
@@ -34,21 +37,25 @@ class ParquetSink(IncludedSink):
         folder: str | PathLike[str],
         *,
         changes: Form = "append",
-        key: str | Sequence[str] = (),
+        key: str | Sequence[str] | None = None,
         compression: str = "zstd",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind)
+        super().__init__(changes, key, behind, secrets_of_url(fspath(folder)))
         self._objects, self._compression = Objects(fspath(folder)), compression
 
     def __str__(self) -> str:
-        return f"ParquetSink({root_text(self._objects.root)!r})"
+        return f"ParquetSink({public_url(self._objects.root)!r})"
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         name = f"{delivery.checkpoint:0{DIGITS}d}-{delivery.run}.parquet"
         if not self._objects.exists(name):
             with contextlib.suppress(ConflictError):  # an older self of this job has just written it
                 self._objects.create(name, self._file(rows, delivery))
+
+    def stored(self, run: str) -> int:
+        names = map(_NAME.fullmatch, self._objects.names(""))
+        return max((int(name[1]) for name in names if name and name[2] == run), default=0)
 
     def _file(self, rows: Rows, delivery: DeliveryId) -> bytes:
         tables, into = tables_of(rows), pa.BufferOutputStream()

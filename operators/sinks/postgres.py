@@ -8,19 +8,32 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.describe.runnable import root_text
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_connection, secrets_of
 
 DELIVERIES = "tidestate_deliveries"
 """The table that remembers, next to the table of the rows."""
 LOCK_S = 10.0
 """How long another transaction with the same run is waited for."""
 _ROWS, _GONE = "tidestate_rows", "tidestate_gone"
+_BEGINNING = """
+SELECT set_config('lock_timeout', $1, true),
+CASE current_setting('synchronous_commit') WHEN 'off' THEN set_config('synchronous_commit', 'on', true) END
+"""
+"""An older self is waited for; and what was committed survives a power cut, also where a server does not wait."""
+_COLUMNS = """
+SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute
+LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped AND attidentity = '' AND attgenerated = ''
+AND coalesce(pg_get_expr(adbin, adrelid), '') NOT LIKE 'nextval(%'
+ORDER BY attnum
+"""
 _WHOLE = pa.decimal128(20, 0)
 """Has room for unsigned numbers of 64 bits."""
 _PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
@@ -33,26 +46,34 @@ class PostgresSink(IncludedSink):
 
     ``uri`` is as in ``postgresql://user@host/database``, ``table`` may have a schema before a point. A table that is
     not there is made; for the form ``upsert`` (the default) its primary key is window and key, and one of your own
-    needs a unique constraint on these columns. Values are cast to the types of its columns. On Spark the rows pass
-    through the driver, a partition at a time.
+    needs a unique constraint on these columns. Values are cast to the types of its columns. A row that is replaced
+    gets the defaults of columns that the new one has not, but of those that number rows. With ``schema="merge"`` the
+    table gets columns that it has not. On Spark the rows pass through the driver, a partition at a time.
     """
 
     def __init__(
-        self, uri: str, table: str, *, changes: Form = "upsert", key: str | Sequence[str] = (), behind: int = 0
+        self,
+        uri: str,
+        table: str,
+        *,
+        changes: Form = "upsert",
+        key: str | Sequence[str] | None = None,
+        schema: ColumnChanges = "refuse",
+        behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind)
-        self._uri, self._table = uri, table
-        schema, _, self._name = table.rpartition(".")
-        self._schema = schema or None
+        super().__init__(changes, key, behind, secrets_of(uri))
+        self._uri, self._table, self._merges = uri, table, checked_changes(schema) == "merge"
+        place, _, self._name = table.rpartition(".")
+        self._schema = place or None
 
     def __str__(self) -> str:
-        return f"PostgresSink({root_text(self._uri)!r}, {self._table!r})"
+        return f"PostgresSink({public_connection(self._uri)!r}, {self._table!r})"
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         driver = package("adbc_driver_postgresql.dbapi", "postgres")
         # What is not committed is gone when the connection is closed.
         with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute(f"SET LOCAL lock_timeout = {int(LOCK_S * 1000)}")  # of an older self
+            _one(cursor, _BEGINNING, (str(int(LOCK_S * 1000)),))
             if not self._remember(cursor, delivery):
                 return
             tables = tables_of(rows)
@@ -65,6 +86,14 @@ class PostgresSink(IncludedSink):
                     self._delete(cursor, found.gone)
                 self._insert(cursor, found.rows, by)
             connection.commit()
+
+    def stored(self, run: str) -> int:
+        driver = package("adbc_driver_postgresql.dbapi", "postgres")
+        with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+            if not (self._exists(cursor, self._name) and self._exists(cursor, DELIVERIES)):
+                return 0
+            noted = f"SELECT checkpoint FROM {self._place(DELIVERIES)} WHERE target = $1 AND run = $2"
+            return _one(cursor, noted, (self._name, run)) or 0
 
     def _remember(self, cursor: Any, delivery: DeliveryId) -> bool:
         """Note the id; False if it is there, or a later one. Another transaction with its run is waited for."""
@@ -99,17 +128,37 @@ class PostgresSink(IncludedSink):
         if not rows.num_rows:
             return
         cursor.adbc_ingest(_ROWS, rows, mode="create", temporary=True)
+        if self._merges:
+            self._widen(cursor)
         columns, conflict = _names(rows.column_names), ""
         if self.changes == "upsert":
-            others = [_quoted(name) for name in rows.column_names if name not in by]
+            others = {_quoted(name): f"excluded.{_quoted(name)}" for name in rows.column_names if name not in by}
+            for name, _ in self._columns(cursor, self._place(self._name)):
+                if name not in rows.column_names:  # else it would be of the pane before
+                    others[_quoted(name)] = "DEFAULT"
             update = (
-                f"UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in others)}" if others else "NOTHING"
+                f"UPDATE SET {', '.join(f'{name} = {value}' for name, value in others.items())}"
+                if others
+                else "NOTHING"
             )
             conflict = f" ON CONFLICT ({_names(by)}) DO {update}"
         cursor.execute(
             f"INSERT INTO {self._place(self._name)} ({columns}) SELECT {columns} FROM pg_temp.{_ROWS}{conflict}"
         )
         cursor.execute(f"DROP TABLE pg_temp.{_ROWS}")
+
+    def _widen(self, cursor: Any) -> None:
+        """Give the table the columns that it has not."""
+        there = [name for name, _ in self._columns(cursor, self._place(self._name))]
+        for name, kind in self._columns(cursor, f"pg_temp.{_ROWS}"):
+            if name not in there:
+                table = self._place(self._name)
+                cursor.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {_quoted(name)} {kind}")
+
+    def _columns(self, cursor: Any, place: str) -> list[tuple[str, str]]:
+        """The columns of a table with their types, without those that number its rows."""
+        cursor.execute(_COLUMNS, (place,))
+        return list(cursor.fetchall())
 
     def _place(self, name: str) -> str:
         return ".".join(_quoted(one) for one in (self._schema, name) if one)

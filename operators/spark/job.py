@@ -16,6 +16,7 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
 from tidestate.operators.engine.bootstrap import has_begun
+from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.preflight import check_classic
 from tidestate.operators.spark.query import QueryOnSpark
@@ -63,6 +64,7 @@ class JobOnSpark(StreamJob, SparkJob):
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))
+        self.sinks.fit(emitted_by(graph.output))
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQueryListener
 
-from tidestate.operators.describe.runnable import Runnable, root_text
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.job import Job, no_job_hook
@@ -21,6 +21,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.store import StoreConfig
 
 
@@ -46,7 +47,7 @@ class StreamJob:
     listeners: tuple[StreamingQueryListener, ...] = ()
 
     def __repr__(self) -> str:
-        return f"SparkJob({self.description.name!r}, checkpoint={root_text(self.checkpoint)!r})"
+        return f"SparkJob({self.description.name!r}, checkpoint={public_url(self.checkpoint)!r})"
 
     def open(self) -> Checkpoint:
         """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""

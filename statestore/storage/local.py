@@ -8,7 +8,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 
@@ -340,6 +340,21 @@ def _identity(folder: Path) -> tuple[Path, int, int] | None:
     return folder, found.st_dev, found.st_ino
 
 
+def settle_files(top: Path, files: Iterable[Path]) -> None:
+    """Make files below ``top`` durable that another program has written, and the names of their folders. One that is
+    gone is left out. Raises `OSError`.
+    """
+    folders = {top}
+    for file in files:
+        with suppress(FileNotFoundError):
+            _sync(file)
+            folders |= {folder for folder in file.parents if folder.is_relative_to(top)}
+    _make_folder(top)
+    for folder in folders:
+        with suppress(FileNotFoundError):
+            _sync(folder)
+
+
 def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
     with open(path, "xb") as file:
         file.write(memoryview(data))
@@ -348,7 +363,11 @@ def _write_through(path: Path, data: bytes | pa.Buffer) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

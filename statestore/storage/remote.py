@@ -23,6 +23,7 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
+from tidestate.statestore.secrets import has_password
 from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
 from tidestate.statestore.storage.faults import changed_nothing, in_our_words, is_taken, retrying, storage_errors
@@ -320,8 +321,7 @@ class _Creation:
 def _canonical(url: str) -> str:
     """One spelling for one place."""
     protocol, rest = url.split("://", 1)
-    user, at, _ = rest.partition("/")[0].rpartition("@")
-    if at and ":" in user:
+    if has_password(url):
         raise UsageError(
             "a root is written into logs and into other roots, so no password may stand in it: "
             "give it in the environment or in fsspec's configuration",

@@ -46,7 +46,7 @@ class InParquet(Target):
     forms = ("append", "changelog")
 
     def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
-        return ParquetSink(self.place, changes=form, key=KEY, **more)
+        return ParquetSink(self.place, changes=form, **{"key": KEY} | more)
 
     def table(self) -> pa.Table:
         """As a reader that lists the folder sees it."""
@@ -55,7 +55,7 @@ class InParquet(Target):
 
 class InDelta(Target):
     def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
-        return DeltaSink(self.place, changes=form, key=KEY, **more)
+        return DeltaSink(self.place, changes=form, **{"key": KEY} | more)
 
     def table(self) -> pa.Table:
         import deltalake
@@ -71,7 +71,7 @@ class InPostgres(Target):
         return uri, table
 
     def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
-        return PostgresSink(*self._parts(), changes=form, key=KEY, **more)
+        return PostgresSink(*self._parts(), changes=form, **{"key": KEY} | more)
 
     def table(self) -> pa.Table:
         from adbc_driver_postgresql import dbapi
@@ -90,7 +90,7 @@ class InKafka(Target):
         return servers, topic
 
     def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
-        return KafkaSink(*self._parts(), changes=form, key=KEY, **more)
+        return KafkaSink(*self._parts(), changes=form, **{"key": KEY} | more)
 
     def messages(self, isolation: str = "read_committed") -> list[Any]:
         import confluent_kafka as kafka
@@ -139,7 +139,9 @@ class InIceberg(Target):
         self.catalog()
         uri, warehouse = f"sqlite:///{self.place}/catalog.db", f"file://{self.place}/warehouse"
         properties = {"type": "sql", "uri": uri, "warehouse": warehouse}
-        return IcebergSink("flights.panes", catalog="tests", properties=properties, changes=form, key=KEY, **more)
+        return IcebergSink(
+            "flights.panes", catalog="tests", properties=properties, changes=form, **{"key": KEY} | more
+        )
 
     def table(self) -> pa.Table:
         return pa.table(self.catalog().load_table("flights.panes").scan().to_arrow())

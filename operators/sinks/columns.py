@@ -1,0 +1,66 @@
+"""Columns of rows and of the table that they go to: never a row made of two panes, nor a value cut to fit. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pyarrow as pa
+
+from tidestate.statestore.errors import UsageError
+
+ColumnChanges = Literal["refuse", "merge"]
+"""What becomes of columns that rows have and their table has not, or the other way round: the rows are refused, or
+the table gets the columns, and what it has more is null in these rows.
+"""
+
+
+def checked_changes(schema: str) -> ColumnChanges:
+    """Raises `UsageError`."""
+    if schema == "refuse":
+        return "refuse"
+    if schema == "merge":
+        return "merge"
+    raise UsageError('schema is "refuse" or "merge"', code="sink-form", found=schema)
+
+
+def new_columns(
+    table: pa.Schema, rows: pa.Schema, schema: ColumnChanges, sink: str, *, own: bool = False
+) -> pa.Schema:
+    """The columns that the table of a ``sink`` gets. ``own``: it may have more columns than the rows. Raises
+    `UsageError` (``sink-target``) where they are to be refused, and for numbers that its types would cut.
+    """
+    new = [field for field in rows if field.name not in table.names]
+    less = [name for name in table.names if name not in rows.names and not own]
+    if schema == "refuse" and (new or less):
+        raise UsageError(
+            "the table has other columns than these rows, and nothing of them was stored: give it those that it has "
+            'not, and drop those that are gone, or let the sink do it with schema="merge", which leaves those null',
+            code="sink-target",
+            sink=sink,
+            missing=[field.name for field in new],
+            gone=less,
+        )
+    if cut := [field.name for field in rows if field.name in table.names and _cuts(table.field(field.name), field)]:
+        raise UsageError(
+            "the table has numbers of a type that would cut these, and nothing of them was stored: change its type",
+            code="sink-target",
+            sink=sink,
+            columns=cut,
+            types=[str(table.field(name).type) for name in cut],
+            found=[str(rows.field(name).type) for name in cut],
+        )
+    return pa.schema(new)
+
+
+def padded(rows: pa.Table, table: pa.Schema) -> pa.Table:
+    """``rows`` with a null in each column of the table that they have not."""
+    for field in table:
+        if field.name not in rows.column_names:
+            rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows
+
+
+def _cuts(stored: pa.Field, field: pa.Field) -> bool:
+    """Whether numbers are stored in a type that has no fractions, where they may have some."""
+    fractions = pa.types.is_floating(field.type) or (pa.types.is_decimal(field.type) and field.type.scale > 0)
+    return fractions and pa.types.is_integer(stored.type)

@@ -1,0 +1,140 @@
+"""Columns that a job gets, loses or renames: no row is made of two panes, and nothing is dropped without a word."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers.targets import Target, target_of
+from tests.servers.postgres import Postgres
+from tests.servers.postgres import postgres as postgres
+from tidestate.operators import DeliveryId, DeltaSink, IcebergSink, PostgresSink
+from tidestate.operators.sinks.columns import new_columns, padded
+from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.plain import plain_table
+
+TIME = pa.timestamp("us", "UTC")
+KINDS = ["delta", "iceberg", "postgres"]
+
+
+def rows(**values: int) -> pa.Table:
+    """The pane of one window and key."""
+    window = {"window_start": pa.array([0], TIME), "window_end": pa.array([9], TIME)}
+    return pa.table({**window, "k": ["a"], **{name: [value] for name, value in values.items()}, "kind": ["emit"]})
+
+
+def at(checkpoint: int) -> DeliveryId:
+    return DeliveryId("f" * 32, checkpoint)
+
+
+@pytest.fixture
+def target(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    if kind == "postgres":
+        return target_of(f"postgres:{request.getfixturevalue('postgres').uri}#{uuid.uuid4().hex}")
+    return target_of(f"{kind}:{tmp_path / 'target'}")
+
+
+def stored(target: Target) -> list[dict[str, Any]]:
+    names = ("window_start", "window_end", "k", "kind", "change")
+    found = [{n: v for n, v in row.items() if n not in names} for row in plain_table(target.table()).to_pylist()]
+    return sorted(found, key=lambda row: row["n"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_column_is_refused_and_nothing_was_stored(target: Target) -> None:
+    sink = target.sink("upsert")
+    sink(rows(n=1, s=1), at(1))
+    for renamed in (rows(n=2, total=101), rows(n=2, s=101, total=101)):
+        with pytest.raises(UsageError, match=r"(?s)nothing of them was stored.*sink-target.*Sink\("):
+            sink(renamed, at(2))
+    assert (stored(target), sink.last("f" * 32)) == ([{"n": 1, "s": 1}], 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_that_replaces_another_keeps_nothing_of_it(kind: str, target: Target) -> None:
+    """An aggregate was removed: Delta's tables have no columns but those of the job, others may."""
+    sink = target.sink("upsert")
+    sink(rows(n=1, s=1), at(1))
+    if kind == "delta":
+        with pytest.raises(UsageError, match=r"sink-target.*missing=\[\] gone=\['s'\]"):
+            sink(rows(n=2), at(2))
+        sink = target.sink("upsert", schema="merge")
+    sink(rows(n=2), at(2))
+    assert stored(target) == [{"n": 2, "s": None}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["upsert", "append"])
+def test_columns_are_added_by_choice(form: Form, target: Target) -> None:
+    sink = target.sink(form, schema="merge")
+    sink(rows(n=1, s=1), at(1))
+    sink(rows(n=2, total=101), at(2))
+    newest = {"n": 2, "s": None, "total": 101}
+    assert stored(target) == [newest] if form == "upsert" else [{"n": 1, "s": 1, "total": None}, newest]
+    sink(rows(n=3, s=7, total=8), at(3))
+    assert stored(target)[-1] == {"n": 3, "s": 7, "total": 8}
+
+
+def test_columns_of_ones_own_get_their_defaults_and_numbers_stay(postgres: Postgres) -> None:
+    """As if the row was deleted and stored: but what numbers rows does not change."""
+    postgres.run(
+        "CREATE TABLE owned (id bigserial, number bigint GENERATED ALWAYS AS IDENTITY, window_start timestamptz, "
+        "window_end timestamptz, k text, n bigint, s bigint DEFAULT 0, "
+        "double bigint GENERATED ALWAYS AS (n * 2) STORED, PRIMARY KEY (window_start, window_end, k))"
+    )
+    sink = PostgresSink(postgres.uri, "owned", key="k")
+    sink(rows(n=1, s=5), at(1))
+    sink(rows(n=2), at(2))
+    assert postgres.rows("SELECT id, number, n, s, double FROM owned") == [(1, 1, 2, 0, 4)]
+
+
+def test_a_server_that_does_not_wait_for_its_disk_does_for_a_delivery(postgres: Postgres) -> None:
+    seen = []
+
+    class Watched(PostgresSink):
+        def _remember(self, cursor: Any, delivery: DeliveryId) -> bool:
+            cursor.execute("SELECT current_setting('synchronous_commit')")
+            seen.append(cursor.fetchone()[0])
+            return super()._remember(cursor, delivery)
+
+    for number, how in enumerate(("off", "on", "remote_write"), 1):
+        postgres.run(f"ALTER ROLE postgres SET synchronous_commit = '{how}'")
+        Watched(postgres.uri, "waits", key="k")(rows(n=1), at(number))
+    postgres.run("ALTER ROLE postgres RESET synchronous_commit")
+    assert seen == ["on", "on", "remote_write"]
+
+
+def test_what_a_table_gets() -> None:
+    table, given = rows(n=1, s=1).schema, rows(n=1, total=1)
+    assert new_columns(table, given.schema, "merge", "S").names == ["total"]
+    assert new_columns(table, table, "refuse", "S").names == []
+    assert new_columns(table, rows(n=1).schema, "refuse", "S", own=True).names == []
+    for other in (given.schema, rows(n=1).schema, rows(n=1, s=1, more=1).schema):
+        with pytest.raises(UsageError, match=r"sink-target.*sink=S"):
+            new_columns(table, other, "refuse", "S")
+    assert padded(given, table)["s"].to_pylist() == [None]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.decimal128(9, 2)])
+def test_numbers_with_fractions_are_not_cut(kind: pa.DataType, tmp_path: Path) -> None:
+    """Delta would store 1 for 1.5."""
+    sink = DeltaSink(tmp_path / "delta", changes="append")
+    sink(rows(n=1), at(1))
+    with pytest.raises(UsageError, match=r"sink-target.*columns=\['n'\] types=\['int64'\]"):
+        sink(rows(n=1).set_column(3, "n", pa.array([1.5]).cast(kind)), at(2))
+
+
+@pytest.mark.parametrize("made", [DeltaSink, lambda _, **more: IcebergSink("n.t", **more)])
+def test_a_choice_that_there_is_not(made: Callable[..., IncludedSink]) -> None:
+    with pytest.raises(UsageError, match=r"sink-form.*found=overwrite"):
+        made("/tmp/never", schema="overwrite")
