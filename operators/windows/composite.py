@@ -20,8 +20,9 @@ from tidestate.statestore.arrays import Flags, Numbers
 class Tree:
     """A composite trigger for all groups of a step."""
 
-    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
+    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, touched: Flags, at: StepTimes) -> None:
         self._groups, self._at = groups, at
+        self._retained = phase.closed & ~phase.closing & ~touched
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
         self._pending = column_numbers(groups, PENDING) > 0
         self._nodes = plan.nodes
@@ -34,7 +35,7 @@ class Tree:
     def fire(self) -> Flags:
         """Which groups fire. The progress of the parts changes."""
         # The watermark passes the end once: after that only new elements make a pane.
-        firing = self._holds(0) & ~self._closed & (self._pending | self._passing)
+        firing = self._holds(0) & ~self._closed & ~self._retained & (self._pending | self._passing)
         self._fire(0, firing)
         self._closed = self._closed | self._done[0]
         return firing
