@@ -20,8 +20,9 @@ from tidestate.statestore.arrays import Flags, Numbers
 class Tree:
     """A composite trigger for all groups of a step."""
 
-    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) -> None:
+    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, touched: Flags, at: StepTimes) -> None:
         self._groups, self._at = groups, at
+        self._retained = phase.closed & ~phase.closing & ~touched
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
         self._pending = column_numbers(groups, PENDING) > 0
         self._nodes = plan.nodes
@@ -33,11 +34,13 @@ class Tree:
 
     def fire(self) -> Flags:
         """Which groups fire. The progress of the parts changes."""
+        holds = self._holds(0) & ~self._closed & ~self._retained
         # The watermark passes the end once: after that only new elements make a pane.
-        firing = self._holds(0) & ~self._closed & (self._pending | self._passing)
-        self._fire(0, firing)
+        shows = self._pending | self._passing
+        # What another trigger ends is over with nothing new too, without a pane.
+        self._fire(0, holds & (shows | self._ends(0)))
         self._closed = self._closed | self._done[0]
-        return firing
+        return holds & shows
 
     def progress(self) -> dict[str, Numbers]:
         """The progress as columns of groups; null in ``_since`` is `NEVER`."""
@@ -66,6 +69,13 @@ class Tree:
             holds = self._leaf(node, trigger)
         held: Flags = holds & ~self._done[node]
         return held
+
+    def _ends(self, node: int) -> Flags:
+        """Whether the condition that ends an `or_finally` holds, of this node or of one of its parts."""
+        parts = self._parts(node)
+        ends = np.logical_or.reduce([np.zeros_like(self._pending), *(self._ends(part) for part in parts)])
+        until: Flags = self._holds(parts[1]) | ends if self._nodes[node].kind == "or_finally" else ends
+        return until & self._holds(node)
 
     def _leaf(self, node: int, trigger: Trigger) -> Flags:
         if trigger.kind == "after_count":

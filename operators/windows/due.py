@@ -103,8 +103,8 @@ def _next(view: StateView, changes: ChangeSet, table: str, column: str, at: Step
 
 
 def _next_close(plan: GroupTables, view: StateView, changes: ChangeSet, at: StepTimes) -> int:
-    """A watermark before which no window that has ended closes, where that may emit a pane; `END_US` for none."""
-    if plan.triggers.closing == "never":
+    """A watermark before which no window that has ended closes, where a step looks at it; `END_US` for none."""
+    if not plan.looks_at_closing:
         return END_US
     after, table = max(at.before, at.after), ENDS if plan.sessions else GROUPS
     closed, put = plan.closed_at(after), changes[table].put

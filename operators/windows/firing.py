@@ -39,8 +39,8 @@ def fire(plan: GroupTables, gathered: Gathered, phase: Phases, at: StepTimes, em
     # A window without an on-time pane is early until its watermark has passed.
     before_end = phase.open | (phase.passing if triggers.on_time == "never" else np.zeros_like(pending))
     early = before_end & _holds(plan, triggers.early, gathered, at)
-    # A retained window emits only reprocessed late events.
-    retained = phase.closed & ~phase.closing & ~pending
+    # A retained window emits only with late events that are reprocessed in this step.
+    retained = phase.closed & ~phase.closing & ~gathered.touched
     late = phase.behind & ~retained & _holds(plan, triggers.late, gathered, at)
     closing = closes(plan, phase, pending) & ~(early | on_time | late) & ~(emitted & ~pending)
     return Fired(early, on_time | (closing & phase.passing), late | (closing & ~phase.passing))
@@ -91,7 +91,7 @@ def due_next(plan: GroupTables, groups: pa.Table, phase: Phases, at: StepTimes) 
     """When each group is due next, by processing time and by event time before its end; else `NEVER`."""
     triggers = plan.triggers
     clock = np.full(groups.num_rows, NEVER)
-    late = ~phase.open & (~phase.closed | (column_numbers(groups, PENDING) > 0))
+    late = ~phase.open & ~phase.closed
     for trigger, applies in ((triggers.early, phase.open), (triggers.late, late)):
         clock = np.minimum(clock, np.where(applies, _due_by_clock(trigger, groups, at), NEVER))
     for node, trigger in enumerate(plan.nodes):

@@ -96,8 +96,8 @@ def _timed(plan: GroupTables, view: StateView, at: StepTimes) -> pa.Table:
 def _spans(plan: GroupTables, at: StepTimes) -> list[tuple[int, int]]:
     """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
     spans = [(at.before, at.after)] if at.after > at.before else []
-    if plan.triggers.closing == "never" and plan.triggers.when is None and not plan.settles:
-        return spans  # a window that closes emits nothing by that
+    if not (plan.looks_at_closing or plan.settles):
+        return spans
     low, high = plan.closed_before(at.before), at.before if plan.settles else plan.closed_at(at.after)
     late = (low, min(high, at.before))
     return [*spans, late] if late[1] > late[0] else spans

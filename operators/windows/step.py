@@ -74,7 +74,7 @@ def step_windows(
         due = fire(plan, gathered, phase, at, _emitted_already(groups, first))
     else:
         rejected = _rejected(plan, gathered, at)
-        tree = Tree(plan, groups, phase, at)
+        tree = Tree(plan, groups, phase, gathered.touched, at)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
     values = values_where(plan, groups, due.any)

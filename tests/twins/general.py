@@ -16,11 +16,13 @@ from tests.twins.words import FOREVER, Reason, Rejected, Row, Setting, Trigger
 
 @dataclass
 class Element:
-    """An event in a window: when it came (processing time), and whether a pane has observed it."""
+    """An event in a window: when it came (processing time), whether a pane has observed it, and whether its window
+    closed meanwhile, so that no trigger waits with it."""
 
     event: Event
     came: int
     observed: bool = False
+    closed: bool = False
 
 
 @dataclass(eq=False)
@@ -38,6 +40,11 @@ class Window:
     @property
     def new(self) -> list[Element]:
         return [element for element in self.elements if not element.observed]
+
+    @property
+    def waiting(self) -> list[Element]:
+        """What a trigger may wait with."""
+        return [element for element in self.new if not element.closed]
 
 
 @dataclass
@@ -272,7 +279,7 @@ class Twin:
 
     def closes(self, window: Window) -> bool:
         wish = self.setting.closing
-        return wish == "always" or (wish == "if_new" and bool(window.new))
+        return wish == "always" or (wish == "if_new" and bool(window.waiting))
 
     def due(self, trigger: Trigger | None, window: Window, before: int | None, clock: int) -> bool:
         """Whether a trigger fires at the end of this batch."""
@@ -284,12 +291,12 @@ class Twin:
         if kind == "after_count":
             # Choice: counted are elements in no pane yet (also those from before the passage, if nothing fired then),
             # and it takes an element in this batch to fire.
-            return window.touched and len(window.new) >= amount
+            return window.touched and len(window.waiting) >= amount
         if kind == "after_processing_time":
             # Choice: an element comes at the processing time before its batch; due at exactly the span.
-            return bool(window.new) and self.now >= min(element.came for element in window.new) + amount
+            return bool(window.waiting) and self.now >= min(element.came for element in window.waiting) + amount
         # Choice: periodic triggers fire unchanged windows again, but in discarding mode (an empty pane says nothing).
-        if self.setting.mode == "discarding" and not window.new:
+        if self.setting.mode == "discarding" and not window.waiting:
             return False
         if kind == "every_processing_time":
             # Choice: several multiples passed at once give one pane, elements of the same batch in it.
@@ -320,7 +327,7 @@ class Twin:
 
     def fire(self, window: Window, timing: str) -> list[Row]:
         """A pane, and before it the retraction of the last one."""
-        values, old, something_new = self.observed_by(window), window.standing, bool(window.new)
+        values, old, something_new = self.observed_by(window), window.standing, bool(window.waiting)
         # Choice: with a pane left out as nothing has changed, its elements count as observed.
         for element in window.elements:
             element.observed = True

@@ -257,6 +257,11 @@ class OrderedTwin(Twin):
 
     def fire_all(self, before: int | None, clock: int) -> list[Row]:
         found = super().fire_all(before, clock)
+        for window in self.live:
+            bounds = (window.start, window.end)
+            if self.over(bounds, self.watermark) and not self.over(bounds, before):
+                for element in window.elements:
+                    element.closed = True
         # Choice: of several panes of a window in one step, `last` is on the last one.
         final = {row[:3]: number for number, row in enumerate(found) if row.kind == "emit"}
         return [row._replace(last=row.last and final[row[:3]] == number) for number, row in enumerate(found)]
@@ -273,14 +278,14 @@ class OrderedTwin(Twin):
         window.elements = [element for element in everything if id(element) not in new]
         for element in [element for element in everything if id(element) in new]:
             window.elements.append(element)
-            if wish is not None and len(window.new) >= wish.amount:
+            if wish is not None and len(window.waiting) >= wish.amount:
                 found += self.fire(window, place)
         if timing == "on_time" and (
             self.setting.on_time == "always" or (self.setting.on_time == "non_empty" and window.new)
         ):
             found += self.fire(window, "on_time")
         # Choice: what is left over when the window is forgotten is observed, although there were panes in this batch.
-        elif found and window.new and self.expired(window) and self.setting.closing != "never":
+        elif found and window.waiting and self.expired(window) and self.setting.closing != "never":
             found += self.fire(window, timing)
         if timing == "on_time":
             # The window as a whole has its last pane in this step, also those observed when it was not full yet.

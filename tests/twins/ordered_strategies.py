@@ -72,9 +72,6 @@ def feeding_settings(draw: st.DrawFn) -> OrderedSetting:
     kind = draw(st.sampled_from(["event"] * 6 + ["offsets", "each", "inherited", "closing"]))
     choices = draw(triggers(kind == "each"))
     allowed = draw(st.sampled_from([0, 0, 2, 5]))
-    if choices["late"] is not None and "processing" in choices["late"].kind and choices["closing"] == "never":
-        # When what is fed would be observed of a window that is over, after a while or never, is not asked here.
-        choices["closing"] = "if_new"
     if kind == "offsets":
         size, step = draw(st.sampled_from([(3, 3), (4, 2), (5, 3)]))
         return offset_window(size, step, allowed, newest=draw(st.sampled_from([1, 2, 5])), **choices)

@@ -1,0 +1,80 @@
+"""Composite triggers that a clock ends: with something new by a pane, with nothing new without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tidestate.operators import (
+    Harness,
+    after_count,
+    after_processing_time,
+    count,
+    global_window,
+    or_finally,
+    repeatedly,
+    session,
+    sliding,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.describe.triggers import Trigger
+
+SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC"))])
+SECOND = 1_000_000
+PAIRS_FOR_4 = or_finally(repeatedly(after_count(2)), after_processing_time("4 seconds"))
+KINDS: dict[str, Any] = {
+    "tumbling": tumbling("100 seconds"),
+    "sliding": sliding("100 seconds", "50 seconds"),
+    "session": session("50 seconds"),
+    "global": global_window(),
+}
+
+
+def rows(*seconds: int) -> pa.Table:
+    return pa.table([pa.array([second * SECOND for second in seconds]).cast(SCHEMA.types[0])], schema=SCHEMA)
+
+
+def harness(kind: Any, trigger: Trigger) -> Harness:
+    described = windowed(event_time="t").window(kind).aggregate(n=count()).late("60 seconds", rule="window")
+    return Harness(described.trigger(when=trigger), SCHEMA)
+
+
+def sizes(panes: pa.Table) -> list[int]:
+    return [
+        pane["n"] for pane in panes.to_pylist() if pane["window_end"] is None or pane["window_end"].timestamp() > 0
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_clock_closes_a_window_with_nothing_new(kind: str, restarts: bool) -> None:
+    tested = harness(KINDS[kind], PAIRS_FOR_4)
+    assert set(sizes(tested.feed(rows(60, 61)))) == {2}
+    assert sizes(tested.advance_processing_time(4 * SECOND)) == []
+    if restarts:
+        tested.restart()
+    tested.advance_processing_time(10 * SECOND)
+    closed = 2 if kind == "sliding" else 1
+    assert sizes(tested.feed(rows(62, 63))) == []
+    assert [row["reason"] for row in tested.ledger().to_pylist()] == ["window_closed"] * 2 * closed
+
+
+def test_a_clock_closes_a_window_with_something_new_by_a_pane() -> None:
+    tested = harness(KINDS["tumbling"], PAIRS_FOR_4)
+    assert sizes(tested.feed(rows(60, 61))) == [2]
+    assert sizes(tested.feed(rows(62))) == []
+    assert sizes(tested.advance_processing_time(4 * SECOND)) == [3]
+    assert sizes(tested.feed(rows(63, 64))) == []
+
+
+def test_what_repeats_begins_again_when_a_clock_has_ended_it() -> None:
+    tested = harness(KINDS["tumbling"], repeatedly(PAIRS_FOR_4))
+    assert sizes(tested.feed(rows(60, 61))) == [2]
+    assert sizes(tested.advance_processing_time(4 * SECOND)) == []
+    tested.advance_processing_time(10 * SECOND)
+    assert sizes(tested.feed(rows(62))) == [], "four seconds from here on"
+    assert sizes(tested.advance_processing_time(13 * SECOND)) == []
+    assert sizes(tested.advance_processing_time(14 * SECOND)) == [3]
