@@ -39,7 +39,7 @@ def without_defaults(value: Any, stored: Any) -> Any:
         return {name: without_defaults(value.get(name), one) for name, one in stored.items()}
     if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
         return [without_defaults(one, other) for one, other in zip(value, stored, strict=True)]
-    fields = _fields(type(value))
+    fields = _fields_of(value)
     if not fields or not isinstance(stored, dict):
         return stored
     left_out = {field.stored for field in fields if field.added and getattr(value, field.name) == field.default}
@@ -58,11 +58,16 @@ def needs_of(value: Any) -> Iterator[str]:
             yield from needs_of(one)
     if isinstance(value, msgspec.Struct):
         yield from getattr(type(value), "needs", ())
-    for field in _fields(type(value)):
+    for field in _fields_of(value):
         part = getattr(value, field.name)
         if field.added and field.added.needs and part != field.default:
             yield field.added.needs
         yield from needs_of(part)
+
+
+def _fields_of(value: Any) -> tuple[_Field, ...]:
+    kind: Any = type(value)
+    return _fields(kind)
 
 
 @cache

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import LimitError, NotFoundError, UsageError
 from tidestate.statestore.spec.changes import DELETE, MERGE, PUT, Applied, ChangeSet, Layer, TableChanges
 from tidestate.statestore.spec.limits import CHANGE_BYTES, COLUMNS, KEY_BYTES, ROW_BYTES, TABLES
@@ -177,7 +177,7 @@ def _widest(rows: pa.Table) -> int:
     return 0 if widths is None else int(pc.max(widths).as_py() or 0)
 
 
-def _widths(rows: pa.Table) -> pa.ChunkedArray | None:
+def _widths(rows: pa.Table) -> Values | None:
     """Bytes of variable width in each row; None if all rows together fit into the smallest limit."""
     variable = [column for column in rows.columns if _variable(column.type)]
     if sum(column.nbytes for column in variable) <= KEY_BYTES:
