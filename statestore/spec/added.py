@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -65,9 +64,17 @@ def needs_of(value: Any) -> Iterator[str]:
         yield from needs_of(part)
 
 
-@cache
+_KNOWN: dict[type, tuple[_Field, ...]] = {}
+
+
 def _fields(kind: type) -> tuple[_Field, ...]:
     """The fields of a struct or dataclass; none of another type."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _fields_of(kind)
+    return _KNOWN[kind]
+
+
+def _fields_of(kind: type) -> tuple[_Field, ...]:
     found: list[tuple[str, str, Any, Any]]
     if issubclass(kind, msgspec.Struct):
         found = [
