@@ -174,6 +174,8 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
     table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
+    if manifest.needs:
+        table.add_row("needs", ", ".join(manifest.needs))
     if driver is not None:
         table.add_row("running", f"{driver.who()}, started {age_text(driver.since_us, now_us())}")
         if driver.waiting_us is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
@@ -39,7 +38,7 @@ def without_defaults(value: Any, stored: Any) -> Any:
         return {name: without_defaults(value.get(name), one) for name, one in stored.items()}
     if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
         return [without_defaults(one, other) for one, other in zip(value, stored, strict=True)]
-    fields = _fields_of(value)
+    fields = _fields(type(value))
     if not fields or not isinstance(stored, dict):
         return stored
     left_out = {field.stored for field in fields if field.added and getattr(value, field.name) == field.default}
@@ -58,21 +57,24 @@ def needs_of(value: Any) -> Iterator[str]:
             yield from needs_of(one)
     if isinstance(value, msgspec.Struct):
         yield from getattr(type(value), "needs", ())
-    for field in _fields_of(value):
+    for field in _fields(type(value)):
         part = getattr(value, field.name)
         if field.added and field.added.needs and part != field.default:
             yield field.added.needs
         yield from needs_of(part)
 
 
-def _fields_of(value: Any) -> tuple[_Field, ...]:
-    kind: Any = type(value)
-    return _fields(kind)
+_KNOWN: dict[type, tuple[_Field, ...]] = {}
 
 
-@cache
 def _fields(kind: type) -> tuple[_Field, ...]:
     """The fields of a struct or dataclass; none of another type."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _fields_of(kind)
+    return _KNOWN[kind]
+
+
+def _fields_of(kind: type) -> tuple[_Field, ...]:
     found: list[tuple[str, str, Any, Any]]
     if issubclass(kind, msgspec.Struct):
         found = [

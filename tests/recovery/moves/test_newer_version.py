@@ -147,6 +147,12 @@ def test_forks_and_moves_carry_it_on_and_a_rewind_before_it_gets_rid_of_it(root:
     assert listed.exit_code == 0, listed.output
 
 
+def test_show_prints_it(root: Path) -> None:
+    with newer_version():
+        lines = CliRunner().invoke(app, ["show", str(root)]).stdout.splitlines()
+    assert ["needs", NEWER] in [line.split() for line in lines]
+
+
 def test_a_job_that_no_longer_uses_it_still_needs_it(tmp_path: Path) -> None:
     root = tmp_path / "root"
     with newer_version():
