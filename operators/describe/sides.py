@@ -117,9 +117,9 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def check_event_time(column: str, schema: pa.Schema) -> None:
     """That a column can be an event time. Raises `UsageError`."""
     event_type = schema.field(column).type
-    is_time = pa.types.is_timestamp(event_type)
-    if not is_time or event_type.tz is None:
-        way = "cast it to timestamp on Spark, elsewhere give time_zone=" if is_time else "make it one in the input"
+    if not pa.types.is_timestamp(event_type) or event_type.tz is None:
+        naive = pa.types.is_timestamp(event_type)
+        way = "cast it to timestamp on Spark, elsewhere give time_zone=" if naive else "make it one in the input"
         raise UsageError(
             f"the event time is a timestamp with a time zone: {way}",
             code="event-time-type",

@@ -177,7 +177,7 @@ def _widest(rows: pa.Table) -> int:
     return 0 if widths is None else int(pc.max(widths).as_py() or 0)
 
 
-def _widths(rows: pa.Table) -> pa.ChunkedArray | None:
+def _widths(rows: pa.Table) -> pa.ChunkedArray | pa.Array | None:
     """Bytes of variable width in each row; None if all rows together fit into the smallest limit."""
     variable = [column for column in rows.columns if _variable(column.type)]
     if sum(column.nbytes for column in variable) <= KEY_BYTES:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.worked_example import EXPECTED, SECOND, STREAM, batch, example, ledger, lines, panes
-from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, windowed
+from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, tumbling, windowed
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
