@@ -128,8 +128,8 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
     """That a column can be an event time. Raises `UsageError`."""
     event_type = schema.field(column).type
     if not pa.types.is_timestamp(event_type) or event_type.tz is None:
-        local = pa.types.is_timestamp(event_type)
-        way = "cast it to timestamp on Spark, elsewhere give time_zone=" if local else "make it one in the input"
+        naive = pa.types.is_timestamp(event_type)
+        way = "cast it to timestamp on Spark, elsewhere give time_zone=" if naive else "make it one in the input"
         raise UsageError(
             f"the event time is a timestamp with a time zone: {way}",
             code="event-time-type",

@@ -93,6 +93,7 @@ def test_a_python_of_workers_that_is_not_there(
     error = refused(rows, tmp_path / "cp")
     assert error.code == "worker-python"
     assert "Cannot run program" in str(error.context["reason"])
+    assert f"PYSPARK_PYTHON={sys.executable}" in error.message
 
 
 def test_a_worker_without_a_package_that_the_store_needs(
