@@ -65,7 +65,7 @@ def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, at: Step
     first = _firsts(of)
     before, emitted = _before(plan, groups, values, of, first)
     fired = np.ones(len(of), bool)
-    if plan.triggers.only_updated and plan.mode != "discarding":
+    if plan.only_changes and plan.mode != "discarding":
         fired = ~np.logical_and.reduce([emitted, *(equal(values[a.name], before[a.name]) for a in plan.aggregates)])
     rank = _counted_from(fired, first)
     number = column_numbers(groups, PANES)[of] + rank

@@ -78,7 +78,7 @@ def step_windows(
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
     values = values_where(plan, groups, due.any)
-    fired = _changed(plan, groups, values, due) if plan.triggers.only_updated else due
+    fired = _changed(plan, groups, values, due) if plan.only_changes else due
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
         fired, emptied = _signed(plan, groups, due, fired)

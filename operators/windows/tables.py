@@ -82,11 +82,14 @@ class GroupTables(Plan):
         sliced = self.touching and not self.slices.tumbles
         return self.has_parts and not looks and not timed and not grows and not sliced
 
+    @property
+    def only_changes(self) -> bool:
+        """Whether a window emits no pane that equals its last one: a retraction takes back only what has changed."""
+        return self.triggers.only_updated or self.mode == "retracting"
+
     @cached_property
     def looks_at_closing(self) -> bool:
-        """Whether a step looks at windows that close: they may emit a pane, or a trigger that waits forgets what no
-        pane has observed, as they are retained.
-        """
+        """Whether a step looks at windows that close: for a pane, or as triggers of retained ones stop waiting."""
         late, retained = self.triggers.late, self.retain_us is None or self.retain_us > self.allowed_us
         waits = self.triggers.when is not None or (late is not None and late.kind != "each_batch")
         return self.triggers.closing != "never" or (waits and (retained or self.retain_windows is not None))

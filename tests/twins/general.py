@@ -331,7 +331,8 @@ class Twin:
         # Choice: with a pane left out as nothing has changed, its elements count as observed.
         for element in window.elements:
             element.observed = True
-        if self.setting.only_updated and self.unchanged(values, old, something_new):
+        only_changes = self.setting.only_updated or self.setting.mode == "retracting"
+        if only_changes and self.unchanged(values, old, something_new):
             return []
         number = 0 if old is None else old.pane + 1
         new = Row(window.start, window.end, window.key, values, number, timing, "emit", self.expired(window))

@@ -141,6 +141,8 @@ class Twin:
         """A window that should have fired before, touched once more."""
         number, last = self.fired.get(group, (-1, ()))
         values = values_of(new if self.setting.mode == "discarding" else self.accepted[group])
+        if self.setting.mode == "retracting" and values == last:
+            return []
         self.fired[group] = (number + 1, values)
         emitted = [row(group, values, number + 1, "late", "emit", self.forgotten(group[0][1]))]
         if self.setting.mode == "retracting" and number >= 0:

@@ -82,7 +82,7 @@ PER_ELEMENT: dict[str, tuple[OrderedSetting, list[Step]]] = {
                 "0..10 a early1 1+2+3+4",
             ),
             ("a6@5", "-0..10 a early1 1+2+3+4", "0..10 a early2 1+2+3+4+5+6"),
-            ("W10", "-0..10 a on_time2 1+2+3+4+5+6", "0..10 a on_time3 1+2+3+4+5+6!"),
+            ("W10",),
         ],
     ),
     "a window that is passed in the batch: first its early panes, then the one on time": (

@@ -104,8 +104,8 @@ PROPAGATED: dict[str, tuple[OrderedSetting, list[Step]]] = {
         inherited(early=COUNT_2, mode="retracting", allowed=5),
         [
             ("a[0..10]1 a[0..10]2", "0..10 a early0 1+2"),
-            ("W10", "-0..10 a on_time0 1+2", "0..10 a on_time1 1+2"),
-            ("a[0..10]7", "-0..10 a late1 1+2", "0..10 a late2 1+2+3"),
+            ("W10",),
+            ("a[0..10]7", "-0..10 a late0 1+2", "0..10 a late1 1+2+3"),
         ],
     ),
 }
