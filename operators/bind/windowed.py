@@ -25,7 +25,7 @@ from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import check_gap
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED
+from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -166,10 +166,6 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    kind = description.windows
-    # Where the ledger names the windows that refused an event.
-    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.shares_events)
-    given = {START, END} if kind is not None and named else set()
-    clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
+    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark", ONLY, *OTHER_BOUNDS})
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

@@ -123,7 +123,7 @@ def refused_windows(
         return None
     ends = first[index] + places_within(counts) * kind.slide
     rows = accepted.take(pa.array(index))
-    for name, values in ((START, ends - kind.size), (END, ends)):
+    for name, values in zip(plan.ledger_bounds, (ends - kind.size, ends), strict=True):
         rows = rows.append_column(name, pa.array(values).cast(plan.bound_type))
     return rows
 
