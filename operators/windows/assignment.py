@@ -91,7 +91,7 @@ def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, repr
     return closed
 
 
-def outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
+def late_outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
     """Events without windows that are too late to be in one; of length 0 if each event has a window."""
     if not isinstance(plan.kind, Sliding) or not plan.kind.has_gaps:
         return np.zeros(0, bool)
