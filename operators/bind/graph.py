@@ -16,8 +16,11 @@ from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
+from tidestate.operators.joins.overlaps import OverlapPlan
+from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
 from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -133,7 +136,10 @@ def _fitted(
     if not fed or not isinstance(one, Windowed):
         return one, schema
     if one.windows is None:
-        # Rows that name their windows lie in them by their last moment, which the plan adds itself.
+        # Rows that name their windows lie in them by their last moment, which the plan adds itself; those of a join
+        # by the time of the pair, which has a bound.
+        if one.event_time is None and isinstance(nodes[fed[0]].plan, JoinPlan | OverlapPlan):
+            one = replace(one, event_time=AT)
         return one, pa.schema([field for field in schema if field.name != PANE_TIME])
     timeless = one.event_time is None and not one.processing_time and not one.windows.by_offset
     if timeless and PANE_TIME in schema.names:

@@ -26,7 +26,7 @@ from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import check_gap
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, RESERVED
+from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, PANE_TIME, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -128,7 +128,9 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
 
 
 def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Watermarks:
-    """As described; by default the largest event time less a delay, or the clock."""
+    """As described; by default the largest event time less a delay, or the clock; of rows that name their windows,
+    and no event time, the largest start of a window.
+    """
     if by_offset:
         # Everything before the watermark has been seen: the offset after the largest is the first that was not.
         return default_watermarks(description.offset or "", -1)
@@ -136,6 +138,9 @@ def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Water
         return Watermarks(Fixed(0))
     if isinstance(description, Merge):
         return description.watermarks or by_side(description.sides, description.delays_us)
+    if column == PANE_TIME:
+        # Rows of a window may come for as long as none of a later one has.
+        column = START
     return description.watermarks or default_watermarks(column, description.watermark_delay_us)
 
 
@@ -168,10 +173,6 @@ def _check_names(description: Windowed, aggregates: tuple[BoundAggregate, ...]) 
         clash = sorted({n for n in taken if taken.count(n) > 1 or n in RESERVED or n.startswith("__")})
         if clash:
             raise UsageError("these names are taken or reserved: choose others", code="name-taken", names=clash)
-    kind = description.windows
-    # Where the ledger names the windows that refused an event.
-    named = description.triggers.finishes or (isinstance(kind, Sliding) and kind.shares_events)
-    given = {START, END} if kind is not None and named else set()
-    clash = sorted(set(input_columns(description, ())) & ({"reason", "watermark", ONLY} | given))
+    clash = sorted(set(input_columns(description, ())) & {"reason", "watermark", ONLY, *OTHER_BOUNDS})
     if clash:
         raise UsageError("the late ledger uses these names: rename the input columns", code="name-taken", names=clash)

@@ -69,8 +69,9 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
 
 def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
     last = last_ends(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
-    if "window_end" in rows.column_names:
-        named = pc.fill_null(rows["window_end"].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
+    if plan.names_windows:
+        _, end = plan.ledger_bounds
+        named = pc.fill_null(rows[end].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
         last = np.minimum(last, named)
     earliest = int(last.min())
     kept = [

@@ -68,12 +68,14 @@ class DistanceRule(PairRule):
 
     def output_watermark(self, watermark: int) -> int:
         """The earliest row that may still be in a pair, or be emitted unmatched."""
-        closed = watermark - self.joined.allowed_us
-        earliest = {
-            side: BEGINNING_US if (reach := self._reach(side)) is None else closed - max(0, reach) for side in SIDES
-        }
+        earliest = {side: self.earliest(side, watermark) for side in SIDES}
         alone = [earliest[side] for side in SIDES if self.joined.keeps(side)]
         return max(BEGINNING_US, min([max(earliest.values()), *alone]))
+
+    def earliest(self, side: str, watermark: int) -> int:
+        if (reach := self._reach(side)) is None:
+            return BEGINNING_US
+        return max(BEGINNING_US, watermark - self.joined.allowed_us - max(0, reach))
 
     def _reach(self, side: str) -> int | None:
         """How much later than a row the other side's last one may be."""

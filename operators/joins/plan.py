@@ -63,12 +63,23 @@ class JoinPlan(PairTables):
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""
-        if column != AT:
+        side = self._side_of(column)
+        if side is not None and not self.meeting.earliest(side, 0) > BEGINNING_US:
+            raise no_bound(self, column, f"nothing bounds the rows of this side, and pairs are placed by {AT}")
+        if side is None and column != AT:
             raise no_bound(self, column, f"pairs are placed by {AT}")
         if watermark in (BEGINNING_US, END_US):
             return watermark
+        if side is not None and not self.joined.held:
+            return self.meeting.earliest(side, watermark)
         # Held pairs may be of any time.
         return BEGINNING_US if self.joined.held else self.meeting.output_watermark(watermark)
+
+    def _side_of(self, column: str) -> str | None:
+        """The side whose event times are in this column of pairs; None if it is another column, or one of both."""
+        sides = self.joined.sides
+        times = {sides.prefixed(side, sides.time_of(side)): side for side in SIDES}
+        return times.get(column) if len(times) == len(SIDES) else None
 
 
 @dataclass(frozen=True, kw_only=True)

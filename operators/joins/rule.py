@@ -76,6 +76,12 @@ class JoinRule(ABC):
 class PairRule(JoinRule):
     """Rows that meet by their positions."""
 
+    def earliest(self, side: str, watermark: int) -> int:
+        """No row of ``side`` that is emitted from now on has an earlier time; `BEGINNING_US` if there is no bound.
+        ``watermark`` is neither end of time.
+        """
+        return BEGINNING_US
+
     def ends(self, side: str, times: Times, mark: Mark) -> PositionBound:
         """Where the order of rows counts: positions of the other side that none reaches before these rows."""
         return None

@@ -102,9 +102,10 @@ def untimed(_phase: str) -> AbstractContextManager[None]:
 def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, timed: Timed = untimed) -> Classified:
     """Classify ``events`` (columns of ``plan.input_schema``, others are ignored) for ``partitions`` partitions.
 
-    Late events to reprocess may have a column ``window_start``: the window that each is for, or null.
+    Late events to reprocess may have a column with the start of the window that each is for, or null, as the ledger.
     """
-    named = events["window_start"] if intake.reprocessing and "window_start" in events.column_names else None
+    start, _ = plan.ledger_bounds
+    named = events[start] if intake.reprocessing and start in events.column_names else None
     events = conform(plan, events, intake)
     if plan.classifies_late and plan.watermarks.filters_rows:
         events = events.append_column(RECEIVED, events[plan.event_time].cast(pa.int64()))

@@ -59,10 +59,8 @@ def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArr
     if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
         return {}
     starts = rejected[ONLY]
-    bounds = {"window_start": starts, "window_end": pc.add(starts, plan.kind.size)}
-    return {
-        name: values.cast(plan.bound_type) for name, values in bounds.items() if name not in rejected.column_names
-    }
+    bounds = zip(plan.ledger_bounds, (starts, pc.add(starts, plan.kind.size)), strict=True)
+    return {name: values.cast(plan.bound_type) for name, values in bounds if name not in rejected.column_names}
 
 
 def _real(watermark_us: int | None) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
-from tidestate.operators.describe.windows import Sliding, Windows
+from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -34,6 +34,10 @@ PANE_KIND = KIND
 """The column of panes that marks retractions."""
 ONLY = "__only"
 """A column of late events to reprocess: the start of the one window that refused them, null for all windows."""
+BOUNDS, OTHER_BOUNDS = ("window_start", "window_end"), ("refusing_window_start", "refusing_window_end")
+"""The columns of the late ledger with the bounds of the one window that refused an event; the others where the input
+has columns of the first names, as panes of another operator do.
+"""
 RECEIVED, REFUSED = "_received", "_refused"
 """Columns of events whose identity is asked for after a generator has read them: the time as it was received, and why
 the generator refused the event, null if it did not.
@@ -344,10 +348,16 @@ class Plan(ABC):
         some of an event's windows refused it.
         """
         facts = [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
-        names = ("window_start", "window_end") if self.names_windows else ()
+        names = self.ledger_bounds if self.names_windows else ()
         # If rows have windows of their own, the bounds are among the input's columns.
         bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input_schema.names]
         return pa.schema([*self.input_schema, *facts, *bounds])
+
+    @property
+    def ledger_bounds(self) -> tuple[str, str]:
+        """The columns of the ledger with the bounds of a window that refused an event."""
+        taken = not isinstance(self.kind, NamedWindow) and not set(BOUNDS).isdisjoint(self.input_schema.names)
+        return OTHER_BOUNDS if taken else BOUNDS
 
     @property
     def steps_together(self) -> bool:

@@ -14,7 +14,7 @@ from tidestate.operators.spark.plain_types import PLAIN_TYPES
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
-ROW = "__row"
+ROW_COLUMN = "__row"
 """The column of rows of which no column is read."""
 
 
@@ -51,7 +51,7 @@ def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
     that Spark sends to Python without columns has none.
     """
     if not names:
-        return stream.select(sf.lit(None).cast("boolean").alias(ROW))
+        return stream.select(sf.lit(None).cast("boolean").alias(ROW_COLUMN))
     return stream.select(*(column_at(stream, name) for name in names))
 
 

@@ -91,7 +91,7 @@ def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, repr
     return closed
 
 
-def outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
+def late_outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
     """Events without windows that are too late to be in one; of length 0 if each event has a window."""
     if not isinstance(plan.kind, Sliding) or not plan.kind.has_gaps:
         return np.zeros(0, bool)
@@ -123,7 +123,7 @@ def refused_windows(
         return None
     ends = first[index] + places_within(counts) * kind.slide
     rows = accepted.take(pa.array(index))
-    for name, values in ((START, ends - kind.size), (END, ends)):
+    for name, values in zip(plan.ledger_bounds, (ends - kind.size, ends), strict=True):
         rows = rows.append_column(name, pa.array(values).cast(plan.bound_type))
     return rows
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.windows.assignment import outside, refused_windows, too_late
+from tidestate.operators.windows.assignment import late_outside, refused_windows, too_late
 from tidestate.operators.windows.due import due_group, due_mark
 from tidestate.operators.windows.intake import arriving_parts
 from tidestate.operators.windows.parts.cells import parts_of_sessions, ready_sessions
@@ -40,7 +40,7 @@ class WindowPlan(GroupTables):
         return late
 
     def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
-        return outside(self, events, times, watermark)
+        return late_outside(self, events, times, watermark)
 
     def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
         if not self.overlapping or not self.refuses_by_windows(watermark, reprocessing=reprocessing):

@@ -154,7 +154,7 @@ def _rejected(plan: GroupTables, gathered: Gathered, at: StepTimes) -> pa.Table 
         return None
     events, bounds = gathered.refused[EVENT].combine_chunks(), gathered.refused
     named = dict(zip(plan.input_schema.names, struct_fields(events), strict=True)) | {
-        name: bounds[name] for name in (START, END)
+        name: bounds[of] for name, of in zip(plan.ledger_bounds, (START, END), strict=True)
     }
     watermark = None if at.before == BEGINNING_US else at.before
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)

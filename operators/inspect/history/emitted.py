@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from tidestate.operators.inspect.history.bounds import BoundUnit, WindowBounds
 from tidestate.operators.inspect.history.changes import END, START, names_places, of_keys, plain_values, whole_numbers
+from tidestate.operators.plan.plan import BOUNDS, OTHER_BOUNDS
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.files.refs import FileRef
@@ -111,11 +112,11 @@ def read_rejected(
         raise damaged(ref, "a ledger that gives no reasons")
     rows = of_keys(rows, keys)
     place = _place_column(rows, state, measure)
-    named = [name for name in (START, END) if name in rows.column_names]
+    named = next((two for two in (OTHER_BOUNDS, BOUNDS) if set(two) <= set(rows.column_names)), ())
     values = [name for name in rows.column_names if name not in (*keys, REASON, MARK, *named)]
     places = _optional(rows, place)
     marks, reasons = _optional(rows, MARK), rows[REASON].to_pylist()
-    starts, ends = (_optional(rows, name if len(named) == 2 else None) for name in (START, END))
+    starts, ends = (_optional(rows, name) for name in named or (None, None))
     for row, value in enumerate(plain_values(rows, values)):
         start, end = starts[row], ends[row]
         window = None if start is None or end is None else WindowBounds(start, end)

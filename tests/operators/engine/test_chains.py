@@ -18,19 +18,26 @@ from tests.helpers.process import LONG, examples
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
+    Windowed,
+    after_count,
     chain,
     count,
+    count_window,
     every_element,
+    global_window,
     join,
     last,
     max_,
     min_,
+    or_finally,
+    repeatedly,
     session,
     sliding,
     sum_,
     tumbling,
     windowed,
 )
+from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
@@ -304,3 +311,52 @@ def test_the_net_is_that_of_all_accepted_events(
     for start, *values, kind in zip(starts, *columns, strict=True):
         found[(start, *values)] += 1 if kind == "emit" else -1
     assert {row: count for row, count in found.items() if count} == naive(list(left.elements()))
+
+
+LATER = {
+    "sliding": sliding("10 seconds", "5 seconds"),
+    "lifetimes": sliding("10 seconds", "5 seconds", end="ends"),
+    "gaps": sliding("5 seconds", "8 seconds", strict=False),
+    "sessions": session("5 seconds"),
+    "counted": count_window(3),
+    "global": global_window(),
+}
+EVENTS = pa.schema([("t", TIME), ("k", "string"), ("v", "int64")])
+
+
+def by_five_seconds() -> Windowed:
+    first = windowed(event_time="t", key="k", name="first").window(tumbling("5 seconds"))
+    return first.aggregate(v=sum_("v"), ends=max_("t")).late("1 minute").accumulation(DISCARDING)
+
+
+@pytest.mark.parametrize("column", ["window_start", "window_end"])
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("composite", [False, True])
+def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool) -> None:
+    last_ = windowed(event_time=column, key="k", name="last").window(LATER[name]).accumulation(DISCARDING)
+    last_ = last_.aggregate(n=sum_("v")).late("0 seconds")
+    if composite:
+        last_ = last_.trigger(when=or_finally(repeatedly(after_count(2)), after_count(5)))
+    bind_graph(chain(by_five_seconds(), last_), EVENTS)
+
+
+def test_the_ledger_names_the_window_that_refused_a_pane() -> None:
+    last_ = windowed(event_time="window_end", key="k", name="last").window(LATER["sliding"])
+    last_ = last_.aggregate(n=sum_("v")).late("0 seconds", rule="window").retain("1 minute").accumulation(DISCARDING)
+    harness = Harness(chain(by_five_seconds(), last_), EVENTS)
+
+    def feed(*events: tuple[int, int]) -> list[tuple[int, int]]:
+        seconds = [t * SECOND for t, _ in events]
+        return sums(harness.feed(pa.table([seconds, ["a"] * len(events), [v for _, v in events]], schema=EVENTS)))
+
+    def sums(panes: pa.Table) -> list[tuple[int, int]]:
+        return [(int(row["window_start"].timestamp()), row["n"]) for row in panes.to_pylist()]
+
+    assert feed((1, 1), (6, 2), (11, 4), (21, 8)) == [(0, 1), (5, 3), (10, 6)]
+    assert feed((7, 16), (11, 32)) == []  # panes that end at 10 and 15: for 5..15 and 10..20, for 10..20 and 15..25
+    ledger = harness.ledger().select(["v", "refusing_window_start", "refusing_window_end"]).to_pylist()
+    bounds = [[None if at is None else at.timestamp() for at in list(row.values())[1:]] for row in ledger]
+    assert [row["v"] for row in ledger] == [16, 32]
+    assert bounds == [[None, None], [10, 20]]
+    assert feed((31, 64)) == [(15, 36), (20, 8)]
+    assert sums(harness.reprocess_late()) == [(5, 16), (10, 48)]
