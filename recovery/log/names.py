@@ -43,7 +43,7 @@ def numbers_in(names: list[str]) -> list[int]:
     return sorted(number for name in names if (number := number_in(name)) is not None)
 
 
-def alike(names: Iterable[str]) -> list[str]:
+def differing_in_case(names: Iterable[str]) -> list[str]:
     """Those that differ from another one in case alone: a file system that ignores case takes them for one."""
     spelled = Counter(name.casefold() for name in set(names))
     return sorted(name for name in set(names) if spelled[name.casefold()] > 1)

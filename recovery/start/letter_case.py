@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
-from tidestate.recovery.log.names import alike
+from tidestate.recovery.log.names import differing_in_case
 from tidestate.recovery.log.traces import FOLDERS
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.local import is_local
@@ -21,7 +21,7 @@ def check_letter_case(checkpoint: Checkpoint, operators: Collection[str], stored
     # Asked by the marker in capitals, which nobody writes. Object storage keeps case.
     ignored = is_local(objects.root) and objects.exists(MARKER.upper())
     folders = [name for folder in FOLDERS for name in objects.names(folder)] if ignored else []
-    strange = set(alike({*operators, *folders}))
+    strange = set(differing_in_case({*operators, *folders}))
     if strange & set(operators) and (ignored or not strange <= set(stored)):
         raise UsageError(
             "operators are also folders, and these names differ in case alone, from one another or from an older "

@@ -25,7 +25,7 @@ CONNECTIONS = 64
 """How many are open at a time; of more the new ones are closed."""
 REQUEST_S = 10.0
 """How long a client may take to send its request."""
-ANSWER_S = 30.0
+RESPONSE_S = 30.0
 """How long it may take to receive the answer."""
 
 
@@ -61,8 +61,8 @@ class Listening(ThreadingHTTPServer):
                 host=host,
                 port=port,
             ) from None
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.server_address[1]}/"
+        literal = f"[{host}]" if ":" in host else host
+        self.url = f"http://{literal}:{self.server_address[1]}/"
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Whether there is a place for another connection."""
@@ -112,7 +112,7 @@ class Listening(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: Listening
-    timeout = ANSWER_S
+    timeout = RESPONSE_S
 
     def do_GET(self) -> None:
         self.server.end_of_request(self.request)

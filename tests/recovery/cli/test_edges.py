@@ -82,9 +82,9 @@ def test_any_key_is_printed_whatever_standard_output_can_write(tmp_path: Path, e
         assert (done.returncode, done.stderr) == (0, b"")
         return done.stdout.decode(encoding)
 
-    shown = key.encode(encoding, "backslashreplace").decode(encoding)
+    escaped = key.encode(encoding, "backslashreplace").decode(encoding)
     history = ("history", root, "--key", f"k={key}", "--window", "1970-01-01T00:00:00")
     for verb in (("panes", root), history):
-        assert shown in printed(*verb)
+        assert escaped in printed(*verb)
     (row,) = [json.loads(line) for line in printed(*history, "--json").splitlines()]
     assert key in str(row)

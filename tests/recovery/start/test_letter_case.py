@@ -10,7 +10,7 @@ import pytest
 from tests.helpers.collected import TABLES, run
 from tidestate.operators import Parquet, chain, count, tumbling, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.names import alike
+from tidestate.recovery.log.names import differing_in_case
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.start.letter_case import check_letter_case
@@ -24,10 +24,10 @@ def ignoring_case(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStorage, "exists", lambda self, path: exists(self, path.lower()))
 
 
-def test_names_are_alike_that_differ_in_case_alone() -> None:
-    assert alike(["fine", "Fine", "other", "fine"]) == ["Fine", "fine"]
-    assert alike(["straße", "STRASSE", "a"]) == ["STRASSE", "straße"]
-    assert alike(["a", "b"]) == []
+def test_names_that_differ_in_case_alone() -> None:
+    assert differing_in_case(["fine", "Fine", "other", "fine"]) == ["Fine", "fine"]
+    assert differing_in_case(["straße", "STRASSE", "a"]) == ["STRASSE", "straße"]
+    assert differing_in_case(["a", "b"]) == []
 
 
 def test_operators_that_differ_in_case_alone_are_refused_before_anything_is_published(tmp_path: Path) -> None:
