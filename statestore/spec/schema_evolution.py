@@ -109,8 +109,9 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
 
 def same_instants(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether both are instants of one unit, whatever their zones are called."""
-    both = pa.types.is_timestamp(old) and pa.types.is_timestamp(new)
-    return bool(both and old.unit == new.unit and old.tz is not None and new.tz is not None)
+    if not (pa.types.is_timestamp(old) and pa.types.is_timestamp(new)):
+        return False
+    return bool(old.unit == new.unit and old.tz is not None and new.tz is not None)
 
 
 def _same_key(written: TableSpec, spec: TableSpec) -> bool:
