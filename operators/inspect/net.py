@@ -175,7 +175,7 @@ def _as_named_now(schema: pa.Schema, names: Iterable[Mapping[str, str]], current
     called so in ``current`` panes stays, whatever had its name.
     """
     newest = {old: new for file in names for old, new in file.items()}
-    fields = {}
+    fields: dict[str, pa.Field] = {}
     for field in schema:
         kept = [field.name] if field.name in current or field.name not in newest else []
         fields |= {name: field.with_name(name) for name in (*kept, newest.get(field.name, field.name))}
