@@ -11,7 +11,7 @@ from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
 from tidestate.operators.bind.stored_description import stored_description
-from tidestate.operators.describe.renames import pending_renames, rename_columns
+from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
@@ -108,8 +108,10 @@ def evolve(
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
     stored_description(stored)  # raises if no job has written it
-    columns = pending_renames(plan.renames.columns, stored.types, plan.input_schema.names)
-    was, now = rename_columns(stored.configuration, columns), plan.configuration
+    now = plan.configuration
+    there, wanted = named_columns(stored.configuration, stored.types), named_columns(now, plan.input_schema.names)
+    columns = pending_renames(plan.renames.columns, there, wanted)
+    was = rename_columns(stored.configuration, columns)
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:

@@ -12,6 +12,7 @@ from msgspec import structs
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
+from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError
@@ -132,6 +133,7 @@ def _same(
 ) -> dict[str, str]:
     """Of each column that goes on what it was called: those of aggregates go by these, all others by their names."""
     back, own = {now: was for was, now in columns.items()}, _owned(plan, new)
+    back |= {kept_as(now): kept_as(was) for now, was in back.items()}
     there = {column.name for column in (*old.key, *old.values)}
     found = {
         column.name: was

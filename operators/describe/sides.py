@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import schema_with_fields, with_fields
+from tidestate.statestore.spec.schema_evolution import same_instants
 from tidestate.statestore.spec.tables import TIME
 
 SIDE, AT = "side", "time"
@@ -119,9 +120,16 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more
                 )
             self.check_time(self.time_of(side), schema)
-            if differ := [name for name in shared if schema.field(name).type != first.field(name).type]:
+            if differ := [
+                name for name in shared if not _same_values(schema.field(name).type, first.field(name).type)
+            ]:
                 raise UsageError("a column has different types: cast one", code="side-types", columns=differ)
         return shared
+
+
+def _same_values(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether a shared column may have both types: rows are cast to the first."""
+    return one.equals(other) or same_instants(one, other)
 
 
 def check_event_time(column: str, schema: pa.Schema) -> None:

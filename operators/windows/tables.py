@@ -164,7 +164,7 @@ class GroupTables(Plan):
 
     @property
     def reopens(self) -> bool:
-        """Whether more lateness takes all late events of kept windows: they may not begin a forgotten session."""
+        """Whether more lateness takes all late events of windows that are kept; one may be of a forgotten session."""
         return not self.sessions
 
     def refuses_by_windows(self, watermark: int, *, reprocessing: bool) -> bool:

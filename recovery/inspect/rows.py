@@ -27,7 +27,7 @@ from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
 from tidestate.statestore.spec.lists import whole
-from tidestate.statestore.spec.schema_evolution import project_columns
+from tidestate.statestore.spec.schema_evolution import project_columns, same_instants
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
@@ -154,9 +154,25 @@ def file_schemas(objects: Objects, files: Iterable[OutputFile]) -> list[pa.Schem
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """The columns of all these together. Raises `UsageError` (``read-columns``) if one has incompatible types."""
     try:
-        return pa.unify_schemas(list(schemas), promote_options="permissive")
+        return pa.unify_schemas(in_newest_zones(schemas), promote_options="permissive")
     except pa.ArrowException as error:
         raise other_types(error, [schema.names for schema in schemas]) from None
+
+
+def in_newest_zones(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """Columns of instants, oldest first, with the zones of the newest schema that has each: zones do not change
+    values.
+    """
+    newest = {field.name: field.type for schema in schemas for field in schema}
+    return [
+        pa.schema(
+            [
+                field.with_type(newest[field.name]) if same_instants(field.type, newest[field.name]) else field
+                for field in schema
+            ]
+        )
+        for schema in schemas
+    ]
 
 
 def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> pa.Table:

@@ -267,7 +267,7 @@ class SortedFile:
             if index.schema.types != written.key_schema.types or any(column.null_count for column in index.columns):
                 raise damaged(self._ref, "its index has no keys of the table")
             index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))
-            index = index.rename_columns(self._spec.key_names)
+            index = index.rename_columns(self._spec.key_names).cast(self._spec.key_schema)
             columns = [[comparable(value) for value in column] for column in index.columns]
         sizes = [_block_bytes(metadata.row_group(number), written) for number in range(metadata.num_row_groups)]
         return Footer(written, metadata, index, list(zip(*columns, strict=True)), sizes)

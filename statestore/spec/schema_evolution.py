@@ -3,7 +3,8 @@
 A file describes its table as it was. Columns are matched by identity, never by name: a value column that the newer
 form has not is left out, one that the older form had not is null (which every combiner but ``replace`` passes over,
 and a ``replace`` that nobody has set is null too), one of a wider type is cast, one with another name is renamed. So
-nothing is rewritten when a table changes: folds do that by and by.
+nothing is rewritten when a table changes: folds do that by and by. A key may be of a wider type too, if equal values
+have equal hashes.
 """
 
 from __future__ import annotations
@@ -39,9 +40,8 @@ def differences(written: TableSpec, spec: TableSpec) -> list[str]:
     """Why rows of one form of a table cannot be read through the other, in words; empty where they can."""
     if written.name != spec.name:
         return [f"table {spec.name} was {written.name}"]
-    own, other = ([(column.lasting, column.type) for column in table.key] for table in (written, spec))
-    if own != other:
-        return [f"key {_key_text(own)} -> {_key_text(other)}"]
+    if not _same_key(written, spec):
+        return [f"key {_key_text(written)} -> {_key_text(spec)}"]
     if _expiry(written) != _expiry(spec):
         return [f"expires by {written.expiry} -> {spec.expiry}"]
     was = {column.lasting: column for column in written.values}
@@ -89,6 +89,8 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
         return True
     if pa.types.is_integer(old):
         return _takes_whole(old, new)
+    if same_instants(old, new):
+        return True
     if pa.types.is_floating(old) and pa.types.is_floating(new):
         return bool(old.bit_width <= new.bit_width)
     if pa.types.is_decimal(old) and pa.types.is_decimal(new):
@@ -103,6 +105,26 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
     if pa.types.is_map(old) and pa.types.is_map(new):
         return widens(old.key_type, new.key_type) and widens(old.item_type, new.item_type)
     return False
+
+
+def same_instants(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether both are instants of one unit, whatever their zones are called."""
+    if not (pa.types.is_timestamp(old) and pa.types.is_timestamp(new)):
+        return False
+    return bool(old.unit == new.unit and old.tz is not None and new.tz is not None)
+
+
+def _same_key(written: TableSpec, spec: TableSpec) -> bool:
+    """Whether keys are of the same columns, with types in which they have the same order and the same hash."""
+    if [column.lasting for column in written.key] != [column.lasting for column in spec.key]:
+        return False
+    return all(_keeps_hash(old.arrow, new.arrow) for old, new in zip(written.key, spec.key, strict=True))
+
+
+def _keeps_hash(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether a value has one canonical text in both types: see `tidestate.statestore.spec.keyhash`."""
+    same_text = not pa.types.is_decimal(new) or (pa.types.is_decimal(old) and old.scale == new.scale)
+    return bool(same_text and widens(old, new))
 
 
 def _takes_whole(old: pa.DataType, new: pa.DataType) -> bool:
@@ -137,5 +159,5 @@ def _groups(spec: TableSpec) -> dict[str, tuple[object, ...]]:
     return {lasting[name]: facts(group) for group in spec.groups for name in group.columns}
 
 
-def _key_text(key: list[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {kind}" for name, kind in key)
+def _key_text(spec: TableSpec) -> str:
+    return ", ".join(f"{column.lasting} {column.type}" for column in spec.key)

@@ -12,6 +12,8 @@ import pytest
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.keyhash import key_hash
+from tidestate.statestore.spec.keyrange import Cut, KeyRange
 from tidestate.statestore.spec.schema_evolution import declared_table, differences, readable, succeeding, widens
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
@@ -63,6 +65,7 @@ STORES = {
     "memory": Memory(max_levels=3),
     "rocksdb": RocksDB(max_levels=3),
 }
+KINDS = ("int32", "int64")
 Row = dict[str, Any]
 
 
@@ -162,6 +165,47 @@ def _read(objects: Objects, config: StoreConfig, name: str, spec: TableSpec, bas
     return rows.sort_by([(column.name, "ascending") for column in spec.key]).to_pylist()
 
 
+@pytest.mark.parametrize("store", STORES)
+def test_keys_of_a_wider_type_are_found_in_older_files(tmp_path: Path, store: str) -> None:
+    """Folded files and segments, by a look-up and by a range that reaches beyond the older type."""
+    narrow, wide = (TableSpec("t", (Column("k", kind),), (Column("n", "int64", "", "sum"),)) for kind in KINDS)
+    objects, base = Objects(tmp_path / "root"), PartitionState()
+    config = RocksDB(cache_dir=str(tmp_path / "cache"), max_levels=3) if store == "rocksdb" else STORES[store]
+    for sequence in range(1, 13):
+        spec, keys = (narrow, [-5, 7, sequence]) if sequence <= 8 else (wide, [-5, 7, sequence << 32])
+        merged = TableChanges(merge=pa.table([sorted(keys), [1] * 3], schema=spec.schema))
+        base = PartitionLog(objects, (spec,), config, "op", 0, 1, f"s{sequence}").append(
+            base, {"t": merged}, sequence
+        )
+    counted = (
+        {-5: 12, 7: 13} | dict.fromkeys([*range(1, 7), 8], 1) | dict.fromkeys([n << 32 for n in range(9, 13)], 1)
+    )
+    with open_store(config, objects, str(tmp_path), (wide,), base) as opened:
+        rows = pa.concat_tables(opened["t"].scan())
+        assert dict(zip(rows["k"].to_pylist(), rows["n"].to_pylist(), strict=True)) == counted
+        beyond = pa.concat_tables(opened["t"].scan(KeyRange(Cut((8,)), Cut((10 << 32,)))))
+        assert beyond["k"].to_pylist() == [8, 9 << 32]
+        looked_up = opened["t"].lookup(pa.table([[7, 12 << 32]], schema=wide.key_schema)).rows
+        assert looked_up["n"].to_pylist() == [13, 1]
+
+
+KEPT_HASH = [(pa.int16(), pa.int32()), (pa.uint32(), pa.int64()), (pa.decimal128(9, 2), pa.decimal128(12, 2))]
+OTHER_HASH = [(pa.int32(), pa.decimal128(12, 2)), (pa.decimal128(9, 2), pa.decimal128(12, 4))]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"), [*((*p, True) for p in KEPT_HASH), *((*p, False) for p in OTHER_HASH)]
+)
+def test_a_key_goes_on_where_its_hash_does(old: pa.DataType, new: pa.DataType, kept: bool) -> None:
+    forms = [TableSpec("t", (Column("k", str(kind)),), FIRST.values[:1]) for kind in (old, new)]
+    assert readable(*forms) is kept
+    if kept:
+        values = pa.array([-5, 0, 7], pa.int64()) if pa.types.is_signed_integer(old) else pa.array([0, 5, 7])
+        column = values.cast(pa.decimal128(19, 0)).cast(old) if pa.types.is_decimal(old) else values.cast(old)
+        hashes = [key_hash(pa.table({"k": column.cast(kind)})).tolist() for kind in (old, new)]
+        assert hashes[0] == hashes[1]
+
+
 def test_identities() -> None:
     assert [column.identity for column in SECOND.values] == ["low", "__10.seen", ""]
     assert [column.identity for column in THIRD.key] == ["", "k"]
@@ -214,6 +258,14 @@ def test_a_type_that_holds_all_values_of_another_is_wider(old: pa.DataType, new:
     assert widens(old, new)
     assert widens(old, old)
     assert not widens(new, old)
+
+
+def test_instants_are_the_same_in_every_zone() -> None:
+    berlin, utc = (pa.timestamp("us", zone) for zone in ("Europe/Berlin", "UTC"))
+    assert widens(berlin, utc)
+    assert widens(pa.list_(utc), pa.list_(berlin))
+    assert not widens(pa.timestamp("us"), utc)
+    assert not widens(utc, pa.timestamp("us"))
 
 
 @pytest.mark.parametrize(("old", "new"), OTHER, ids=str)
