@@ -9,6 +9,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
@@ -50,7 +51,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
         signed = any(name in nodes and nodes[name].plan.retracts for name in origins)
         if signed:
             _check_signed(one)
-        plan = bind_plan(one, schema, signed=signed)
+        plan = following(bind_plan(one, schema, signed=signed), description)
         node = _node(one, plan, origins, nodes)
         for feed in node.feeds:
             if feed.origin in nodes:

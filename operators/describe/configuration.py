@@ -35,6 +35,8 @@ def configuration_of(description: Runnable) -> dict[str, Any]:
     """
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(description, enc_hook=_stored))
     del found["renames"]  # about the past
+    if isinstance(description, Deduplicate) and not description.allowed_lateness_us:
+        del found["allowed_lateness_us"]
     return found
 
 
