@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -53,6 +54,9 @@ class BoundAggregate(ABC):
 
     ``lift`` makes partials, stores combine them as `state` and `groups` declare, ``finish`` makes results.
     """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """The capabilities that a reader of its state needs, see `tidestate.recovery.log.needs`."""
 
     name: str
     aggregate: Aggregate

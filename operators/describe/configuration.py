@@ -21,6 +21,7 @@ from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.progress.cti_settings import Ctis
 from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
 from tidestate.operators.progress.watermarks import BufferProgress, Claimant
+from tidestate.statestore.spec.added import without_defaults
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 BY_HAND = "operator"
@@ -31,9 +32,10 @@ StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | Bu
 
 def configuration_of(description: Runnable) -> dict[str, Any]:
     """The configuration of an operator, as plain values. Functions of the user's are null, a generator of watermarks
-    of the user's is its name.
+    of the user's is its name. Fields that are marked as `Added` are left out at their default.
     """
-    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(description, enc_hook=_stored))
+    whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(description, enc_hook=_stored))
+    found: dict[str, Any] = without_defaults(description, whole)
     del found["renames"]  # about the past
     if isinstance(description, Deduplicate) and not description.allowed_lateness_us:
         del found["allowed_lateness_us"]

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 
 from tidestate.operators.bind.evolve import after_step, check_followed, new_operator, take_over
+from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import CheckpointLog, LeapDetector
 from tidestate.operators.engine.partition import OperatorResult, Round
@@ -42,6 +43,7 @@ from tidestate.recovery.log.manifest import (
     SparkPosition,
     Spent,
 )
+from tidestate.recovery.log.needs import grown_needs
 from tidestate.recovery.log.successor import origin, successor
 from tidestate.recovery.moves.repair import open_for_start
 from tidestate.recovery.moves.rescale import check_partitions
@@ -145,6 +147,7 @@ class Job:
                 checkpoint.writer,
                 now_us(),
                 operators=operators,
+                needs=grown_needs(newest.manifest.needs, needs_of_graph(graph)),
                 input=taken.input_of(newest.manifest),
                 delivered=delivered(checkpoint, newest.manifest),
             )
@@ -361,7 +364,8 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
     """The first manifest of a root."""
     check_partitions(partitions)
     operators = {node.plan.name: new_operator(node, partitions, 1) for node in graph.nodes}
-    return successor(origin(checkpoint.marker.job_id), "fence", checkpoint.writer, now_us(), operators=operators)
+    begun, needs = origin(checkpoint.marker.job_id), needs_of_graph(graph)
+    return successor(begun, "fence", checkpoint.writer, now_us(), operators=operators, needs=needs)
 
 
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:

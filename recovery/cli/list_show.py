@@ -42,7 +42,7 @@ from tidestate.recovery.log.summary import (
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
 from tidestate.statestore.durations import span_text, spans_as_text
-from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 
 
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
@@ -106,7 +106,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
     ):
         try:
             manifest = read().manifest
-        except CorruptionError:
+        except (CorruptionError, IncompatibleError):
             if not head.abandons(number):
                 raise
             unread.append((number, number))
@@ -174,6 +174,8 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     kind = "drained (takes no new input)" if manifest.drained else manifest.kind
     table.add_row("checkpoint", f"{manifest.id}  ({kind}, writer epoch {manifest.epoch})")
     table.add_row("created", f"{time_text(manifest.created_us)} UTC  ({age_text(manifest.created_us, now_us())})")
+    if manifest.needs:
+        table.add_row("needs", ", ".join(manifest.needs))
     if driver is not None:
         table.add_row("running", f"{driver.who()}, started {age_text(driver.since_us, now_us())}")
         if driver.waiting_us is not None:

@@ -16,7 +16,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.summary import events_of, goes_by_offset
-from tidestate.statestore.errors import CorruptionError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.keyrange import EVERYTHING, Cut, KeyRange, as_scalar
 from tidestate.statestore.spec.store import Parquet
@@ -238,7 +238,7 @@ def _checkpoint_rows(checkpoint: Checkpoint, head: Manifest) -> Iterator[dict[st
     for number, read in checkpoint.load_each(checkpoint.ids(last=head.id)):
         try:
             manifest = read().manifest
-        except CorruptionError:
+        except (CorruptionError, IncompatibleError):
             if not head.abandons(number):
                 raise
             continue

@@ -185,6 +185,15 @@ class Checkpoint:
             )
         return Head(self._parts.resolved(self.objects, manifest), digest)
 
+    def check_known(self) -> None:
+        """Raise `IncompatibleError` (``newer-version``) if a newer version has written the newest manifest that is
+        whole: then it is for that version to say what stays.
+        """
+        for number in reversed(self.present_ids()):
+            with contextlib.suppress(CorruptionError, NotFoundError):
+                self.load(number)
+                return
+
     def load_each(self, ids: Sequence[int]) -> Iterator[tuple[int, Callable[[], Head]]]:
         """Each id, in this order, with a call that returns its manifest or raises as `load` does."""
         return self.prefetch("checkpoints", self.load, ids)

@@ -27,6 +27,11 @@ END_OF_TIME_US = 2**63 - 1
 
 CheckpointKind = Literal["fence", "batch", "tick", "feed", "reset", "rescale", "bootstrap"]
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Needs = Annotated[
+    tuple[Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9-]{1,64}/[1-9][0-9]{0,5}\Z")], ...],
+    msgspec.Meta(max_length=100),
+]
+"""Names of capabilities, as ``name/version``."""
 TimeUs = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """Microseconds since 1970 UTC, or an offset in its place."""
 Ids = tuple[int, int]
@@ -286,6 +291,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """Wall clock, for people and for retention by age."""
     operators: dict[str, OperatorState]
     """By name, in the order of the job; the panes of the last one are the job's."""
+    needs: Needs = ()
+    """The capabilities that a reader needs, see `needs`; not in the file while there are none. Owner: the start,
+    which adds to them; a reset has those of the checkpoint that it goes back to.
+    """
     watermark_us: TimeUs | None = None
     """The lowest of the operators; None while one has none. `END_OF_TIME_US` once drained."""
     watermark_before_us: TimeUs | None = None

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs
+from tidestate.recovery.log.needs import unknown_needs
 from tidestate.recovery.log.validation import MANIFEST_BYTES, InvalidManifest, check
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
-    """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out."""
+    """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
+    ``needs`` where there are none.
+    """
     operators = {
         name: msgspec.structs.replace(one, partitions=()) if one.base else one
         for name, one in manifest.operators.items()
     }
-    body = msgspec.json.encode(msgspec.structs.replace(manifest, operators=operators))
+    fields = msgspec.structs.asdict(manifest) | {"operators": operators}
+    body = msgspec.json.encode({name: value for name, value in fields.items() if name != "needs" or value})
     digest = checksum(body)
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
 
@@ -32,17 +36,23 @@ class Version(msgspec.Struct):
     format: int
 
 
+class _Reader(Version):
+    """What says whether this version can read the rest."""
+
+    needs: Needs = ()
+
+
 # Made here, once: two threads that are the first to decode a type end the process.
-_FILE, _VERSION, _MANIFEST = (
+_FILE, _READER, _MANIFEST = (
     msgspec.json.Decoder(_File),
-    msgspec.json.Decoder(Version),
+    msgspec.json.Decoder(_Reader),
     msgspec.json.Decoder(Manifest),
 )
 
 
 def decode(data: bytes, path: str) -> tuple[Manifest, str]:
-    """The manifest, without partitions that are in parts, and its checksum. Raises `CorruptionError` or, for a newer
-    format, `IncompatibleError`.
+    """The manifest, without partitions that are in parts, and its checksum. Raises `CorruptionError`, or for what
+    a newer version has written `IncompatibleError`.
     """
     if len(data) > MANIFEST_BYTES:
         raise _damaged(path, f"more than {MANIFEST_BYTES} bytes")
@@ -53,20 +63,30 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
     if checksum(bytes(file.manifest)) != file.checksum:
         raise _damaged(path, "checksum does not match")
     try:
-        version = _VERSION.decode(file.manifest).format
-        if version != MANIFEST_FORMAT:
-            raise IncompatibleError(
-                "this manifest has another format: use the tidestate version that wrote it or a newer one",
-                code="manifest-format",
-                path=path,
-                expected=MANIFEST_FORMAT,
-                found=version,
-            )
+        _check_readable(_READER.decode(file.manifest), path)
         manifest = _MANIFEST.decode(file.manifest)
         check(manifest)
         return manifest, file.checksum
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, InvalidManifest) as error:
         raise _damaged(path, str(error)) from None
+
+
+def _check_readable(found: _Reader, path: str) -> None:
+    if found.format != MANIFEST_FORMAT:
+        raise IncompatibleError(
+            "this manifest has another format: use the tidestate version that wrote it or a newer one",
+            code="manifest-format",
+            path=path,
+            expected=MANIFEST_FORMAT,
+            found=found.format,
+        )
+    if unknown := unknown_needs(found.needs):
+        raise IncompatibleError(
+            f"this checkpoint needs {', '.join(unknown)}, which this version does not know: nothing was changed; "
+            "use the tidestate version that wrote it or a newer one",
+            code="newer-version",
+            path=path,
+        )
 
 
 def _damaged(path: str, reason: str) -> CorruptionError:

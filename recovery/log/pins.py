@@ -25,13 +25,14 @@ from tidestate.statestore.storage.objects import Objects
 def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str = "", fork: str = "") -> Pin:
     """Keep a checkpoint until `unpin`. ``fork`` is the root of a job that reads its files.
 
-    Safe while the job runs, and idempotent. Raises `NotFoundError` if there is no such checkpoint any more, and
-    `UsageError` for a name that is taken or not allowed.
+    Safe while the job runs, and idempotent. Raises `NotFoundError` if there is no such checkpoint any more,
+    `UsageError` for a name that is taken or not allowed, and `IncompatibleError` if a newer version runs the job.
     """
     name = name or f"pin-{uuid.uuid4().hex[:12]}"
     if not names.is_pin(name):
         raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
     checkpoint.read(checkpoint_id)
+    checkpoint.check_known()
     checkpoint.settle()
     sheltered = _held(checkpoint, checkpoint_id)
     made = Pin(name, checkpoint_id, now_us(), checkpoint.writer, note, fork)
@@ -54,8 +55,10 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
 def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
     """Remove a pin and return it: the next collection may delete the checkpoint.
 
-    Raises `NotFoundError` if there is no such pin, and `UsageError` if a fork needs it, unless ``force``.
+    Raises `NotFoundError` if there is no such pin, `UsageError` if a fork needs it, unless ``force``, and
+    `IncompatibleError` if a newer version runs the job.
     """
+    checkpoint.check_known()
     found = {one.name: one for one in read_pins(checkpoint.objects)}
     if name not in found:
         raise NotFoundError("no such pin", code="no-such-pin", found=name, there=list(found))

@@ -10,8 +10,10 @@ from tests.helpers.checkout import ROOT
 TESTS = ROOT / "tests"
 PACKAGES = ("statestore", "recovery", "operators", "tools")
 SHARED = ("helpers", "twins", "children", "servers")
-OTHERS = ("spark", "docs", "conformance", "package", "faults")
-"""Tests on real Spark, of the documents, of the conformance cases, of what is installed, of faults in whole jobs."""
+OTHERS = ("spark", "docs", "conformance", "package", "faults", "golden")
+"""Tests on real Spark, of the documents, of the conformance cases, of what is installed, of faults in whole jobs, of
+roots of earlier versions.
+"""
 
 
 def files() -> list[Path]:
@@ -42,7 +44,7 @@ def test_tests_and_what_they_share_lie_apart() -> None:
         if path.name.startswith("test_"):
             assert folder in (*PACKAGES, *OTHERS), path
         elif path.name not in ("__init__.py", "conftest.py"):
-            assert folder in (*SHARED, "conformance", "faults"), path
+            assert folder in (*SHARED, "conformance", "faults", "golden"), path
 
 
 def test_every_folder_of_tests_is_a_package() -> None:

@@ -1,0 +1,22 @@
+"""What a reader of a root must know of it beyond the format: the capabilities that its manifests name. Pure.
+
+A version that stores something which earlier ones would take for damage, or would read wrongly, gives it a name here,
+and every manifest that has it names it. A reader that lacks one of the names stops before it decodes anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+CAPABILITIES: dict[str, str] = {}
+"""Every capability that this version knows, as ``name/version``, with what is stored differently."""
+
+
+def unknown_needs(needs: Iterable[str]) -> list[str]:
+    """Those that this version does not know."""
+    return sorted(set(needs) - set(CAPABILITIES))
+
+
+def grown_needs(*parts: Sequence[str]) -> tuple[str, ...]:
+    """All of them, each once, in order."""
+    return tuple(sorted({name for part in parts for name in part}))

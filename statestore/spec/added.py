@@ -1,0 +1,95 @@
+"""Fields that stored structs have got since the first version: not in what is stored while they have their default.
+
+So a root of before goes on under its old fingerprint, and an older version reads a root that does not use them. ::
+
+    class Deduplicate(Runnable, frozen=True):
+        allowed_us: Annotated[int, Added("deduplication-lateness/1")] = 0
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+
+
+class Added(NamedTuple):
+    """Of a field: it is left out at its default. ``needs``: the capability of a reader that it asks for where it has
+    another value, see `tidestate.recovery.log.needs`; empty for one that earlier versions may read as if it had not.
+    """
+
+    needs: str = ""
+
+
+class _Field(NamedTuple):
+    name: str
+    stored: str
+    added: Added | None
+    default: Any
+
+
+def without_defaults(value: Any, stored: Any) -> Any:
+    """``stored``, which msgspec made of ``value``, without added fields at their default."""
+    if isinstance(value, Mapping) and isinstance(stored, dict):
+        return {name: without_defaults(value.get(name), one) for name, one in stored.items()}
+    if isinstance(value, list | tuple) and isinstance(stored, list | tuple):
+        return [without_defaults(one, other) for one, other in zip(value, stored, strict=True)]
+    fields = _fields(type(value))
+    if not fields or not isinstance(stored, dict):
+        return stored
+    left_out = {field.stored for field in fields if field.added and getattr(value, field.name) == field.default}
+    parts = {field.stored: getattr(value, field.name) for field in fields}
+    return {name: without_defaults(parts.get(name), one) for name, one in stored.items() if name not in left_out}
+
+
+def needs_of(value: Any) -> Iterator[str]:
+    """What a reader of a stored struct needs to know: by its added fields, and those of structs in it. A whole struct
+    that is new, as a kind of window, has its needs in a class variable ``needs``.
+    """
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, list | tuple):
+        for one in value:
+            yield from needs_of(one)
+    if isinstance(value, msgspec.Struct):
+        yield from getattr(type(value), "needs", ())
+    for field in _fields(type(value)):
+        part = getattr(value, field.name)
+        if field.added and field.added.needs and part != field.default:
+            yield field.added.needs
+        yield from needs_of(part)
+
+
+_KNOWN: dict[type, tuple[_Field, ...]] = {}
+
+
+def _fields(kind: type) -> tuple[_Field, ...]:
+    """The fields of a struct or dataclass; none of another type."""
+    if kind not in _KNOWN:
+        _KNOWN[kind] = _fields_of(kind)
+    return _KNOWN[kind]
+
+
+def _fields_of(kind: type) -> tuple[_Field, ...]:
+    found: list[tuple[str, str, Any, Any]]
+    if issubclass(kind, msgspec.Struct):
+        found = [
+            (one.name, one.encode_name, one.default, one.default_factory) for one in msgspec.structs.fields(kind)
+        ]
+    elif dataclasses.is_dataclass(kind):
+        found = [(one.name, one.name, one.default, one.default_factory) for one in dataclasses.fields(kind)]
+    else:
+        return ()
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(
+        _Field(name, stored, _added(hints[name]), factory() if callable(factory) else default)
+        for name, stored, default, factory in found
+    )
+
+
+def _added(hint: Any) -> Added | None:
+    return next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Added)), None)

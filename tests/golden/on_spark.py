@@ -1,0 +1,73 @@
+"""Roots that a job on Spark has left: the same jobs over files, and how such a root goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.golden.continued import Root, Step, newest_id, put_out, store_of
+from tests.golden.inputs import SIDE_COLUMNS, Case, sided
+from tests.golden.jobs import CASES
+from tests.helpers.spark_inputs import write
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.runnable import Runnable, Sided
+
+NAMES = ("tumbling_retracting", "in_order_sessions", "messages", "chain_deduplicated", "join_full")
+"""Kinds that are kept of Spark too."""
+_TYPES = {"string": "string", "int64": "long", "double": "double", "decimal128(18, 4)": "decimal(18, 4)"}
+
+
+def spark_case(name: str) -> Case:
+    """With the rows of each side by themselves, as Spark reads them."""
+    made = CASES[name]()
+    if isinstance(made.job, Sided):
+        made = sided(made.job, 74, SIDE_COLUMNS, "by hand")
+    return made._replace(runner="spark", partitions=2)
+
+
+class SparkRun:
+    """A job over files in a folder of its own, a file for each step and stream. A root goes on with the files that
+    follow alone: what Spark has read it does not read again.
+    """
+
+    def __init__(self, spark: SparkSession, about: Mapping[str, Any], description: Runnable, root: Path) -> None:
+        self.spark, self.about, self.description, self.root = spark, about, description, root
+        self.streams = list(about["schemas"])
+
+    def take(self, steps: Iterable[Step], first: int) -> None:
+        """All of them, beginning with number ``first``."""
+        for number, step in enumerate(steps, first):
+            for name, rows in step.get("streams", {"": step.get("rows")}).items():
+                write(self.folder(name), number, rows)
+        frames = {name: self._read(name) for name in self.streams}
+        given: Any = [frames] if isinstance(self.description, Chain) and len(frames) > 1 else frames.values()
+        store = store_of(self.about["store"], self.root.parent / "cache")
+        job: Any = self.description
+        self.query = job.on_spark(
+            *given, checkpoint=self.root, store=store, partitions=self.about["partitions"]
+        ).start()
+        self.query.processAllAvailable()
+
+    def folder(self, stream: str) -> Path:
+        return self.root.parent / "input" / (stream or "rows")
+
+    def _read(self, stream: str) -> DataFrame:
+        columns = self.about["schemas"][stream].items()
+        schema = ", ".join(f"`{name}` {_TYPES.get(kind, 'timestamp')}" for name, kind in columns)
+        reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        # As a pattern: of a folder Spark requires that the last batch, which it looks up again, is in it.
+        return reader.parquet(f"{self.folder(stream)}/*.parquet")
+
+
+def continued_on_spark(spark: SparkSession, stored: Root, folder: Path) -> dict[str, Any]:
+    """As `continued` of a root that was made without Spark."""
+    root = stored.unpack(folder)
+    before = newest_id(root)
+    run = SparkRun(spark, stored.about, stored.description, root)
+    run.take(stored.steps, first=stored.about["batches"])
+    following, after = put_out(root, before), newest_id(root)
+    run.query.stop(drain=True)
+    return {"continued": following, "drained": put_out(root, after)}

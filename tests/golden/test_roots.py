@@ -1,0 +1,32 @@
+"""Roots of an earlier version go on as it would have gone on itself, and without a word in the log."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.golden.continued import continued, log_lines, read_root, root_names
+from tidestate.operators.describe.configuration import configuration_of, description_of
+
+LINES: dict[str, list[str]] = {}
+"""By root: the lines of its start and continuation. A change that adds some says so in the changelog."""
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.mark.parametrize("name", root_names("standalone", "harness", "by hand"))
+def test_a_root_goes_on(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stored = read_root(name)
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        found = continued(stored, tmp_path)
+    assert found == stored.expected
+    assert log_lines(caplog.records) == LINES.get(name, [])
+
+
+@pytest.mark.parametrize("name", root_names("standalone", "harness", "by hand", "spark"))
+def test_a_configuration_is_stored_as_it_was(name: str) -> None:
+    """A new field is absent while it has its default: else the root would change with the version."""
+    for stored in read_root(name).about["operators"]:
+        if "own_function" not in name:
+            assert configuration_of(description_of(stored)) == stored

@@ -1,0 +1,23 @@
+"""Roots that a job on Spark has left, as those of `test_roots`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.golden.continued import log_lines, read_root, root_names
+from tests.golden.on_spark import continued_on_spark
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+@pytest.mark.parametrize("name", root_names("spark"))
+def test_a_root_goes_on(spark: SparkSession, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stored = read_root(name)
+    with caplog.at_level(logging.WARNING, "tidestate"):
+        found = continued_on_spark(spark, stored, tmp_path)
+    assert found == stored.expected
+    assert log_lines(caplog.records) == []
