@@ -38,7 +38,7 @@ def configuration_of(description: Runnable) -> dict[str, Any]:
     found: dict[str, Any] = without_defaults(description, whole)
     del found["renames"]  # about the past
     if isinstance(description, Deduplicate) and not description.allowed_lateness_us:
-        del found["allowed_lateness_us"]
+        found.pop("allowed_lateness_us", None)
     return found
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Annotated, Self
 
 from msgspec.structs import replace
 
 from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.added import Added
 
 
 class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
@@ -24,7 +25,7 @@ class Deduplicate(Runnable, frozen=True, tag="deduplicated"):
     within_us: int | None
     watermark_delay_us: int
     in_order: bool = False
-    allowed_lateness_us: int | None = None
+    allowed_lateness_us: Annotated[int | None, Added("deduplication-lateness/1")] = None
 
     def late(self, allowed: Span) -> Self:
         """Accept rows up to ``allowed`` behind the watermark, and remember values for that much longer; later rows go

@@ -133,6 +133,7 @@ def test_its_rejects_go_through_it_into_windows_that_are_retained(operator: str 
 def test_it_follows_its_readers_and_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = begun(chain(ONCE, sessions()), tmp_path)
     assert stored(job) == 30 * SECOND
+    assert job._job.head.needs == ("deduplication-lateness/1",)
     job = begun(chain(ONCE, sessions("50 s")), tmp_path)
     assert stored(job) == 50 * SECOND
     assert "operator once: allowed_lateness: '30 seconds' -> '50 seconds'" in warnings(caplog)[0]
@@ -146,6 +147,7 @@ def test_one_that_began_without_stays_so_until_it_is_given_one(
     begun(chain(ONCE.late("0 s"), sessions()), tmp_path)
     assert not warnings(caplog)
     job = begun(chain(ONCE, sessions()), tmp_path)
+    assert job._job.head.needs == ()
     (line,) = warnings(caplog)
     assert "operator once has begun without a lateness" in line
     assert '.late("30 seconds")' in line
