@@ -10,15 +10,18 @@ import msgspec
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
+from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.stored_description import stored_description
+from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.recovery.start.policy import Dropped
-from tidestate.statestore.durations import spans_as_text
+from tidestate.statestore.durations import spans_as_text, text_of
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -26,11 +29,14 @@ from tidestate.statestore.spec.arrowtypes import type_text
 
 @dataclass(frozen=True)
 class TakenOver:
-    """The graph as it fits the state, the operators as the next manifest has them, and what has changed, by name."""
+    """The graph as it fits the state, the operators as the next manifest has them, and what has changed, by name;
+    ``unfollowed``: deduplications that stay without the lateness of their readers, with what that would be.
+    """
 
     graph: Graph
     operators: dict[str, OperatorState]
     changes: dict[str, list[SettingChange]]
+    unfollowed: dict[str, int]
 
     def input_of(self, head: Manifest) -> InputPosition | None:
         """Where the standalone input stands. The mark of its last batch is of the columns that were read."""
@@ -49,6 +55,12 @@ class TakenOver:
             for change in changes:
                 note = f" ({change.note})" if change.note else ""
                 yield f"checkpoint {head.id + 1}: operator {name}: {change.setting}: {change}{note}"
+        for name, allowed_us in self.unfollowed.items():
+            span = text_of(allowed_us)
+            yield (
+                f"operator {name} has begun without a lateness, and rejects rows that what reads it would take: give "
+                f'it .late("{span}") to accept what they accept, or .late("0 seconds")'
+            )
 
 
 def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
@@ -79,19 +91,30 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
         )
     check_operators(head.operators, list(graph.plans), dropped)
     partitions = len(next(iter(head.operators.values())).partitions)
-    nodes, operators, changes = [], {}, {}
+    nodes, operators, changes, unfollowed = [], {}, {}, {}
     for node in graph.nodes:
         name, stored = node.plan.name, head.operators.get(node.plan.name)
         if stored is None:
             nodes.append(node)
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
+        begun = _as_begun(stored, node.plan)
+        if begun is not node.plan:
+            unfollowed[name] = node.plan.allowed_us
         plan, operators[name], changes[name] = evolve(
-            stored, node.plan, head.id + 1, may_change=may_change, dropped=dropped
+            stored, begun, head.id + 1, may_change=may_change, dropped=dropped
         )
         operators[name] = msgspec.structs.replace(operators[name], inputs=node.origins)
         nodes.append(replace(node, plan=plan))
-    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes)
+    return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed)
+
+
+def _as_begun(stored: OperatorState, plan: Plan) -> Plan:
+    """A deduplication that has begun without a lateness stays so until it is given one of its own."""
+    follows = (
+        isinstance(plan, DedupPlan) and plan.follows and plan.allowed_us and LATENESS not in stored.configuration
+    )
+    return with_lateness(of_type(plan, DedupPlan), 0) if follows else plan
 
 
 def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
@@ -181,14 +204,17 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
 
 def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     """The plan with the lateness and retention it had."""
-    former = of_type(stored_description(stored), Windowed)
+    described, gone_us = stored_description(stored), BEGINNING_US if stored.gone_us is None else stored.gone_us
+    if isinstance(described, Deduplicate):
+        return replace(plan, allowed_us=described.allowed_lateness_us or 0, gone_us=gone_us)
+    former = of_type(described, Windowed)
     retained = former.retained
     return replace(
         plan,
         allowed_us=plan.allowed_us if plan.by_offset else former.lateness_us,
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
-        gone_us=BEGINNING_US if stored.gone_us is None else stored.gone_us,
+        gone_us=gone_us,
     )
 
 

@@ -111,11 +111,14 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "within": (_always, "ids that were seen are remembered for as long as was set then"),
+    "allowed_lateness": (_always, "ids that were forgotten stay forgotten, and rows as late as they were late"),
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "large": (_always, "what follows from it is the key of messages"),  # which the tables are compared by
 }
+_ABSENT = {"allowed_lateness": "0 seconds"}
+"""Settings that are not stored at these values."""
 _REASONS = {
     "window": "state is kept by window",
     "key": "state is kept by key",
@@ -133,7 +136,7 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
     rules = _rules(plan)
     found = []
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
-        old, new = was.get(name), now.get(name)
+        old, new = (one.get(name, _ABSENT.get(name)) for one in (was, now))
         if old == new:
             continue
         rule, note = rules.get(name, (None, ""))

@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.watermark_checks import check_edges
 from tidestate.operators.describe.altered import Altered
@@ -58,7 +59,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             _check_signed(one)
         for name in origins:
             _check_edges(one, nodes[name].plan if name in nodes else None)
-        plan = bind_plan(one, schema, signed=signed)
+        plan = following(bind_plan(one, schema, signed=signed), description)
         node = _node(one, plan, origins, nodes)
         for feed in node.feeds:
             if feed.origin in nodes:

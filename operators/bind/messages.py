@@ -35,26 +35,33 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     """
     identity = _identity(plan, known)
     _check(plan)
+    if not identity.ordered:
+        _check_unordered(plan, known)
     if plan.by_number and plan.order:
         plan = replace(plan, order=_numbered_by(plan, identity))
     reading = _reads_messages(plan)
     whole = tuple(a for a in plan.aggregates if reading and _keeps_all(a))
     wanted = bool(whole) or known.retention is not None or known.layout is not None or bool(known.equal)
-    chosen = _layout(plan.kind, known.layout, equal=bool(known.equal)) if wanted else None
+    chosen = _layout(plan.kind, known.layout, equal=bool(known.equal), ordered=identity.ordered) if wanted else None
     if chosen and known.equal and plan.key_names and not chosen.by_session:
         raise UsageError(
             "the equal field of these windows is their key: leave equal= out, or take a layout with a session key",
             code="message-layout",
             layout=chosen.name,
         )
-    by, position = plan.partition_by, ("ts", "offset") if _forgets_by_time(plan) else ("offset",)
+    by, position = plan.partition_by, Layout(("ts", "offset") if _forgets_by_time(plan) else ("offset",))
+    position = position if identity.ordered else position.unordered
     window_keys = plan.key_columns if plan.sessions else plan.key_specs
     bare = made(
         **{field.name: getattr(plan, field.name) for field in fields(plan)},
         known_by=identity,
-        identities=MessageTables(Layout(position), (), plan.key_specs, origin=identity.origin_type, partition_by=by),
+        identities=MessageTables(position, (), plan.key_specs, origin=identity.origin_type, partition_by=by),
         messages=None,
-        metadata=replace(metadata_tables(plan.kind, window_keys, identity.origin_type, by), refuses=plan.overlapping),
+        metadata=replace(
+            metadata_tables(plan.kind, window_keys, identity.origin_type, by),
+            refuses=plan.overlapping,
+            ordered=identity.ordered,
+        ),
         retention=known.retention,
         horizon=horizon and known.retention is not None and known.retention.by_size,
     )
@@ -69,6 +76,8 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
 
 def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
     """The columns of the identity. Raises `UsageError` for types that cannot be one."""
+    if not pa.types.is_integer(plan.input_schema.field(known.identity[-1]).type):
+        return Identity(tuple(key_field(plan.input_schema.field(name)) for name in known.identity), None)
     *origins, offset = known.identity
     fields_of = tuple(key_field(plan.input_schema.field(name)) for name in origins)
     wrong = [one.name for one in fields_of if not (pa.types.is_string(one.type) or pa.types.is_integer(one.type))]
@@ -139,12 +148,37 @@ def _check(plan: GroupTables) -> None:
         raise UsageError("messages with an identity are numbered as they come: leave in_order= out", code="in-order")
 
 
-def _layout(kind: Windows, asked: str | None, *, equal: bool) -> Layout:
+def _check_unordered(plan: GroupTables, known: KnownMessages) -> None:
+    """Raise `UsageError` for what goes by the order of messages, where their identity has none."""
+    if of_tuples(plan.kind):
+        raise UsageError(
+            "windows of so many messages, or of offsets, need an identity that ends in whole numbers, which number "
+            "them: take windows of time, or another identity",
+            code="identity-order",
+            identity=known.identity,
+        )
+    if known.retention is not None and known.retention.by_size:
+        raise UsageError(
+            "the newest messages by number or size are those of the last offsets, and this identity has none: give a "
+            "retention by time, or an identity that ends in whole numbers",
+            code="identity-order",
+            identity=known.identity,
+        )
+
+
+def _layout(kind: Windows, asked: str | None, *, equal: bool, ordered: bool) -> Layout:
     counted, sessions = of_tuples(kind), isinstance(kind, Sessions)
     if asked is None:
         use: Use = "join" if equal else "aggregate"
-        return choose_layout("tuple" if counted else "time", use, equal=equal, large=equal, session=sessions)
+        chosen = choose_layout("tuple" if counted else "time", use, equal=equal, large=equal, session=sessions)
+        return chosen if ordered else chosen.unordered
     found = parse_layout(asked)
+    if found.ordered != ordered:
+        raise UsageError(
+            "a layout ends in _offset where the identity ends in whole numbers, and in _id where it has no order",
+            code="message-layout",
+            layout=asked,
+        )
     if found.by_time == counted:
         raise UsageError(
             "messages of count windows are ordered by offset, those of other windows by time",

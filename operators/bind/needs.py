@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.recovery.log.needs import grown_needs
 from tidestate.statestore.spec.added import needs_of
 
@@ -21,3 +22,5 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
     yield from needs_of(description_of(plan.configuration))
     for aggregate in plan.aggregates:
         yield from aggregate.needs
+    if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
+        yield "unordered-identity/1"

@@ -115,7 +115,7 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
         aggregates=(),
         watermarks=description.watermarks
         or default_watermarks(description.event_time, description.watermark_delay_us),
-        allowed_us=0,
+        allowed_us=description.allowed_lateness_us or 0,
         future_us=FUTURE_US,
         mode="discarding",
         configuration=configuration_of(description),
@@ -123,4 +123,5 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
         rule="event",
         within_us=description.within_us,
         in_order=description.in_order,
+        follows=description.allowed_lateness_us is None,
     )

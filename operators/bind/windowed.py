@@ -151,15 +151,14 @@ def _input_type(
         return TIME
     if signed and name == PANE_KIND:
         return pa.string()
-    offsets = (description.offset, description.known.identity[-1] if description.known else None)
-    return pa.int64() if name in offsets else schema.field(name).type
+    last = description.known.identity[-1] if description.known else None
+    number = name == description.offset or (name == last and pa.types.is_integer(schema.field(name).type))
+    return pa.int64() if number else schema.field(name).type
 
 
 def _check_order(description: Windowed, schema: pa.Schema) -> None:
     if description.offset is not None:
         check_offset(schema, description.offset)
-    if description.known is not None:
-        check_offset(schema, description.known.identity[-1])
     if description.origin is not None:
         key_field(schema.field(description.origin))
 

@@ -69,8 +69,10 @@ def print_messages(
         asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
         bounds = ((start, start_offset), (end, end_offset))
         found = {root: _messages(one, bounds, keys_of(key), side) for root, one in asked.items()}
-        timed = all(layout.by_time for one in asked.values() for layout in one.layouts.values())
-        order = [*(["time"] if timed else []), "offset", "origin"]
+        layouts = [layout for one in asked.values() for layout in one.layouts.values()]
+        order = ["time"] if all(layout.by_time for layout in layouts) else []
+        if len(kinds := {layout.ordered for layout in layouts}) < 2:
+            order += ["offset", "origin"] if kinds != {False} else ["identity"]
         print_answers(found, order, Format.json if as_json else form, output, limit, progress.clear)
 
 

@@ -37,6 +37,8 @@ def configuration_of(description: Runnable) -> dict[str, Any]:
     whole: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(description, enc_hook=_stored))
     found: dict[str, Any] = without_defaults(description, whole)
     del found["renames"]  # about the past
+    if isinstance(description, Deduplicate) and not description.allowed_lateness_us:
+        found.pop("allowed_lateness_us", None)
     return found
 
 

@@ -252,7 +252,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         """Know each message by its ``identity``: one that comes again takes part once, see MESSAGES.md.
 
         ``identity`` names the origin columns, if there are any, and last the offset, as ``("partition", "offset")``;
-        by default the origin and offset of `windowed`. Messages themselves are stored where an aggregate needs all of
+        by default the origin and offset of `windowed`. An id of another type, as text, has no order, and is known by
+        its value. Messages themselves are stored where an aggregate needs all of
         them (lists, medians, functions of rows), or with ``retention`` (how many are kept), ``layout`` (the name of
         their key) or ``equal`` (columns to query them by). Without `late` the retention is also the allowed lateness:
         a message within it goes into its window, an older one to the late ledger.

@@ -63,7 +63,7 @@ def messages_of(
     """As `messages_in`, of several state partitions, in order of (time, offset, origin)."""
     parts = [messages_in(tables, view, bounds, session, equal) for view in views]
     kept = expect(tables, "messages are read where they are kept")
-    return _sorted(pa.concat_tables(parts), [kept.position, OFFSET, ORIGIN]) if len(parts) > 1 else parts[0]
+    return _sorted(pa.concat_tables(parts), [kept.position, *kept.identity_names]) if len(parts) > 1 else parts[0]
 
 
 def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[StateView]) -> pa.Table:
@@ -272,6 +272,14 @@ def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
 def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) -> tuple[Any, ...]:
     if not tables.layout.by_time:
         return (offset,)
+    if not tables.layout.ordered:
+        if offset is not None:
+            raise UsageError(
+                "messages are known by an identity without an order: bound them by time alone",
+                code="identity-order",
+                layout=tables.layout.name,
+            )
+        return (time,)
     if time is None and offset is not None:
         raise UsageError(
             "messages of this layout are in order of time: an offset bound needs its time",

@@ -185,7 +185,7 @@ def _warn_of_rejections(job: CheckpointLog, plan: Plan, rejected: Sequence[Rejec
         _behind(job, plan),
         plan.name,
         job.root,
-        f"; reprocess_late() processes those ({VERY_LATE}) whose windows are retained" if late else "",
+        f"; reprocess_late() processes those ({VERY_LATE}) {plan.taken_again}" if late else "",
     )
 
 

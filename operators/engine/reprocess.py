@@ -25,29 +25,31 @@ log = logging.getLogger("tidestate")
 def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> dict[str, pa.Table]:
     """Events to reprocess, by operator: ``rows``, or all late events of the ledgers that were not reprocessed before.
 
-    Raises `UsageError` if no operator has windows, or there are several and ``rows`` without an ``operator``.
+    Raises `UsageError` if no operator takes them, or several do and ``rows`` come without an ``operator``.
     """
-    windowed = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
-    if not windowed:
-        raise UsageError("this description has no windows to reprocess late events into", code="feed")
-    chosen = [name for name in windowed if operator in (None, name)]
+    taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
+    if not taking:
+        raise UsageError(
+            "this description has nothing that takes late events again: no windows, no deduplication", code="feed"
+        )
+    chosen = [name for name in taking if operator in (None, name)]
     if not chosen or (rows is not None and len(chosen) > 1):
         raise UsageError(
             "name the operator that takes them: operator=...",
             code="feed-operator",
             operator=operator,
-            there=list(windowed),
+            there=list(taking),
         )
     if rows is not None:
         return {chosen[0]: rows} if rows.num_rows else {}
-    ledgers = {name: [windowed[name].late_schema.empty_table()] for name in chosen}
+    ledgers = {name: [taking[name].late_schema.empty_table()] for name in chosen}
     for output in job.checkpoint.outputs(job.head.fed + 1):
         if not output.late:
             continue
         for name, tables in ledgers.items():
             for rows_then in as_written(job.checkpoint, output.late_of(name)):
                 names = names_now(job.head.operators[name].renamed, output.id)
-                ledger = in_columns(rows_then, windowed[name].late_schema, names)
+                ledger = in_columns(rows_then, taking[name].late_schema, names)
                 tables.append(ledger.filter(pc.equal(ledger["reason"], VERY_LATE)))
     whole = {name: pa.concat_tables(tables) for name, tables in ledgers.items()}
     return {name: table for name, table in whole.items() if table.num_rows}

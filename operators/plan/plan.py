@@ -78,7 +78,9 @@ class Plan(ABC):
     """
 
     reprocesses: ClassVar[bool] = False
-    """Whether it retains windows, for which late events may be reprocessed."""
+    """Whether late events may be reprocessed."""
+    taken_again: ClassVar[str] = "whose windows are retained"
+    """Which of them it then takes."""
     classifies_late: ClassVar[bool] = False
     """Whether events are classified next to the state, once it is known which of them are new."""
     may_lose_again: ClassVar[bool] = True

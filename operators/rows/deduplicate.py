@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.spec.arrowtypes import positions
@@ -24,9 +24,14 @@ UNTIL = "remembered_until"
 
 @dataclass(frozen=True)
 class DedupPlan(Plan):
-    """The key columns are the id of a row."""
+    """The key columns are the id of a row. ``follows``: its lateness is the default, not a setting of its own."""
+
+    reprocesses = True
+    late_option = ".late(allowed=…)"
+    taken_again = "whose ids are not remembered"
 
     within_us: int | None = None
+    follows: bool = False
 
     @cached_property
     def seen(self) -> TableSpec:
@@ -42,12 +47,17 @@ class DedupPlan(Plan):
         return self.input_schema
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
-        """Rows behind the watermark: their ids may have expired."""
-        late: Flags = times < watermark
+        """Rows behind the allowed lateness: their ids may have expired. It refuses none that it is given again."""
+        late: Flags = times < (BEGINNING_US if reprocessing else self.closed_at(watermark))
         return late
 
+    @property
+    def repeats(self) -> bool:
+        """Each row passes once."""
+        return False
+
     def output_watermark(self, watermark: int, column: str) -> int:
-        """Rows pass as they arrive, none behind the watermark."""
+        """Rows pass as they arrive; those behind the watermark are late for who reads them, too."""
         if column != self.event_time:
             return super().output_watermark(watermark, column)
         return watermark
@@ -73,11 +83,14 @@ class DedupPlan(Plan):
 
     def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: StepTimes) -> Transition:
         """``new`` rows pass; the ``latest`` of each id says until when the id is remembered."""
+        closed = self.closed_at(at.after)
         times = positions(latest[self.event_time])
-        until = pa.array(times + (0 if self.within_us is None else self.within_us))
+        # The time of a row that is given again may be long over: it is remembered from now on.
+        since = np.maximum(times, min(closed, LIMIT_US)) if at.reprocessing else times
+        until = pa.array(since + (0 if self.within_us is None else self.within_us))
         # Without `within` an id expires when its duplicates have become late.
-        bound = min(at.after if self.within_us is not None else at.after - 1, END_US - 1)
-        expire = None if at.after == BEGINNING_US else bound
+        bound = min(closed if self.within_us is not None else closed - 1, END_US - 1)
+        expire = None if closed == BEGINNING_US else bound
         changes = {self.seen.name: remember(self.seen, latest, until, expire)}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
         counters = {name: count for name, count in passed.items() if count}

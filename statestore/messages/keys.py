@@ -20,10 +20,15 @@ Use = Literal["aggregate", "join"]
 LAYOUTS = ("offset", "eq_offset", "ts_offset", "eq_ts_offset", "ts_eq_offset")
 """Names of the layouts without a session key; with one in front each is ``session_…``."""
 
+UNORDERED = ("ts_id", "eq_ts_id", "ts_eq_id")
+"""The same of identities without an order, which have no range of offsets: those with a time."""
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The parts of a message key in order: ``session``, ``eq``, ``ts``, ``offset``. The origin always comes last."""
+    """The parts of a message key in order: ``session``, ``eq``, ``ts``, ``offset``. The origin always comes last. In
+    place of the offset an ``id`` is an identity without an order.
+    """
 
     parts: tuple[str, ...]
 
@@ -36,6 +41,16 @@ class Layout:
     def by_time(self) -> bool:
         """Whether messages are ordered and forgotten by time; by offset otherwise."""
         return "ts" in self.parts
+
+    @property
+    def ordered(self) -> bool:
+        """Whether messages have offsets."""
+        return "id" not in self.parts
+
+    @property
+    def unordered(self) -> Layout:
+        """The same of identities without an order."""
+        return Layout(tuple("id" if part == "offset" else part for part in self.parts))
 
     @property
     def by_session(self) -> bool:
@@ -54,9 +69,10 @@ class Layout:
 def parse_layout(name: str) -> Layout:
     """The layout of this name. Raises `UsageError` for one that does not exist."""
     plain = name.removeprefix("session_")
-    if plain not in LAYOUTS:
+    if plain not in (*LAYOUTS, *UNORDERED):
         raise UsageError(
-            f"no such message key layout: choose among {', '.join(LAYOUTS)}, with session_ in front or without",
+            f"no such message key layout: choose among {', '.join(LAYOUTS)}, or of an identity without an order "
+            f"{', '.join(UNORDERED)}, with session_ in front or without",
             code="message-layout",
             layout=name,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.retention import position_column
-from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.messages.tables import BOUND_NAMES, MESSAGE_TIME, OFFSET, MessageTables
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.keyrange import Key, KeyRange, as_scalar, key_range
@@ -146,10 +146,11 @@ class _Requests:
     def wants(self, found: Ranges) -> npt.NDArray[np.bool_]:
         """Which of the rows lie within the exact bounds of their request and have the values it gives."""
         request_index, rows = np.asarray(found.request_index), found.rows
-        place, offset = positions(rows[self.tables.position]), rows[OFFSET].to_numpy()
+        place = positions(rows[self.tables.position])
         start, end = self.start[request_index], self.end[request_index]
         keep = (place >= start) & (place <= end)
-        if self.tables.layout.by_time:
+        if self.tables.layout.by_time and self.tables.layout.ordered:
+            offset = rows[OFFSET].to_numpy()
             keep &= (place > start) | (offset >= self._bound("start_offset", FIRST)[request_index])
             keep &= (place < end) | (offset <= self._bound("end_offset", LAST)[request_index])
         for name in self.names:
@@ -204,15 +205,14 @@ def _span(tables: MessageTables, ask: _Requests) -> KeyRange:
 
 
 def _order(tables: MessageTables, request_index: Numbers, rows: pa.Table) -> pa.Array:
-    keys = [tables.position, OFFSET, ORIGIN] if tables.layout.by_time else [OFFSET, ORIGIN]
+    keys = [*([tables.position] if tables.layout.by_time else []), *tables.identity_names]
     sortable = rows.select(keys).append_column("__request", pa.array(request_index))
     return pc.sort_indices(sortable, sort_keys=[(name, "ascending") for name in ("__request", *keys)])
 
 
 def _checked(tables: MessageTables, requests: pa.Table) -> pa.Table:
     """Requests with the types of the store's columns. Raises `UsageError`."""
-    bounds = BOUND_NAMES if tables.layout.by_time else ("start_offset", "end_offset")
-    known = {*tables.session_names, *tables.equal_names, *bounds}
+    known = {*tables.session_names, *tables.equal_names, *tables.bounds}
     _check(set(requests.column_names) <= known, "requests of this store may have these columns", sorted(known))
     _check(bool(requests.column_names), "requests need a column, of these", sorted(known))
     for names in (tables.session_names, tables.equal_names):
@@ -246,9 +246,9 @@ def _request(
     tables: MessageTables, start: Key | None, end: Key | None, session: Key | None, equal: Key | None
 ) -> pa.Table:
     """A request of one row."""
-    names = [name for name in BOUND_NAMES if tables.layout.by_time or name.endswith(OFFSET)]
+    names = tables.bounds
     half = len(names) // 2
-    values = [*_padded(start, half), *_padded(end, half)]
+    values = [*_padded(start, names[:half]), *_padded(end, names[half:])]
     wanted = dict(zip(names, values, strict=True))
     for columns, given in ((tables.session_names, session), (tables.equal_names, equal)):
         if given is not None:
@@ -271,9 +271,9 @@ def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
     return pa.table(columns)
 
 
-def _padded(bound: Key | None, width: int) -> list[Any]:
-    given = list(bound or ())
-    _check(len(given) <= width, "a bound of this store has values", ["time", "offset"][-width:])
+def _padded(bound: Key | None, names: Sequence[str]) -> list[Any]:
+    given, width = list(bound or ()), len(names)
+    _check(len(given) <= width, "a bound of this store has values", list(names))
     return given + [None] * (width - len(given))
 
 

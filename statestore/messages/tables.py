@@ -3,12 +3,13 @@
 | table | key | values | forgets by |
 |---|---|---|---|
 | ``messages`` | as the layout says, then the origin, then what they are spread by | the other columns | position |
-| ``messages_seen`` | offset, origin | position | position |
+| ``messages_seen`` | offset, origin, or the identity | position | position |
 | ``messages_marks`` | mark | at | never; two rows, four with a horizon |
 | ``messages_sizes`` | slot of positions | count, bytes, newest time | position; only with a limit that needs it |
 
 The **position** is the time, or the offset in layouts without a time. Offsets lead in ``messages_seen``, so the
-identities of a batch are looked up within its range of offsets and not in everything that is known.
+identities of a batch are looked up within its range of offsets and not in everything that is known. An identity
+without an order, as text, is one column in place of offset and origin.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 OFFSET, ORIGIN, MESSAGE_TIME = "offset", "origin", "time"
 """Columns every message has."""
+IDENTITY = "identity"
+"""In place of offset and origin where a message is known by a value without an order."""
 
 BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
 """Columns by which requests bound what they read."""
@@ -102,6 +105,17 @@ class MessageTables:
     def position(self) -> str:
         """The column that orders messages: time or offset."""
         return MESSAGE_TIME if self.layout.by_time else OFFSET
+
+    @property
+    def bounds(self) -> tuple[str, ...]:
+        """The columns by which requests bound what they read."""
+        parts = [name for name, there in (("time", self.layout.by_time), ("offset", self.layout.ordered)) if there]
+        return tuple(f"{end}_{part}" for end in ("start", "end") for part in parts)
+
+    @cached_property
+    def identity_names(self) -> list[str]:
+        """The columns of the identity, as messages of one position are ordered by them."""
+        return self.seen.key_names
 
     @cached_property
     def lead(self) -> list[str]:
@@ -190,11 +204,12 @@ class MessageTables:
 
     @property
     def _never_null(self) -> list[str]:
-        return [ORIGIN, OFFSET, MESSAGE_TIME, *self.session_names, *self.equal_names]
+        return [*self.identity_names, MESSAGE_TIME, *self.session_names, *self.equal_names]
 
     @property
     def _origin(self) -> Column:
-        return Column(ORIGIN, self.origin, "origin")
+        name = ORIGIN if self.layout.ordered else IDENTITY
+        return Column(name, self.origin, name)
 
     @cached_property
     def _parts(self) -> dict[str, tuple[Column, ...]]:
@@ -202,5 +217,6 @@ class MessageTables:
             "session": self.session,
             "eq": self.equal,
             "ts": (Column(MESSAGE_TIME, self.time, "time"),),
-            "offset": (Column(OFFSET, "int64", "offset"),),
+            "offset": (Column(OFFSET, "int64", "offset"),) if self.layout.ordered else (),
+            "id": (),
         }

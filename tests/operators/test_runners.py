@@ -192,6 +192,18 @@ def others(runner: type[Runner], tmp: Path) -> None:
     assert columns(found["deduplication"], "at") == [(0,), (1,)]  # the first of each key
     assert columns(found["altered"], "at", "t") == sorted([(m.at, 3600.0 + time_of(m)) for m in MESSAGES], key=repr)
     assert columns(found["chain"], "n") == [(20,)]
+    put_back(runner, tmp / "put back")
+
+
+def put_back(runner: type[Runner], tmp: Path) -> None:
+    """A deduplication takes its late rows again, and knows them from then on."""
+    running = runner(deduplicated(event_time="t", on="k", within="1 second").late("2 seconds"), SCHEMA, tmp)
+    for rows in ([(20, "a")], [(18, "b"), (17, "c"), (16, "c")], [(17, "c"), (18, "b")]):
+        running.feed(table([Message("x", number, t, k, t) for number, (t, k) in enumerate(rows)]))
+        running.reprocess()
+    running.close()
+    assert columns(panes(tmp), "k", "v") == [("a", 20), ("b", 18), ("c", 17)]
+    assert (running.totals["very_late"], running.totals["fed"], running.totals["duplicates"]) == (3, 3, 3)
 
 
 def no_others(runner: type[Runner], tmp: Path) -> None:

@@ -21,6 +21,7 @@ from tidestate.operators import (
     RocksDB,
     chain,
     count,
+    deduplicated,
     fixed,
     max_,
     session,
@@ -105,6 +106,22 @@ def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: 
     assert sum(map(len, panes.values())) > 50
     for name in ("counted", "met"):
         assert output(tmp_path / "spark", "late", name) == output(tmp_path / "alone", "late", name)
+
+
+def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path: Path) -> None:
+    once = deduplicated(event_time="t", on="v", within="10 seconds", name="once")
+    visits = windowed(event_time="t", key="k", name="visits").window(session("4 seconds")).aggregate(n=count())
+    described = chain(once, visits.late("5 seconds").retain("1 hour").accumulation(RETRACTING))
+    batches = [batch([(100, "a", 1)]), batch([(95, "b", 2), (94, "c", 3), (94, "d", 3)])]
+    for number, rows in enumerate(batches):
+        write(tmp_path / "input", number, rows)
+    query = described.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", partitions=1).start()
+    query.processAllAvailable()
+    assert [query.reprocess_late(operator=name) for name in ("visits", "once", "once")] == [0, 2, 0]
+    query.stop()
+    totals = query.manifest.totals
+    assert (totals["once.very_late"], totals["once.duplicates"]) == (2, 1)
+    assert (totals["visits.accepted"], totals["visits.fed_accepted"]) == (2, 1)
 
 
 @pytest.mark.long

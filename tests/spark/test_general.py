@@ -86,7 +86,9 @@ DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
         Memory(),
     ),
     "deduplicated": (
-        deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="30 seconds"),
+        deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="20 seconds").late(
+            "10 seconds"
+        ),
         Parquet(),
     ),
 }

@@ -35,12 +35,12 @@ from tidestate.operators.windows.messages.tables import (
 from tidestate.statestore.arrays import Counters, Flags, Numbers, Times
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.retention import Marks, read_marks
-from tidestate.statestore.messages.tables import OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
+from tidestate.statestore.table.sorting import lasts, shared_ranks
 
 
 @dataclass(frozen=True)
@@ -140,9 +140,10 @@ def _remember_verdict(
     if at.reprocessing:
         state.apply(_take_part(plan, state, accepted, at))
     elif accepted.num_rows < events.num_rows:
-        new, kept = plan.known_by.of(events), plan.known_by.of(accepted)
+        new = plan.known_by.of(events)
+        (of_new, of_kept), count = shared_ranks([new, plan.known_by.of(accepted)])
         new = new.append_column("start", pa.array(message_times(plan, events, at)[0]))
-        rejected = new.join(kept, [ORIGIN, OFFSET], join_type="left anti")
+        rejected = new.filter(pa.array(lasts(of_kept, count)[of_new] < 0))
         changed = known_as_rejected(plan, state, rejected, rejected["start"], at)
         state.apply({plan.identities.seen.name: changed})
 

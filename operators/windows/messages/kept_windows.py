@@ -36,7 +36,7 @@ from tidestate.statestore.spec.store import StateView
 def kept_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
     """The columns of `kept_windows`: those of `answer_schema`, and `OFFSETS` where offsets are known."""
     schema = answer_schema(plan, asked)
-    if not isinstance(plan, MessageWindows):
+    if not isinstance(plan, MessageWindows) or not plan.metadata.ordered:
         return schema
     name = OFFSETS if OFFSETS not in schema.names else f"{OFFSETS}_"
     return schema.append(pa.field(name, offsets_type(plan.metadata.offsets.schema.field("origin").type)))
@@ -74,6 +74,8 @@ def _with_offsets(plan: MessageWindows, view: StateView, rows: pa.Table, asked: 
     if not plan.in_order:  # metadata counts those that are held
         known = view[spec.name].lookup(keys).rows["count"]
         rows = rows.set_column(rows.column_names.index(count), count, pc.fill_null(known, rows[count]))
+    if not plan.metadata.ordered:
+        return rows
     found = view[plan.metadata.offsets.name].ranges(keys)
     lengths = np.bincount(np.asarray(found.request_index), minlength=rows.num_rows).astype(np.int64)
     origins, firsts, lasts = (found.rows[name] for name in ("origin", "start_offset", "last_offset"))

@@ -16,7 +16,6 @@ from tidestate.operators.windows.names import END, START
 from tidestate.statestore.arrays import Flags, Numbers, Values
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.reads import messages_for
-from tidestate.statestore.messages.tables import OFFSET, ORIGIN
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import lasts, shared_ranks
@@ -105,13 +104,11 @@ def in_portions(windows: pa.Table) -> Iterator[pa.Table]:
 def _without_refused(plan: MessageWindows, state: StateView, windows: pa.Table, found: Ranges) -> Ranges:
     """The messages that were ``found`` within the bounds of these windows, but for those that the window refused."""
     spec = plan.metadata.refused
-    refused = state[spec.name].ranges(windows.select(spec.key_names[:-2]))
+    names = plan.identities.identity_names
+    refused = state[spec.name].ranges(windows.select(spec.key_names[: -len(names)]))
     if not refused.rows.num_rows:
         return found
-    pairs = [
-        pa.table({"window": pa.array(one.request_index), ORIGIN: one.rows[ORIGIN], OFFSET: one.rows[OFFSET]})
-        for one in (refused, found)
-    ]
+    pairs = [one.rows.select(names).append_column("window", pa.array(one.request_index)) for one in (refused, found)]
     (of_refused, of_found), count = shared_ranks(pairs)
     keep = pa.array(lasts(of_refused, count)[of_found] < 0)
     return Ranges(found.request_index.filter(keep), found.rows.filter(keep))

@@ -170,7 +170,7 @@ def _together(plan: MessageWindows, parts: list[ChangeSet]) -> ChangeSet:
         spec.name: TableChanges(
             merge=combined_parts(spec, [rows for part in parts if (rows := part[spec.name].merge)])
         )
-        for spec in (plan.metadata.windows, plan.metadata.offsets)
+        for spec in plan.metadata.counted
     }
 
 

@@ -29,7 +29,7 @@ from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.retention import read_marks
-from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables, Retention
+from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, MessageTables, Retention
 from tidestate.statestore.spec.arrowtypes import positions, type_text
 from tidestate.statestore.spec.changes import Ranges, TableChanges
 from tidestate.statestore.spec.store import StateView
@@ -170,7 +170,8 @@ class MessageWindows(GroupTables):
     def exchanged(self) -> TableSpec:  # type: ignore[override]
         """The events themselves."""
         names = set(self.key_names)
-        key = self.key_specs or (Column(self.known_by.offset, "int64"),)
+        last = self.known_by.columns[-1]
+        key = self.key_specs or (Column(last, type_text(self.input_schema.field(last).type)),)
         names |= {column.name for column in key}
         values = [Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names]
         values += [Column(FOR_WINDOW, "int64")] if self.names_windows else []
@@ -257,7 +258,8 @@ class MessageWindows(GroupTables):
 
     def message_column(self, name: str) -> str:
         """What an input column is called in the message store."""
-        return {self.event_time: MESSAGE_TIME, self.known_by.origin: ORIGIN, self.known_by.offset: OFFSET}.get(
+        known_by = self.known_by
+        return {self.event_time: MESSAGE_TIME, known_by.origin: known_by.stored_as, known_by.offset: OFFSET}.get(
             name, name
         )
 
@@ -266,7 +268,7 @@ class MessageWindows(GroupTables):
         origin = None if self.known_by.origin is not None else self.known_by.origin_of(rows)
         rows = rows.rename_columns([self.message_column(name) for name in rows.column_names])
         if origin is not None:
-            rows = rows.append_column(ORIGIN, origin)
+            rows = rows.append_column(self.known_by.stored_as, origin)
         if self.by_offset:
             rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
         if self.messages is not None and self.messages.layout.by_session and not self.key_names:
@@ -323,12 +325,12 @@ def known_as_rejected(
 
 
 def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
-    """Rows of messages and windows as the metadata takes them: key, bounds, origin, offset."""
+    """Rows of messages and windows as the metadata takes them: key, bounds, identity."""
     columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
-    names = [*(plan.key_names or [NO_KEY]), START, END, ORIGIN, OFFSET]
-    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     identity = plan.known_by.of(rows)
-    return pa.table([*columns, *bounds, identity[ORIGIN], identity[OFFSET]], names=names)
+    names = [*(plan.key_names or [NO_KEY]), START, END, *identity.column_names]
+    bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
+    return pa.table([*columns, *bounds, *identity.columns], names=names)
 
 
 def with_key(plan: MessageWindows, windows: pa.Table, names: Sequence[str]) -> pa.Table:

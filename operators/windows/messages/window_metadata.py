@@ -5,12 +5,13 @@
 | ``windows`` | window start, key; start | key, window start; end | window end, count |
 | ``windows_offsets`` | window start, key, origin; start | key, window start, origin; end | start and last offset |
 | ``windows_ends`` | – | window end, key, window start; end | – |
-| ``windows_refused`` | window start, key, offset, origin; start | – | – |
+| ``windows_refused`` | window start, key, offset, origin (or identity); start | – | – |
 
-Offsets are comparable only within an origin, so they stand per origin. Windows are half-open, ``[start, end)``: of
-times, or of offsets for tuple windows. Metadata and messages go into one change set, so no last offset in here is
-later than the last message stored. ``windows_refused``: messages that a window would hold by its bounds and has
-refused, while others took them. Source: Window Metadata in the Samza SQL window operator design (SAMZA-552).
+Offsets are comparable only within an origin, so they stand per origin; of identities without an order there are none.
+Windows are half-open, ``[start, end)``: of times, or of offsets for tuple windows. Metadata and messages go into one
+change set, so no last offset in here is later than the last message stored. ``windows_refused``: messages that a
+window would hold by its bounds and has refused, while others took them. Source: Window Metadata in the Samza SQL
+window operator design (SAMZA-552).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import pyarrow.compute as pc
 
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import KeyMeasure
+from tidestate.statestore.messages.tables import IDENTITY
 from tidestate.statestore.spec.changes import ChangeSet, Ranges, TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
@@ -51,6 +53,8 @@ class WindowTables:
     """The key columns by which windows go to state partitions, see `TableSpec`."""
     refuses: bool = False
     """Whether fixed windows may refuse messages that others of them take."""
+    ordered: bool = True
+    """Whether messages have offsets; else ``origin`` is the type of their identities."""
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
@@ -92,14 +96,20 @@ class WindowTables:
     @cached_property
     def refused(self) -> TableSpec:
         """The messages that a window has refused."""
-        key = (*self._window, Column("offset", "int64", "offset"), Column("origin", self.origin, "origin"))
+        offset = (Column("offset", "int64", "offset"), Column("origin", self.origin, "origin"))
+        key = (*self._window, *(offset if self.ordered else (Column(IDENTITY, self.origin, IDENTITY),)))
         return TableSpec(f"{self.name}_refused", key, (), self._expiry, partition_by=self.partition_by)
 
     @property
     def specs(self) -> tuple[TableSpec, ...]:
         """All tables, for the store."""
         more = ((self.ends,) if self.sessions else ()) + ((self.refused,) if self.refuses else ())
-        return (self.windows, self.offsets, *more)
+        return (*self.counted, *more)
+
+    @property
+    def counted(self) -> tuple[TableSpec, ...]:
+        """The tables that say how many messages a window has taken, and which offsets."""
+        return (self.windows, self.offsets) if self.ordered else (self.windows,)
 
     @property
     def _expiry(self) -> str:
@@ -127,8 +137,8 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
     """
     if tables.sessions:
         raise UsageError("sessions are merged with what is there: use extend", code="session-key", table=tables.name)
-    windows, offsets = _partials(tables, batch)
-    return {tables.windows.name: TableChanges(merge=windows), tables.offsets.name: TableChanges(merge=offsets)}
+    parts = zip(tables.counted, _partials(tables, batch), strict=True)
+    return {spec.name: TableChanges(merge=rows) for spec, rows in parts}
 
 
 def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.Table | None = None) -> ChangeSet:
@@ -141,14 +151,14 @@ def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.
         raise UsageError("fixed windows need no reading: use add_messages", code="session-key", table=tables.name)
     parts = _partials(tables, batch)
     olds = _replaced(tables, view, replaced) if replaced is not None and replaced.num_rows else None
-    windows, offsets = (
+    rows = [
         combine(spec, pa.concat_tables([olds[place].now, part]) if olds else part)
-        for place, (spec, part) in enumerate(zip((tables.windows, tables.offsets), parts, strict=True))
-    )
-    was = (olds[0].was, olds[1].was, olds[0].was) if olds else (None, None, None)
+        for place, (spec, part) in enumerate(zip(tables.counted, parts, strict=True))
+    ]
+    was = [one.was for one in olds] if olds else [None] * len(rows)
     return {
         spec.name: TableChanges(delete=None if old is None else spec.conform_keys(old), put=spec.conform(put))
-        for spec, old, put in zip(tables.specs, was, (windows, offsets, windows), strict=True)
+        for spec, old, put in zip(tables.specs, [*was, was[0]], [*rows, rows[0]], strict=True)
     }
 
 
@@ -206,6 +216,12 @@ def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.
 
     A replay of each origin from there has the messages of every window that is still known.
     """
+    if not tables.ordered:
+        raise UsageError(
+            "messages are known by an identity without an order, so there is no offset to replay from: replay all "
+            "that the source has",
+            code="identity-order",
+        )
     names = ["origin", "start_offset", "last_offset"]
     parts = [part.select(names) for view in views for part in view[tables.offsets.name].scan(folded=False)]
     known = pa.concat_tables([tables.offsets.schema.empty_table().select(names), *parts])
@@ -221,21 +237,26 @@ class _Replaced:
     now: pa.Table
 
 
-def _partials(tables: WindowTables, batch: pa.Table) -> tuple[pa.Table, pa.Table]:
+def _partials(tables: WindowTables, batch: pa.Table) -> list[pa.Table]:
+    """Rows of the tables that count messages."""
     counted = batch.append_column("count", pa.array(np.ones(batch.num_rows, np.int64)))
+    windows = combine(tables.windows, tables.windows.conform(counted))
+    if not tables.ordered:
+        return [windows]
     offset = batch["offset"]
     ranged = batch.append_column("start_offset", offset).append_column("last_offset", offset)
-    windows = combine(tables.windows, tables.windows.conform(counted))
-    return windows, combine(tables.offsets, tables.offsets.conform(ranged))
+    return [windows, combine(tables.offsets, tables.offsets.conform(ranged))]
 
 
-def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> tuple[_Replaced, _Replaced]:
+def _replaced(tables: WindowTables, view: StateView, replaced: pa.Table) -> list[_Replaced]:
     keys = replaced.select(tables.windows.key_names)
     found = view[tables.windows.name].lookup(keys)
     place = pa.array(np.flatnonzero(np.asarray(found.found)))
-    offsets = view[tables.offsets.name].ranges(keys)
-    windows = found.rows.take(place)
-    return _moved(windows, replaced.take(place)), _moved(offsets.rows, replaced.take(offsets.request_index))
+    moved = [_moved(found.rows.take(place), replaced.take(place))]
+    if tables.ordered:
+        offsets = view[tables.offsets.name].ranges(keys)
+        moved.append(_moved(offsets.rows, replaced.take(offsets.request_index)))
+    return moved
 
 
 def _moved(rows: pa.Table, replaced: pa.Table) -> _Replaced:

@@ -232,9 +232,9 @@ def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: 
     for rows in (normal(0), leap(), normal(40, 41)):
         tested.feed(rows)
     leapt_to, rejected = warnings(caplog)
-    assert "a longer watermark delay (now 0 seconds) waits for the others" in leapt_to
+    assert "a longer watermark delay (now 0 seconds) or .late(allowed=…) (now 0 seconds) waits" in leapt_to
     assert "20 rows rejected by deduplicated (very_late 20)" in rejected
-    assert "reprocess_late" not in rejected
+    assert "reprocess_late() processes those (very_late) whose ids are not remembered" in rejected
 
 
 @pytest.mark.parametrize(

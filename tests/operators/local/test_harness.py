@@ -17,6 +17,7 @@ from tests.helpers.checkout import ROOT
 from tidestate.operators import (
     after_count,
     after_processing_time,
+    altered,
     count,
     count_window,
     deduplicated,
@@ -54,8 +55,9 @@ def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
     harness = Harness(deduplicated(event_time="t", on="k"), SCHEMA, folder=tmp_path)
     with pytest.raises(UsageError, match="harness-windows"):
         harness.windows()
+    other = Harness(altered(event_time="t", shift="1 second"), SCHEMA, folder=tmp_path / "other")
     with pytest.raises(UsageError, match=r"\[feed\]"):
-        harness.reprocess_late()
+        other.reprocess_late()
     harness.advance_processing_time(5)
     with pytest.raises(UsageError, match="clock"):
         harness.advance_processing_time(4)

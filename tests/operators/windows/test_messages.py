@@ -186,7 +186,7 @@ def test_what_is_no_identity_is_refused_before_anything_happens(tmp_path: Path) 
             base.messages(none)
     refused = {
         ("x", "at"): "key-float",
-        ("part", "k"): "offset",
+        ("part", "x"): "key-float",
         ("nowhere", "at"): "column-missing",
         ("part", "day", "at"): "message-identity",
     }
