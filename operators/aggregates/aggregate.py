@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -56,12 +55,14 @@ class BoundAggregate(ABC):
     ``lift`` makes partials, stores combine them as `state` and `groups` declare, ``finish`` makes results.
     """
 
-    needs: ClassVar[tuple[str, ...]] = ()
-    """The capabilities that a reader of its state needs, see `tidestate.recovery.log.needs`."""
-
     name: str
     aggregate: Aggregate
     input_type: pa.DataType
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The capabilities that a reader of its state needs, see `tidestate.recovery.log.needs`."""
+        return ()
 
     @property
     @abstractmethod

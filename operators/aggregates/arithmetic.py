@@ -95,6 +95,11 @@ class BoundPlain(BoundAggregate):
     """State: the result itself; for a mean, sum and count."""
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        sums = self.aggregate.function in ("sum", "mean")
+        return ("wide-sums/1",) if sums and self._running_type != self._sum_type else ()
+
+    @property
     def state(self) -> tuple[Column, ...]:
         function = self.aggregate.function
         if function == "count":

@@ -55,6 +55,10 @@ class BoundDifference(BoundAggregate):
     adds_up: bool
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return self.inner.needs
+
+    @property
     def state(self) -> tuple[Column, ...]:
         number = Column(f"{self.name}_count", "int64", "count", "sum")
         return (*self.inner.state, number) if self._counts else self.inner.state
@@ -95,6 +99,10 @@ class BoundNet(BoundAggregate):
     """State: the partial of each row, with its sign, in the order of arrival; without retracted rows."""
 
     inner: BoundAggregate
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return self.inner.needs
 
     @property
     def state(self) -> tuple[Column, ...]:

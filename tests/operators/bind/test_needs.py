@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from typing import Annotated
-from unittest.mock import patch
 
-import pytest
+import pyarrow as pa
 
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import chain, max_, tumbling, windowed
-from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators import chain, count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.statestore.spec.added import Added, needs_of
+from tidestate.statestore.spec.tables import TIME
 
-CHAINED = chain(example("retracting"), windowed(name="second").window(tumbling("1 hour")).aggregate(most=max_("n")))
+CHAINED = chain(example("retracting"), windowed(name="second").window(tumbling("1 hour")).aggregate(all=sum_("n")))
 
 
 class Later(Runnable, frozen=True, tag="later"):
@@ -24,14 +24,24 @@ class Later(Runnable, frozen=True, tag="later"):
     allowed_us: Annotated[int, Added("later-lateness/1")] = 0
 
 
-@pytest.mark.parametrize("job", [example(), CHAINED])
-def test_a_job_of_the_first_version_needs_nothing(job: Runnable) -> None:
-    assert needs_of_graph(bind_graph(job, STREAM[0].schema)) == ()
+NUMBERS = pa.schema(
+    {"t": TIME, "n": pa.int64(), "x": pa.float64(), "d": pa.decimal128(38, 2), "short": pa.decimal128(9, 2)}
+)
 
 
-def test_each_aggregate_with_a_new_form_of_state_counts_once() -> None:
-    with patch.object(BoundAggregate, "needs", ("wide-sums/1",)):
-        assert needs_of_graph(bind_graph(CHAINED, STREAM[0].schema)) == ("wide-sums/1",)
+def needed(*aggregates: Aggregate) -> tuple[str, ...]:
+    job = windowed(event_time="t").window(tumbling("1 hour"))
+    return needs_of_graph(bind_graph(job.aggregate(**{f"a{n}": one for n, one in enumerate(aggregates)}), NUMBERS))
+
+
+def test_a_job_of_the_first_version_needs_nothing() -> None:
+    assert needed(count(), max_("n"), min_("d"), sum_("x"), mean("x"), sum_("short"), mean("short")) == ()
+
+
+def test_sums_that_cannot_overflow_are_a_new_form_of_state() -> None:
+    wide = ("wide-sums/1",)
+    assert needed(count(), sum_("n"), mean("n")) == needed(mean("n")) == needed(sum_("d")) == wide
+    assert needs_of_graph(bind_graph(CHAINED, STREAM[0].schema)) == wide, "over panes that are retracted too"
 
 
 def test_a_new_field_is_in_the_configuration_where_it_is_used() -> None:
