@@ -10,7 +10,12 @@ import pytest
 from tests.golden.continued import continued, log_lines, read_root, root_names
 from tidestate.operators.describe.configuration import configuration_of, description_of
 
-LINES: dict[str, list[str]] = {}
+LINES: dict[str, list[str]] = {
+    "chain_deduplicated": [
+        "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
+        '.late("5 seconds") to accept these, or .late("0 seconds")'
+    ],
+}
 """By root: the lines of its start and continuation. A change that adds some says so in the changelog."""
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
