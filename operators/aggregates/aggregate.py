@@ -138,7 +138,12 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
             name, aggregate, column, kind, "no state column can have this type, cast it first"
         ) from None
     if sorts and not is_comparable(kind):
-        raise unsupported_type(name, aggregate, column, kind, "its values have no order, cast it first")
+        why = (
+            "cast it to whole numbers first"
+            if pa.types.is_duration(kind)
+            else "its values have no order, cast it first"
+        )
+        raise unsupported_type(name, aggregate, column, kind, why)
     return kind
 
 

@@ -84,7 +84,8 @@ class Plain(Aggregate, frozen=True, tag="plain"):
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         kind = pa.null() if self.column is None else schema.field(self.column).type
         adds = self.function in ("sum", "mean")
-        if not (self.function == "count" or (is_number(kind) if adds else is_comparable(kind))):
+        has_order = is_comparable(kind) or pa.types.is_duration(kind)
+        if not (self.function == "count" or (is_number(kind) if adds else has_order)):
             why = "cast it to a number first" if adds else "its values have no order, cast it first"
             raise unsupported_type(name, self, self.column, kind, why)
         return BoundPlain(name, self, kind)
@@ -96,6 +97,8 @@ class BoundPlain(BoundAggregate):
 
     @property
     def needs(self) -> tuple[str, ...]:
+        if pa.types.is_duration(self.input_type) and self.aggregate.function in ("min", "max"):
+            return ("duration-extremes/1",)
         sums = self.aggregate.function in ("sum", "mean")
         return ("wide-sums/1",) if sums and self._running_type != self._sum_type else ()
 
@@ -105,7 +108,9 @@ class BoundPlain(BoundAggregate):
         if function == "count":
             return (Column(self.name, "int64", "count", "sum"),)
         if function in ("min", "max"):
-            return (Column(self.name, type_text(self.input_type), function, function),)
+            # Arrow finds no extremes of durations by group; whole numbers stand for them.
+            kind = pa.int64() if pa.types.is_duration(self.input_type) else self.input_type
+            return (Column(self.name, type_text(kind), function, function),)
         total = Column(
             f"{self.name}_sum" if function == "mean" else self.name, type_text(self._running_type), "sum", "sum"
         )
@@ -117,7 +122,7 @@ class BoundPlain(BoundAggregate):
     def result_type(self) -> pa.DataType:
         if self.aggregate.function in ("mean", "sum"):
             return pa.float64() if self.aggregate.function == "mean" else self._sum_type
-        return self.state[0].arrow
+        return pa.int64() if self.aggregate.function == "count" else self.input_type
 
     @property
     def invertible(self) -> bool:
@@ -129,7 +134,7 @@ class BoundPlain(BoundAggregate):
             return [ones(None if column is None else events[column], events.num_rows)]
         values = events[self.aggregate.input_column]
         if function in ("min", "max"):
-            return [values]
+            return [values.cast(self.state[0].arrow)]
         # Whole numbers become decimals when they are combined: that is fewer rows.
         kind = pa.int64() if pa.types.is_signed_integer(values.type) else self._running_type
         total = values if values.type == kind else values.cast(kind)
@@ -140,7 +145,7 @@ class BoundPlain(BoundAggregate):
         if self.aggregate.function == "sum":
             return self._checked(values)
         if self.aggregate.function != "mean":
-            return values
+            return values.cast(self.result_type)
         counted = partials[self.state[1].name]
         divisor = pc.if_else(pc.equal(counted, 0), None, counted)
         if pa.types.is_decimal(values.type):

@@ -87,6 +87,8 @@ def _imported(rows: Any) -> pa.Table:
 
 def plain_schema(schema: pa.Schema, time_zone: str | None = None) -> pa.Schema:
     """The columns in plain types, without metadata. Raises `UsageError` for two columns of one name."""
+    if time_zone is not None:
+        check_zone(time_zone)
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise UsageError("two columns have one name: rename or drop one", code="column-twice", columns=twice)
     return pa.schema([pa.field(one.name, _zoned(plain_type(one.type), time_zone)) for one in schema])
@@ -99,6 +101,17 @@ def plain_schemas(
     if isinstance(schemas, pa.Schema):
         return plain_schema(schemas, time_zone)
     return {name: plain_schema(one, time_zone) for name, one in schemas.items()}
+
+
+@lru_cache(maxsize=64)
+def check_zone(time_zone: str) -> None:
+    """That Arrow knows the zone. Raises `UsageError`."""
+    try:
+        pc.assume_timezone(pa.array([0], pa.timestamp("us")), time_zone)
+    except pa.ArrowException:
+        raise UsageError(
+            'no such time zone: give its name, as "Europe/Berlin", or "UTC"', code="time-zone", found=time_zone
+        ) from None
 
 
 def _zoned(kind: pa.DataType, time_zone: str | None) -> pa.DataType:

@@ -59,7 +59,10 @@ def test_an_argument_of_a_wrong_kind_is_refused(make: Callable[[], Any], example
         (Any, [5, None], []),
         (Callable[[], None], [5], []),
     ],
-    ids=str,
+    ids=[
+        *("text", "whole", "number", "flag", "text or none", "text or texts", "mapping", "pair", "texts", "moment"),
+        *("anything", "function"),
+    ],
 )
 def test_kinds(kind: Any, right: list[Any], wrong: list[Any]) -> None:
     def door(value: Any) -> Any:

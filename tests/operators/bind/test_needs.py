@@ -26,6 +26,7 @@ class Later(Runnable, frozen=True, tag="later"):
 
 NUMBERS = pa.schema(
     {"t": TIME, "n": pa.int64(), "x": pa.float64(), "d": pa.decimal128(38, 2), "short": pa.decimal128(9, 2)}
+    | {"span": pa.duration("us")}
 )
 
 
@@ -41,6 +42,7 @@ def test_a_job_of_the_first_version_needs_nothing() -> None:
 def test_sums_that_cannot_overflow_are_a_new_form_of_state() -> None:
     wide = ("wide-sums/1",)
     assert needed(count(), sum_("n"), mean("n")) == needed(mean("n")) == needed(sum_("d")) == wide
+    assert needed(max_("span")) == ("duration-extremes/1",)
     assert needs_of_graph(bind_graph(CHAINED, STREAM[0].schema)) == wide, "over panes that are retracted too"
 
 
