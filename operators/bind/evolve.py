@@ -44,6 +44,16 @@ class TakenOver:
             return head.input
         return msgspec.structs.replace(head.input, last="")
 
+    def needs(self, head: Manifest) -> tuple[str, ...]:
+        """What a reader must know of the state beyond what the graph says: of keys with files of two types."""
+        stored = {(name, spec.name): spec for name, one in head.operators.items() for spec in one.tables}
+        for name, operator in self.operators.items():
+            for spec in operator.tables:
+                old = stored.get((name, spec.name))
+                if old is not None and [one.type for one in old.key] != [one.type for one in spec.key]:
+                    return ("key-widened/1",)
+        return ()
+
     def lines(self, head: Manifest) -> Iterator[str]:
         """A line for each change since ``head``, for the log."""
         for name in self.operators:

@@ -152,7 +152,7 @@ class Job:
                 checkpoint.writer,
                 now_us(),
                 operators=operators,
-                needs=grown_needs(newest.manifest.needs, needs_of_graph(graph)),
+                needs=grown_needs(newest.manifest.needs, needs_of_graph(graph), taken.needs(newest.manifest)),
                 input=taken.input_of(newest.manifest),
                 delivered=delivered(checkpoint, newest.manifest),
             )

@@ -24,6 +24,7 @@ from tidestate.operators import (
     union,
     windowed,
 )
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
@@ -59,6 +60,8 @@ def test_windows_go_on_with_a_key_of_a_wider_type(
     net = scan_panes(tmp_path, net=True).to_table()
     assert net.schema.field("k").type == new
     assert sorted((int(row["k"]), row["n"]) for row in net.to_pylist()) == [(-7, 2), (1, 3), (40, 1)]
+    manifests = [Checkpoint.open(tmp_path).read(number).manifest for number in (4, 5, 6)]
+    assert ["key-widened/1" in manifest.needs for manifest in manifests] == [False, True, True]
     windows = query(tmp_path).get_windows(key=1)
     assert windows["n"].to_pylist() == [3, 1]
     assert scan_panes(tmp_path).to_table().num_rows == 7
