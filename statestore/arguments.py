@@ -112,8 +112,9 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:
+    words, example = _texts(kind)
     return UsageError(
-        f"{function}({name}=…) takes {_words(kind)}, such as {name}={_example(kind)}",
+        f"{function}({name}=…) takes {words}, such as {name}={example}",
         code="argument",
         parameter=name,
         found=f"{value!r:.100} ({type(value).__name__})",
@@ -127,32 +128,19 @@ def _choices(kind: Any) -> list[Any]:
     return [*spans, *(part for part in parts if not (spans and part in (str, timedelta)))]
 
 
-def _words(kind: Any) -> str:
-    """A kind in words."""
-    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not Ellipsis]
+def _texts(kind: Any) -> tuple[str, str]:
+    """A kind in words, and an example of it."""
     if kind in _WORDS:
-        return _WORDS[kind][0]
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(_words, _choices(kind))))
-    if origin in (Sequence, list):
-        return f"a sequence of {_words(parts[0])}"
-    if origin is tuple:
-        return f"a tuple of {', '.join(map(_words, parts))}"
-    if origin in (Mapping, dict):
-        return f"a mapping of {_words(parts[0])} to {_words(parts[1])}"
-    return "None" if kind is NoneType else _WORDS[origin][0]
-
-
-def _example(kind: Any) -> str:
-    origin, parts = get_origin(kind), [part for part in get_args(kind) if part is not Ellipsis]
-    if kind in _WORDS:
-        return _WORDS[kind][1]
-    if origin in (Union, UnionType):
-        return _example(_choices(kind)[0])
-    if origin in (Sequence, list):
-        return f"[{_example(parts[0])}]"
-    if origin is tuple:
-        return f"({', '.join(map(_example, parts))})"
-    if origin in (Mapping, dict):
-        return f"{{{_example(parts[0])}: {_example(parts[1])}}}"
-    return "None" if kind is NoneType else _WORDS[origin][1]
+        return _WORDS[kind]
+    if kind is NoneType:
+        return "None", "None"
+    union = get_origin(kind) in (Union, UnionType)
+    parts = _choices(kind) if union else [part for part in get_args(kind) if part is not Ellipsis]
+    words, examples = zip(*map(_texts, parts), strict=True)
+    if union:
+        return " or ".join(dict.fromkeys(words)), examples[0]
+    if get_origin(kind) is tuple:
+        return f"a tuple of {', '.join(words)}", f"({', '.join(examples)})"
+    if get_origin(kind) in (Mapping, dict):
+        return f"a mapping of {words[0]} to {words[1]}", f"{{{examples[0]}: {examples[1]}}}"
+    return f"a sequence of {words[0]}", f"[{examples[0]}]"
