@@ -138,7 +138,7 @@ def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Water
         return Watermarks(Fixed(0))
     if isinstance(description, Merge):
         return description.watermarks or by_side(description.sides, description.delays_us)
-    if column == PANE_TIME:
+    if description.windows is None and column == PANE_TIME:
         # Rows of a window may come for as long as none of a later one has.
         column = START
     return description.watermarks or default_watermarks(column, description.watermark_delay_us)
