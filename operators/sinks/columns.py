@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -24,12 +25,14 @@ def checked_changes(schema: str) -> ColumnChanges:
 
 
 def new_columns(
-    table: pa.Schema, rows: pa.Schema, schema: ColumnChanges, sink: str, *, own: bool = False
+    table: pa.Schema, rows: pa.Schema, schema: ColumnChanges, sink: str, by: Sequence[str], *, own: bool = False
 ) -> pa.Schema:
-    """The columns that the table of a ``sink`` gets. ``own``: it may have more columns than the rows. Raises
-    `UsageError` (``sink-target``) where they are to be refused, and for numbers that its types would cut.
+    """The columns that the table of a ``sink`` gets. ``by`` identifies its rows; ``own``: it may have more columns
+    than the rows. Raises `UsageError` (``sink-target``) where they are to be refused, for a column that identifies
+    rows, and for numbers that its types would cut.
     """
     new = [field for field in rows if field.name not in table.names]
+    check_identity([field.name for field in new], by, sink)
     less = [name for name in table.names if name not in rows.names and not own]
     if schema == "refuse" and (new or less):
         raise UsageError(
@@ -50,6 +53,20 @@ def new_columns(
             found=[str(rows.field(name).type) for name in cut],
         )
     return pa.schema(new)
+
+
+def check_identity(new: Sequence[str], by: Sequence[str], sink: str) -> None:
+    """That no new column of a table identifies its rows: those that are there would have a null in it, so a renamed
+    key would leave them for ever. Raises `UsageError` (``sink-target``).
+    """
+    if unknown := [name for name in new if name in by]:
+        raise UsageError(
+            "the table lacks columns that identify rows, and nothing of these was stored: if the key has another name"
+            " now, rename its column in the table too, else take a new table",
+            code="sink-target",
+            sink=sink,
+            missing=unknown,
+        )
 
 
 def padded(rows: pa.Table, table: pa.Schema) -> pa.Table:

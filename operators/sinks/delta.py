@@ -105,7 +105,7 @@ class DeltaSink(IncludedSink):
     def _widened(self, lake: Any, table: Any, schema: pa.Schema) -> pa.Schema:
         """The columns to store: those of the rows, then what the table has more. It gets those that it has not."""
         rows, there = self.schema(schema), pa.schema(table.schema())
-        if new := list(new_columns(there, rows, self._schema, str(self))):
+        if new := list(new_columns(there, rows, self._schema, str(self), self.by(schema))):
             table.alter.add_columns(lake.Schema.from_arrow(pa.schema(new)).fields)
         return pa.schema([*rows, *(field for field in there if field.name not in rows.names)])
 

@@ -75,7 +75,7 @@ class IcebergSink(IncludedSink):
             found = pa.concat_tables([found, one])
             found = newest_rows(found, by) if self.changes == "upsert" else found
         stored = formed(found, self.changes, by)
-        new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), own=True)
+        new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), by, own=True)
         # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
         table.metadata.properties["commit.retry.num-retries"] = "0"
         with table.transaction() as changing:

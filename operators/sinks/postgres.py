@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.sinks.columns import ColumnChanges, checked_changes
+from tidestate.operators.sinks.columns import ColumnChanges, check_identity, checked_changes
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
@@ -129,7 +129,7 @@ class PostgresSink(IncludedSink):
             return
         cursor.adbc_ingest(_ROWS, rows, mode="create", temporary=True)
         if self._merges:
-            self._widen(cursor)
+            self._widen(cursor, by)
         columns, conflict = _names(rows.column_names), ""
         if self.changes == "upsert":
             others = {_quoted(name): f"excluded.{_quoted(name)}" for name in rows.column_names if name not in by}
@@ -147,10 +147,12 @@ class PostgresSink(IncludedSink):
         )
         cursor.execute(f"DROP TABLE pg_temp.{_ROWS}")
 
-    def _widen(self, cursor: Any) -> None:
+    def _widen(self, cursor: Any, by: Sequence[str]) -> None:
         """Give the table the columns that it has not."""
         there = [name for name, _ in self._columns(cursor, self._place(self._name))]
-        for name, kind in self._columns(cursor, f"pg_temp.{_ROWS}"):
+        columns = self._columns(cursor, f"pg_temp.{_ROWS}")
+        check_identity([name for name, _ in columns if name not in there], by, str(self))
+        for name, kind in columns:
             if name not in there:
                 table = self._place(self._name)
                 cursor.execute(f"ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {_quoted(name)} {kind}")
