@@ -12,6 +12,7 @@ from tidestate.operators.bind.graph import stream_columns
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.spark.types import arrow_schema
+from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
 
 
@@ -33,7 +34,8 @@ def _read_schema(description: Runnable, name: str, stream: DataFrame, prefix: st
     schema = pa.schema([field.with_name(field.name.removeprefix(prefix)) for field in schema])
     operators = description.operators if isinstance(description, Chain) else (description,)
     if not any(isinstance(operator, Sided) for operator in operators):  # those pack their streams first
-        require_columns(columns, schema, available)
+        # Windows that rows name are a choice of their own, with an error of its own.
+        require_columns([name for name in columns if name not in (START, END)], schema, available)
     if stream.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
         _check_case(schema.names, available)
     return schema

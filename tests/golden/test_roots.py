@@ -11,6 +11,12 @@ from tests.golden.continued import continued, log_lines, read_root, root_names
 from tidestate.operators.describe.configuration import configuration_of, description_of
 
 LINES: dict[str, list[str]] = {
+    "future": [
+        "checkpoint 7: 1 events of job are in the future: later than the watermark, 2023-11-14 22:16:33, by more than"
+        " its delay, 2 minutes, and the tolerance, 1 minute (.late(future=…)), together; they are processed; if its"
+        " time is wrong, .watermark(max_event_time('t', hold_future=…)) ignores events ahead of the clock; if it is"
+        " right, a longer watermark delay (now 2 minutes) or .late(allowed=…) (now 5 seconds) waits for the others"
+    ],
     "chain_deduplicated": [
         "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
         '.late("5 seconds") to accept these, or .late("0 seconds")'

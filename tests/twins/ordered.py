@@ -112,6 +112,8 @@ class OrderedTwin(Twin):
         usable = [event for event in events if self.unusable(event) is None]  # type: ignore[arg-type]
         if self.setting.axis == "processing":
             return None
+        if self.setting.timeless:  # rows of a window may come for as long as none of a later one has
+            return max((event.window_start for event in usable if event.window_start is not None), default=None)
         behind = 1 if self.setting.axis == "offset" else 0
         return max((self.place(event) + behind for event in usable), default=None)  # type: ignore[arg-type]
 

@@ -51,7 +51,7 @@ def dense(plan: WindowPlan, minutes: int, keys: int) -> pa.Table:
     """A slice for each minute and key, with two events."""
     ends = np.repeat(np.arange(1, minutes + 1) * MINUTE, keys)
     columns = {"slice_end": pa.array(ends).cast(TIME), "key": np.tile(np.arange(keys), minutes)}
-    columns |= {column.name: np.full(len(ends), 2) for column in plan.parts.values}
+    columns |= {column.name: pa.array([2] * len(ends)).cast(column.arrow) for column in plan.parts.values}
     return pa.table([columns[name] for name in plan.parts.schema.names], schema=plan.parts.schema)
 
 

@@ -140,12 +140,12 @@ def test_bounds_are_those_of_the_rows_not_of_a_grid() -> None:
     assert [row[:3] for row in plain(harness.finish())] == [(-7, 1000, 2)]
 
 
-def test_the_generated_watermark_is_the_last_moment_of_the_largest_window() -> None:
+def test_the_generated_watermark_is_the_largest_start_of_a_window() -> None:
     schema = pa.schema([("window_start", TIME), ("window_end", TIME)])
     harness = Harness(windowed().aggregate(n=count()).late("0 seconds"), schema)
     assert plain(harness.feed([{"window_start": 0, "window_end": 10}])) == []
-    assert plain(harness.feed([{"window_start": 0, "window_end": 10}])) == []
-    found = plain(harness.feed([{"window_start": 1, "window_end": 11}]))
+    assert plain(harness.feed([{"window_start": 9, "window_end": 19}, {"window_start": 0, "window_end": 10}])) == []
+    found = plain(harness.feed([{"window_start": 10, "window_end": 20}]))
     assert [row[:3] for row in found] == [(0, 10, 2)]
     harness.feed([{"window_start": 0, "window_end": 10}])
     assert harness.ledger()["reason"].to_pylist() == ["very_late"]

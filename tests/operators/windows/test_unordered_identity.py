@@ -119,7 +119,7 @@ def test_a_job_is_as_with_whole_numbers(name: str, tmp_path: Path) -> None:
             assert own.reprocess_late(again).equals(twin.reprocess_late(again))
     assert seen(own) == seen(twin)
     assert own.counters()["duplicates"] > 10
-    assert (own._job.head.needs, twin._job.head.needs) == (("unordered-identity/1",), ())
+    assert {*own._job.head.needs} - {*twin._job.head.needs} == {"unordered-identity/1"}
     assert own.finish().equals(twin.finish())
 
 
