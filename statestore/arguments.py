@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cache, wraps
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -66,14 +66,9 @@ def _plain_kinds(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _resolved(function: Callable[..., Any], name: str) -> Any:
     """The annotation of a parameter; None where it names what is imported for type checkers alone."""
-    annotation = function.__annotations__[name]
-
-    def only() -> None:
-        raise NotImplementedError
-
-    only.__annotations__ = {name: annotation}
+    parameter = SimpleNamespace(__annotations__={name: function.__annotations__[name]})
     try:
-        return get_type_hints(only, getattr(function, "__globals__", {}))[name]
+        return get_type_hints(parameter, getattr(function, "__globals__", {}))[name]
     except NameError:
         return None
 

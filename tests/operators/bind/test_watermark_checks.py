@@ -25,6 +25,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.plan.graph import Graph
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -65,11 +66,11 @@ TAKEN: dict[str, Callable[[], Runnable]] = {
 }
 
 
-def bound(description: Any) -> None:
+def bound(description: Any) -> Graph:
     schemas: Any = SCHEMA
     if hasattr(description, "sides"):
         schemas = description.schema(*[SCHEMA] * len(description.sides.names))
-    bind_graph(description, schemas)
+    return bind_graph(description, schemas)
 
 
 @pytest.mark.parametrize("name", EDGES)
@@ -81,7 +82,8 @@ def test_windows_by_lifetime_take_no_edges(name: str) -> None:
 
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_has_its_whole_lifetime_is_taken(name: str) -> None:
-    bound(TAKEN[name]())
+    graph = bound(TAKEN[name]())
+    assert next(reversed(graph.plans.values())).watermarks.generator
 
 
 def buffers(of_side: str) -> BufferProgress:
@@ -105,6 +107,7 @@ def test_buffers_of_one_side_do_not_hold_the_other(name: str) -> None:
 
 
 def test_buffers_in_columns_of_all_sides_are_taken() -> None:
-    bound(union(event_time="t", sides=("left", "right")).watermark(buffers("")))
+    (united,) = bound(union(event_time="t", sides=("left", "right")).watermark(buffers(""))).plans.values()
     shared = merge(event_time="t", key="k", shared=["o", "s", "m"]).window(tumbling("10 seconds"))
-    bound(shared.aggregate(n=count()).watermark(buffers("")))
+    (merged,) = bound(shared.aggregate(n=count()).watermark(buffers(""))).plans.values()
+    assert united.watermarks.generator == merged.watermarks.generator == buffers("")

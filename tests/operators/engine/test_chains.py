@@ -337,7 +337,7 @@ def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool
     last_ = last_.aggregate(n=sum_("v")).late("0 seconds")
     if composite:
         last_ = last_.trigger(when=or_finally(repeatedly(after_count(2)), after_count(5)))
-    bind_graph(chain(by_five_seconds(), last_), EVENTS)
+    assert bind_graph(chain(by_five_seconds(), last_), EVENTS).plans["last"].event_time == column
 
 
 def test_the_ledger_names_the_window_that_refused_a_pane() -> None:
