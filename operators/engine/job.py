@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from tidestate.operators.bind.evolve import after_step, check_followed, new_operator, take_over
+from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector
@@ -142,20 +142,7 @@ class Job:
         else:
             graph = taken.graph
             _warn_of_other(partitions, newest.manifest, checkpoint)
-            operators = taken.operators
-            if policy.messages != "stop":
-                forget = policy.messages == "forget"
-                operators = without_lost(checkpoint, graph, operators, newest.manifest.id + 1, forget=forget)
-            manifest = successor(
-                newest,
-                "fence",
-                checkpoint.writer,
-                now_us(),
-                operators=operators,
-                needs=grown_needs(newest.manifest.needs, needs_of_graph(graph), taken.needs(newest.manifest)),
-                input=taken.input_of(newest.manifest),
-                delivered=delivered(checkpoint, newest.manifest),
-            )
+            manifest = _fence(checkpoint, newest, taken, policy)
         job = cls(graph, checkpoint, store, checkpoint.publish(manifest), hook)
         if taken is not None and head is not None:
             for line in taken.lines(head):
@@ -365,6 +352,24 @@ def _check_written(objects: Objects, head: Manifest, results: Sequence[OperatorR
     """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
     check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])
+
+
+def _fence(checkpoint: Checkpoint, newest: Head, taken: TakenOver, policy: Policy) -> Manifest:
+    """The first manifest of a run that goes on from ``newest``: its publication ends every older run."""
+    head, operators = newest.manifest, taken.operators
+    if policy.messages != "stop":
+        forget = policy.messages == "forget"
+        operators = without_lost(checkpoint, taken.graph, operators, head.id + 1, forget=forget)
+    return successor(
+        newest,
+        "fence",
+        checkpoint.writer,
+        now_us(),
+        operators=operators,
+        needs=grown_needs(head.needs, needs_of_graph(taken.graph), taken.needs(head)),
+        input=taken.input_of(head),
+        delivered=delivered(checkpoint, head),
+    )
 
 
 def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
