@@ -35,7 +35,7 @@ def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: A
     if plan.lazy and (arrival.reprocessing or plan.touching):
         return _as_parts(plan, events, times, arrival)
     if plan.lazy:
-        return events_as_parts(plan, events, times)
+        return events_as_parts(plan, events, times, arrival.watermark_us)
     return _as_windows(plan, events, times, arrival)
 
 
@@ -72,7 +72,8 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arri
     if not plan.sessions:
         return combine(plan.arriving, pa.table([*keys, *bounds, *sizes, *columns], names=plan.arriving.schema.names))
     rows = _typed(plan.arriving, [*keys, *bounds, *sizes, *columns])
-    return rows if plan.lazy and plan.in_cells else _merged(plan, rows)
+    # What sees their order keeps it: sessions of this batch alone may be of one that is stored.
+    return rows if plan.sees_order or (plan.lazy and plan.in_cells) else _merged(plan, rows)
 
 
 def _typed(spec: TableSpec, columns: list[Values]) -> pa.Table:

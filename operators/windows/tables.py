@@ -19,6 +19,7 @@ from functools import cached_property
 import pyarrow as pa
 from msgspec.structs import replace
 
+from tidestate.operators.aggregates.sketches import UNITE
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windows import Counted, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan
@@ -52,8 +53,10 @@ from tidestate.operators.windows.names import (
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
-from tidestate.statestore.spec.tables import EXTREMES, HASHED, TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
 
+COMMUTATIVE = ("moments", "union", "tally", UNITE)
+"""Combiners of groups that give the same in any order, but for the rounding of doubles."""
 COARSE_FROM = 64
 """Windows of so many slices or more have coarse parts."""
 
@@ -70,17 +73,18 @@ class GroupTables(Plan):
     def lazy(self) -> bool:
         """Whether windows wait in parts until they are due, as nothing that is stored decides about them before.
 
-        Sessions only if their state does not grow, as it is copied from part to part.
+        Sessions only if their state neither grows, as it is copied from part to part, nor depends on the order of
+        arrival, which cells do not keep.
         """
         triggers = self.triggers
         looks = triggers.early is not None or triggers.when is not None or triggers.per_element or self.in_order
         late = triggers.late.kind if triggers.late is not None else ""
         timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
-        appends = any(column.combiner == "append" for column in self.state)
-        grows = self.in_cells and (appends or not all(_bounded(group) for group in self.state_groups))
+        grows = any(group.combiner != "moments" for group in self.state_groups)
+        whole = self.in_cells and (grows or self.sees_order)
         # An event that touches several slices of a window would count in each of them.
         sliced = self.touching and not self.slices.tumbles
-        return self.has_parts and not looks and not timed and not grows and not sliced
+        return self.has_parts and not looks and not timed and not whole and not sliced
 
     @property
     def only_changes(self) -> bool:
@@ -286,8 +290,14 @@ class GroupTables(Plan):
         return TableSpec("by_slice", key, (*self.sizes, *self.state), None, self.state_groups)
 
     @cached_property
+    def sees_order(self) -> bool:
+        """Whether a result depends on the order in which elements arrive."""
+        appends = any(column.combiner == "append" for column in self.state)
+        return appends or any(group.combiner not in COMMUTATIVE for group in self.state_groups)
+
+    @cached_property
     def orderless(self) -> bool:
-        """Whether results do not depend on the order in which elements are combined."""
+        """Whether elements are combined by sums and extremes alone, to the same bits in any order."""
         return not self.state_groups and all(column.combiner in HASHED for column in self.state)
 
     @cached_property
@@ -405,8 +415,3 @@ class GroupTables(Plan):
     def _bounds(self) -> tuple[Column, Column]:
         kind = type_text(self.bound_type)
         return Column(START, kind, START), Column(END, kind, END)
-
-
-def _bounded(group: Group) -> bool:
-    """Whether columns do not become longer as more rows are combined."""
-    return group.combiner in (*EXTREMES, "moments") or (group.combiner in ("smallest", "largest") and group.limit > 0)

@@ -309,6 +309,11 @@ CASES: dict[str, Callable[[], Case]] = {
               .aggregate(n=count(), total=sum_("right_v")).late("5 s"),
               inputs={"pairs": ["orders", "payments"]}), 101, ("orders", "payments")
     ),
+    "sessions_of_extremes": lambda: case(
+        windowed(event_time="t", key="k", watermark_delay="2 seconds", name="job").window(session("3 seconds"))
+        .aggregate(n=count(), low=first("name", by="x"), high=last("name", by="x"), best=top_n("name", 3, by="x"))
+        .late("5 seconds"), 103
+    ),
 }  # fmt: skip
 
 

@@ -6,14 +6,16 @@ what is there. A session is a chain of parts that overlap.
 
 A step from watermark W0 to W1 reads the parts that end at or before W1 and, for their keys only, the parts of the
 cells ahead that start before W1. A chain that ends at or before W1 is complete, and the window operator gets it. Of
-any other chain, the parts that are due are combined into one, a *carried* part: it goes to the cell of the furthest
-part of the chain, or of the nearest where the order matters. Late events, and sessions of late events (rows of
-``groups``), take the due parts of their chain to the window operator.
+any other chain, the parts that are due are combined into one, which goes to the cell of the chain's furthest part.
+Late events, and sessions of late events (rows of ``groups``), take the due parts of their chain to the window
+operator.
+
+Cells do not keep the order of arrival: sessions of aggregates that see it do not wait in them (`GroupTables.lazy`).
 
 - A row that ends at or before the watermark is over, and is never deleted: nothing reaches its cell any more. An
   event that is not late (time >= W) ends at or after W + gap, which is in a later cell than W.
-- Each cell has two rows a key: carried events, which are earlier, and its own. What depends on the order of events
-  thus follows the order of cells, then of arrival.
+- A cell of an older root has two rows a key where state is more than sums and extremes: what was carried there, which
+  is earlier, and its own. So the rows of a chain are always read in the order of cells.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ def sessions_as_arriving(plan: GroupTables, parts: pa.Table) -> pa.Table:
 
 
 def _own(cells: Numbers) -> Numbers:
-    """The rows of these cells with their own events; those of carried events come before."""
+    """The rows of these cells; those before have what older roots carried to them."""
     return 2 * cells + 1
 
 
@@ -230,10 +232,9 @@ def _chains(plan: GroupTables, found: _Rows, at: StepTimes) -> _Chains:
     first = _begins(key_of[row_of], unit_starts, unit_ends)
     heads, session = np.flatnonzero(first), (np.cumsum(first) - 1)[unit]
     waiting = reach > at.after
-    # The last one, so that a session is carried as seldom as possible; the first one keeps the order of cells.
-    pick, none = (np.maximum, -1) if plan.orderless else (np.minimum, count)
     waits = np.logical_or.reduceat(waiting, heads)
-    to = np.where(waits, pick.reduceat(np.where(waiting, np.arange(count), none), heads), 0)
+    # The last one, so that a session is carried as seldom as possible.
+    to = np.where(waits, np.maximum.reduceat(np.where(waiting, np.arange(count), -1), heads), 0)
     return _Chains(
         starts=np.minimum.reduceat(unit_starts, heads),
         ends=np.maximum.reduceat(unit_ends, heads),
@@ -317,8 +318,7 @@ def _joining(rows: pa.Table, chains: _Chains, new: int, at: StepTimes) -> pa.Tab
 def _carried(plan: GroupTables, rows: pa.Table, chains: _Chains, where: Flags) -> pa.Table:
     """One part for each session that these rows are of, in the cell of a part that is not due."""
     made, chosen = _combined(plan, rows, chains, where, chains.next_end)
-    cells = 2 * chains.next_cell[chosen] + (1 if plan.orderless else 0)
-    return plan.parts.conform(made.append_column(CELL, pa.array(cells)))
+    return plan.parts.conform(made.append_column(CELL, pa.array(_own(chains.next_cell[chosen]))))
 
 
 def _combined(
@@ -330,8 +330,6 @@ def _combined(
     index = np.flatnonzero(where)
     if not len(index):
         return plan.chained.schema.empty_table(), index
-    if not plan.orderless:
-        index = index[np.argsort(column_numbers(rows, CELL)[index], kind="stable")]
     there = np.zeros(len(chains.starts), bool)
     there[chains.of[index]] = True
     chosen, owner = np.flatnonzero(there), (np.cumsum(there) - 1)[chains.of[index]]

@@ -18,21 +18,33 @@ PAYS_BELOW = 0.5
 """Aggregating next to the input pays if it leaves a smaller share of the rows."""
 
 
-def events_as_parts(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
-    """Events as rows of `GroupTables.parts`; keys may repeat."""
-    return _aggregate(plan, _lift(plan, events, times))
+def events_as_parts(plan: GroupTables, events: pa.Table, times: Times, watermark: int | None) -> pa.Table:
+    """Events as rows of `GroupTables.parts`; keys may repeat.
+
+    An event of a window that the watermark has passed is a row of its own where the order of arrival is seen: what is
+    combined is in the order of slices.
+    """
+    ends = plan.slices.slice_ends(times)
+    rows = _lift(plan, events, ends)
+    if watermark is None or not plan.sees_order or plan.slices.tumbles:
+        return _aggregate(plan, rows)
+    late = plan.slices.first_ends(ends) <= watermark
+    if not late.any():
+        return _aggregate(plan, rows)
+    parts = _aggregate(plan, rows.filter(pa.array(~late)))
+    return pa.concat_tables([parts, rows.filter(pa.array(late)).cast(plan.parts.schema)])
 
 
-def _lift(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
-    """A part for each event."""
-    ends = pa.array(plan.slices.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.key_names] or [pa.array(np.zeros(len(times), np.int8))]
+def _lift(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
+    """A part for each event, of the slice with this end."""
+    keys: list[Values] = [events[name] for name in plan.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
     sizes: list[Values] = []
     if ELEMENTS in plan.parts.schema.names:
-        sizes.append(pa.array(np.ones(len(times), np.int64)))
+        sizes.append(pa.array(np.ones(len(ends), np.int64)))
     if plan.signed:
         sizes.append(pa.array(signs(events)))
-    return pa.table([ends, *keys, *sizes, *plan.lifted(events)], names=plan.parts.schema.names)
+    columns = [pa.array(ends).cast(plan.bound_type), *keys, *sizes, *plan.lifted(events)]
+    return pa.table(columns, names=plan.parts.schema.names)
 
 
 def _aggregate(plan: GroupTables, lifted: pa.Table) -> pa.Table:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import StepTimes
@@ -43,8 +44,8 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     stored = has_coarse(plan, view, low)
     found = []
     if at.reprocessing:
-        found.append(as_arriving(plan, arriving.rename_columns(plan.windows.schema.names)))
-        arriving = plan.parts.schema.empty_table()
+        again, arriving = _reprocessed(plan, arriving, low)
+        found.append(as_arriving(plan, again))
     elif arriving.num_rows and low != BEGINNING_US:
         found.append(_late(plan, arriving, low, at.budget_bytes))
     coarse = coarse_of(plan, arriving) if plan.coarse_slices and plan.orderless else None
@@ -60,6 +61,15 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     return Ready(rows, changes | coarse_changes(plan, view, coarse, high, stored=stored))
 
 
+def _reprocessed(plan: GroupTables, windows: pa.Table, watermark: int) -> tuple[pa.Table, pa.Table]:
+    """The windows that take their events at once, and as parts those that wait: behind what has arrived before. One
+    of several that share events takes them at once, as a part would be in all of them.
+    """
+    waits = slice_ends(windows) > watermark if plan.slices.tumbles else np.zeros(windows.num_rows, bool)
+    now = windows.filter(pa.array(~waits)).rename_columns(plan.windows.schema.names)
+    return now, windows.filter(pa.array(waits))
+
+
 def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: int) -> pa.Table:
     """Arrivals at windows that end at or before the watermark and still accept events, as rows of
     `GroupTables.arriving`.
@@ -67,9 +77,12 @@ def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: i
     late = plan.slices.first_ends(slice_ends(arriving)) <= watermark
     if not late.any():
         return plan.arriving.schema.empty_table()
-    rows = combine(plan.parts, arriving.filter(pa.array(late)))
+    rows = arriving.filter(pa.array(late))
+    if not plan.sees_order:
+        rows = combine(plan.parts, rows)
     refused = last_refused(plan, watermark, reprocessing=False)
-    return as_arriving(plan, combined_windows(plan, [rows], refused, watermark, budget_bytes))
+    windows = combined_windows(plan, [rows], refused, watermark, budget_bytes, as_they_are=True)
+    return as_arriving(plan, windows)
 
 
 def due_windows(

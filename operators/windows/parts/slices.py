@@ -20,18 +20,25 @@ from tidestate.statestore.table.fold import combine
 
 
 def combined_windows(
-    plan: GroupTables, parts: Iterable[pa.Table], low: int, high: int, budget_bytes: int = BUDGET_BYTES
+    plan: GroupTables,
+    parts: Iterable[pa.Table],
+    low: int,
+    high: int,
+    budget_bytes: int = BUDGET_BYTES,
+    *,
+    as_they_are: bool = False,
 ) -> pa.Table:
     """Combine parts by window and key, for the windows with ``low < end <= high``: rows of `GroupTables.windows`.
 
-    Parts are combined piece by piece; only if their order matters are all of them in memory.
+    Parts are combined piece by piece, those of each window in the order of time, or ``as_they_are``; only if their
+    order matters are all of them in memory.
     """
     spec = plan.windows
     if plan.slices.tumbles and not plan.by_offset:
         rows = pa.concat_tables([plan.parts.schema.empty_table(), *parts])
         rows = parts_between(rows, None if low == BEGINNING_US else low + 1, None if high == END_US else high + 1)
         return combine(spec, rows.rename_columns(spec.schema.names))
-    pieces = pieces_of(plan, parts, budget_bytes)
+    pieces = parts if as_they_are else pieces_of(plan, parts, budget_bytes)
     spans = ((rows, *plan.slices.windows_of(slice_ends(rows), low, high)) for rows in pieces)
     return combined_parts(spec, (part for one in spans for part in expanded(plan, *one, budget_bytes)))
 

@@ -141,20 +141,20 @@ def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, s
 
 
 def windows_of(batches: list[list[Event]], size_us: int, slide_us: int) -> dict[tuple[datetime, str], list[Event]]:
-    """Events per window and key: by slice, then in the order of arrival; late ones follow batch by batch."""
-    found: dict[tuple[datetime, str], list[tuple[int, int, Event]]] = {}
+    """Events per window and key: by slice, then in the order of arrival; late ones follow as they arrive."""
+    found: dict[tuple[datetime, str], list[tuple[tuple[int, int], Event]]] = {}
     epoch, size = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=size_us)
     watermark = datetime.min.replace(tzinfo=UTC)
-    for number, batch in enumerate(batches):
+    for batch in batches:
         for event in batch:
             place = (event["t"] - epoch) // timedelta(microseconds=slide_us)
             for back in range(size_us // slide_us):
                 start = epoch + timedelta(microseconds=(place - back) * slide_us)
-                late = number if start + size <= watermark else -1
-                found.setdefault((start, event["k"]), []).append((late, place, event))
+                turn = (1, 0) if start + size <= watermark else (0, place)
+                found.setdefault((start, event["k"]), []).append((turn, event))
         watermark = max([watermark, *(event["t"] for event in batch)])
     return {
-        window: [event for *_, event in sorted(placed, key=lambda one: one[:2])] for window, placed in found.items()
+        window: [event for _, event in sorted(placed, key=lambda one: one[0])] for window, placed in found.items()
     }
 
 

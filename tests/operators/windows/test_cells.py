@@ -27,6 +27,7 @@ from tidestate.operators import (
     count_distinct,
     first,
     last,
+    latest,
     list_,
     median,
     set_,
@@ -247,63 +248,16 @@ def test_every_store_and_restart(
     check_run(setting, tuple(history), "values", name, 2, limits, restarts)
 
 
-# Order, and what is not kept in parts
+# What is not kept in parts
 
 
 ORDER_SCHEMA = pa.schema([("time", pa.timestamp("us", "UTC")), ("by", pa.int64()), ("v", pa.int64())])
+GROW = [list_("v"), sorted_list("v"), set_("v"), median("v"), count_distinct("v")]
+SEE_ORDER = [first("v", by="by"), last("v", by="by"), arg_min("v", by="by"), top_n("v", 2, by="by"), latest("v")]
 
 
-@pytest.mark.slow
-@RUNS
-@given(
-    gap=st.integers(1, 9),
-    batches=st.lists(
-        st.tuples(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 1)), max_size=6), st.integers(0, 9)),
-        max_size=8,
-    ),
-)
-def test_among_equal_values_the_order_is_by_cell_then_by_arrival(
-    gap: int, batches: list[tuple[list[tuple[int, int]], int]]
-) -> None:
-    described = windowed(event_time="time").window(of_gap(f"{gap} microseconds")).late("0 seconds")
-    described = described.aggregate(
-        one=first("v", by="by"), other=last("v", by="by"), least=arg_min("v", by="by"), most=top_n("v", 2, by="by")
-    )
-    steps, watermark, number, known, panes = (
-        Steps(of_type(bind_plan(described, ORDER_SCHEMA), WindowPlan)),
-        0,
-        0,
-        [],
-        [],
-    )
-    assert steps.plan.lazy
-    for drawn, ahead in [([], 0), *batches]:
-        rows = [(watermark + time, by, number + place) for place, (time, by) in enumerate(drawn)]
-        known, number, watermark = known + rows, number + len(rows), watermark + ahead
-        columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], []]
-        panes += plain(steps.take(pa.table(columns, schema=ORDER_SCHEMA), watermark))
-    panes += plain(steps.take(ORDER_SCHEMA.empty_table(), END_US))
-    expected = []
-    for time in sorted({row[0] for row in known}):
-        if not expected or time >= expected[-1][1]:
-            expected.append([time, 0, []])
-        expected[-1][1] = time + gap
-        expected[-1][2] += [row for row in known if row[0] == time]
-    assert [row[:6] for row in panes] == [(start, end, *chosen(gap, rows)) for start, end, rows in expected]
-
-
-def chosen(gap: int, rows: list[tuple[int, int, int]]) -> tuple[Any, ...]:
-    """First, last, the value at the least, and the values at the two largest; rows are (time, by, number)."""
-    ordered = sorted(rows, key=lambda row: ((row[0] + gap) // gap, row[2]))
-    least, most = min(row[1] for row in rows), max(row[1] for row in rows)
-    smallest = [row[2] for row in ordered if row[1] == least]
-    largest = [row[2] for row in ordered if row[1] == most]
-    best = [row[2] for row in sorted(ordered, key=lambda row: -row[1])[:2]]
-    return smallest[0], largest[-1], smallest[0], best
-
-
-@pytest.mark.parametrize("kept", [list_("v"), sorted_list("v"), set_("v"), median("v"), count_distinct("v")])
-def test_states_that_grow_are_kept_whole(kept: Any) -> None:
+@pytest.mark.parametrize("kept", [*GROW, *SEE_ORDER])
+def test_states_that_grow_or_see_the_order_are_kept_whole(kept: Any) -> None:
     described = windowed(event_time="time").window(of_gap("5 seconds")).aggregate(kept=kept)
     assert not of_type(bind_plan(described, ORDER_SCHEMA), WindowPlan).lazy
 
