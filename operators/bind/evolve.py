@@ -105,7 +105,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
             expected=", ".join(graph.plans),
             found=sorted(head.operators),
         )
-    check_operators(head.operators, list(graph.plans), dropped)
+    check_operators(head.operators, graph.plans, dropped)
     partitions = len(next(iter(head.operators.values())).partitions)
     nodes, operators, changes, unfollowed = [], {}, {}, {}
     for node in graph.nodes:
