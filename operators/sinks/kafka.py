@@ -64,6 +64,7 @@ class KafkaSink(IncludedSink):
         self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
         self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}
         self._producer: Any = None
+        self._checked = False
         self._had: dict[str, int] = {}
 
     def __str__(self) -> str:
@@ -72,8 +73,11 @@ class KafkaSink(IncludedSink):
     def check_settings(self) -> None:
         """The package is there, and takes the options. Raises `UsageError`."""
         kafka = package("confluent_kafka", "kafka")
+        if self._checked:
+            return
         try:
             kafka.Producer({**self._common, **self._options})
+            self._checked = True
         except kafka.KafkaException as error:
             raise UsageError(
                 "librdkafka does not take the options of this sink: correct options= "
