@@ -137,14 +137,26 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
         raise unsupported_type(
             name, aggregate, column, kind, "no state column can have this type, cast it first"
         ) from None
-    if sorts and not is_comparable(kind):
-        why = (
-            "cast it to whole numbers first"
-            if pa.types.is_duration(kind)
-            else "its values have no order, cast it first"
-        )
-        raise unsupported_type(name, aggregate, column, kind, why)
+    if sorts and not is_comparable(comparable_type(kind)):
+        raise unsupported_type(name, aggregate, column, kind, "its values have no order, cast it first")
     return kind
+
+
+def comparable_type(kind: pa.DataType) -> pa.DataType:
+    """The type of what stands for values where they are compared: Arrow has no order of durations by group, so
+    these are whole numbers there.
+    """
+    return pa.int64() if pa.types.is_duration(kind) else kind
+
+
+def comparables(values: Values) -> Values:
+    """What stands for values where they are compared."""
+    return values.cast(pa.int64()) if pa.types.is_duration(values.type) else values
+
+
+def needs_to_compare(*kinds: pa.DataType) -> tuple[str, ...]:
+    """The capabilities of a reader of state in which values of these types are compared."""
+    return ("duration-extremes/1",) if any(pa.types.is_duration(kind) for kind in kinds) else ()
 
 
 def is_number(kind: pa.DataType) -> bool:

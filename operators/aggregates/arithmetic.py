@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
+    comparable_type,
+    comparables,
     doubles,
     is_number,
+    needs_to_compare,
     ones,
     unsupported_type,
 )
@@ -84,7 +87,7 @@ class Plain(Aggregate, frozen=True, tag="plain"):
     def bind(self, name: str, schema: pa.Schema, event_time: str) -> BoundAggregate:
         kind = pa.null() if self.column is None else schema.field(self.column).type
         adds = self.function in ("sum", "mean")
-        has_order = is_comparable(kind) or pa.types.is_duration(kind)
+        has_order = is_comparable(comparable_type(kind))
         if not (self.function == "count" or (is_number(kind) if adds else has_order)):
             why = "cast it to a number first" if adds else "its values have no order, cast it first"
             raise unsupported_type(name, self, self.column, kind, why)
@@ -97,8 +100,8 @@ class BoundPlain(BoundAggregate):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        if pa.types.is_duration(self.input_type) and self.aggregate.function in ("min", "max"):
-            return ("duration-extremes/1",)
+        if self.aggregate.function in ("min", "max"):
+            return needs_to_compare(self.input_type)
         sums = self.aggregate.function in ("sum", "mean")
         return ("wide-sums/1",) if sums and self._running_type != self._sum_type else ()
 
@@ -108,9 +111,7 @@ class BoundPlain(BoundAggregate):
         if function == "count":
             return (Column(self.name, "int64", "count", "sum"),)
         if function in ("min", "max"):
-            # Arrow finds no extremes of durations by group; whole numbers stand for them.
-            kind = pa.int64() if pa.types.is_duration(self.input_type) else self.input_type
-            return (Column(self.name, type_text(kind), function, function),)
+            return (Column(self.name, type_text(comparable_type(self.input_type)), function, function),)
         total = Column(
             f"{self.name}_sum" if function == "mean" else self.name, type_text(self._running_type), "sum", "sum"
         )
@@ -134,7 +135,7 @@ class BoundPlain(BoundAggregate):
             return [ones(None if column is None else events[column], events.num_rows)]
         values = events[self.aggregate.input_column]
         if function in ("min", "max"):
-            return [values.cast(self.state[0].arrow)]
+            return [comparables(values)]
         # Whole numbers become decimals when they are combined: that is fewer rows.
         kind = pa.int64() if pa.types.is_signed_integer(values.type) else self._running_type
         total = values if values.type == kind else values.cast(kind)

@@ -12,10 +12,12 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
+    comparables,
     doubles,
     filled,
     is_number,
     kept_type,
+    needs_to_compare,
     singles,
     unsupported_type,
     values_per_row,
@@ -24,7 +26,7 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Numbers, Values
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
-from tidestate.statestore.spec.lists import by_value, flat, nested
+from tidestate.statestore.spec.lists import by_value, flat, nested, whole
 from tidestate.statestore.spec.quotients import between_decimals
 from tidestate.statestore.spec.tables import Column
 
@@ -91,6 +93,10 @@ class BoundKept(BoundAggregate):
     descending: bool | None
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return () if self.descending is None else needs_to_compare(self.by_type)
+
+    @property
     def state(self) -> tuple[Column, ...]:
         values = Column(self.name, type_text(self.result_type), "value", "append")
         if self.by is None:
@@ -113,7 +119,7 @@ class BoundKept(BoundAggregate):
             return filled(partials[self.name])
         values, owners = flat(partials[self.name])
         by = values if self.by is None else flat(partials[self.state[1].name])[0]
-        order = by_value(by, owners, descending=self.descending)
+        order = by_value(whole(comparables(by)), owners, descending=self.descending)
         return nested(values.take(pa.array(order)), values_per_row(owners, partials.num_rows), self.result_type)
 
 
@@ -142,6 +148,10 @@ class BoundQuantile(BoundAggregate):
     interpolation: Interpolation
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return needs_to_compare(self.input_type)
+
+    @property
     def state(self) -> tuple[Column, ...]:
         return (Column(f"{self.name}_values", type_text(pa.list_(self.input_type)), "", "append"),)
 
@@ -158,7 +168,7 @@ class BoundQuantile(BoundAggregate):
         """As in `BoundAggregate`: the position of each quantile in the values sorted by window and value."""
         values, owners = flat(partials[self.state[0].name])
         rows = partials.num_rows
-        ordered = values.take(pa.array(by_value(values, owners)))
+        ordered = values.take(pa.array(by_value(whole(comparables(values)), owners)))
         starts = np.append(0, np.cumsum(values_per_row(owners, rows)))[:-1]
         known = values_per_row(owners, rows)
         if pa.types.is_floating(values.type):

@@ -13,8 +13,11 @@ from tidestate.operators.aggregates.aggregate import (
     Aggregate,
     BoundAggregate,
     canonical_zero,
+    comparable_type,
+    comparables,
     filled,
     kept_type,
+    needs_to_compare,
     singles,
     values_per_row,
 )
@@ -69,9 +72,13 @@ class BoundDistinct(BoundAggregate):
     """State: a sorted list of the distinct values; for counts by value, also a list of the counts."""
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return needs_to_compare(self.input_type)
+
+    @property
     def state(self) -> tuple[Column, ...]:
         name = self.name if self.aggregate.function == "set" else f"{self.name}_values"
-        values = Column(name, type_text(self._list_type), "value")
+        values = Column(name, type_text(pa.list_(comparable_type(self.input_type))), "value")
         if self.aggregate.function != "count_by_value":
             return (values,)
         return (values, Column(f"{self.name}_counts", str(pa.list_(pa.int64()))))
@@ -85,10 +92,10 @@ class BoundDistinct(BoundAggregate):
     def result_type(self) -> pa.DataType:
         if self.aggregate.function == "count_distinct":
             return pa.int64()
-        return self._list_type if self.aggregate.function == "set" else pa.map_(self.input_type, pa.int64())
+        return pa.list_(self.input_type) if self.aggregate.function == "set" else pa.map_(self.input_type, pa.int64())
 
     def lift(self, events: pa.Table) -> list[Values]:
-        values = canonical_zero(events[self.aggregate.input_column])
+        values = canonical_zero(comparables(events[self.aggregate.input_column]))
         lists: list[Values] = [singles(values, values.is_valid())]
         if self.aggregate.function == "count_by_value":
             lists.append(singles(pa.array(np.ones(len(values), np.int64)), values.is_valid()))
@@ -97,17 +104,13 @@ class BoundDistinct(BoundAggregate):
     def finish(self, partials: pa.Table) -> Values:
         lists = partials[self.state[0].name]
         if self.aggregate.function == "set":
-            return filled(lists)
+            return filled(lists).cast(self.result_type)
         if self.aggregate.function == "count_distinct":
             return pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int64())
         keys, owners = flat(lists)
         counts, _ = flat(partials[self.state[1].name])
         offsets = np.append(0, np.cumsum(values_per_row(owners, partials.num_rows))).astype(np.int32)
-        return pa.MapArray.from_arrays(pa.array(offsets), keys, counts)
-
-    @property
-    def _list_type(self) -> pa.DataType:
-        return pa.list_(self.input_type)
+        return pa.MapArray.from_arrays(pa.array(offsets), keys.cast(self.input_type), counts)
 
 
 class Top(Aggregate, frozen=True, tag="top"):
@@ -134,11 +137,15 @@ class BoundTop(BoundAggregate):
     largest: bool
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return needs_to_compare(self.by_type)
+
+    @property
     def state(self) -> tuple[Column, ...]:
-        values = Column(self.name, type_text(self.result_type), "value")
-        return (
-            (values,) if self.by is None else (values, Column(f"{self.name}_by", type_text(pa.list_(self.by_type))))
-        )
+        by = type_text(pa.list_(comparable_type(self.by_type)))
+        if self.by is None:
+            return (Column(self.name, by, "value"),)
+        return (Column(self.name, type_text(self.result_type), "value"), Column(f"{self.name}_by", by))
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -152,9 +159,9 @@ class BoundTop(BoundAggregate):
     def lift(self, events: pa.Table) -> list[Values]:
         values = events[self.aggregate.input_column]
         if self.by is None:
-            return [singles(values, values.is_valid())]
+            return [singles(comparables(values), values.is_valid())]
         known = pc.and_(values.is_valid(), events[self.by].is_valid())
-        return [singles(values, known), singles(events[self.by], known)]
+        return [singles(values, known), singles(comparables(events[self.by]), known)]
 
     def finish(self, partials: pa.Table) -> Values:
-        return filled(partials[self.name])
+        return filled(partials[self.name]).cast(self.result_type)

@@ -12,7 +12,14 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.operators.aggregates.aggregate import (
+    Aggregate,
+    BoundAggregate,
+    comparable_type,
+    comparables,
+    kept_type,
+    needs_to_compare,
+)
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -84,9 +91,13 @@ class BoundChoice(BoundAggregate):
     by_type: pa.DataType
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        return needs_to_compare(self.by_type)
+
+    @property
     def state(self) -> tuple[Column, ...]:
         return (
-            Column(f"{self.name}_by", type_text(self.by_type)),
+            Column(f"{self.name}_by", type_text(comparable_type(self.by_type))),
             Column(self.name, type_text(self.input_type), "value"),
         )
 
@@ -100,7 +111,7 @@ class BoundChoice(BoundAggregate):
         return self.input_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        by, values = events[self.by], events[self.aggregate.input_column]
+        by, values = comparables(events[self.by]), events[self.aggregate.input_column]
         if not by.null_count and not values.null_count:
             return [by, values]
         known = pc.and_(by.is_valid(), values.is_valid())

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type
+from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, needs_to_compare
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.distribution import install
@@ -54,6 +54,10 @@ class BoundSketch(BoundAggregate):
     """State: a sketch; null without values."""
 
     precision: int
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return needs_to_compare(self.input_type)
 
     @property
     def state(self) -> tuple[Column, ...]:
@@ -127,7 +131,7 @@ def _updates(values: pa.Array) -> list[Any]:
     kind = values.type
     if pa.types.is_floating(kind):
         return values.cast(pa.float64()).to_pylist()  # type: ignore[no-any-return]
-    if pa.types.is_timestamp(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
         values = values.cast(pa.int64())
     elif pa.types.is_date32(kind):
         values = values.cast(pa.int32())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -16,7 +16,7 @@ from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.plan.graph import Graph, Node
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
@@ -45,7 +45,13 @@ class TakenOver:
         return msgspec.structs.replace(head.input, last="")
 
     def needs(self, head: Manifest) -> tuple[str, ...]:
-        """What a reader must know of the state beyond what the graph says: of keys with files of two types."""
+        """What a reader must know of the state beyond what the graph says: of keys with files of two types, and of
+        panes with results of other names.
+        """
+        renamed = ("renamed-results/1",) if any(one.results for one in self.operators.values()) else ()
+        return (*renamed, *self._widened(head))
+
+    def _widened(self, head: Manifest) -> tuple[str, ...]:
         stored = {(name, spec.name): spec for name, one in head.operators.items() for spec in one.tables}
         for name, operator in self.operators.items():
             for spec in operator.tables:
@@ -99,7 +105,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
             expected=", ".join(graph.plans),
             found=sorted(head.operators),
         )
-    check_operators(head.operators, list(graph.plans), dropped)
+    check_operators(head.operators, graph.plans, dropped)
     partitions = len(next(iter(head.operators.values())).partitions)
     nodes, operators, changes, unfollowed = [], {}, {}, {}
     for node in graph.nodes:
@@ -169,9 +175,18 @@ def evolve(
         since=checkpoint_id if changes else stored.since,
         settles=stored.settles or "triggers" in changed,
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
+        results=(*stored.results, *((checkpoint_id, old, new) for old, new in _results(plan, names, changes))),
         **bounds,
     )
     return with_bounds(plan, operator), operator, changes
+
+
+def _results(plan: Plan, names: Mapping[str, str], changes: Sequence[SettingChange]) -> list[tuple[str, str]]:
+    """Results of panes, or columns of rows that may be retracted, that were renamed or have gone."""
+    if PANE_KIND not in plan.pane_schema.names:
+        return []
+    gone = [change.setting.split(" ", 1) for change in changes if change.now is None]
+    return [*names.items(), *((name, "") for kind, *rest in gone if kind in ("aggregate", "column") for name in rest)]
 
 
 def _with_unknown_due(operator: OperatorState) -> OperatorState:

@@ -12,6 +12,7 @@ from msgspec import structs
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
+from tidestate.operators.bind.same_functions import same_function
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.manifest import OperatorState
@@ -54,7 +55,9 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
                 )
             )
         elif old != settings:
-            found.append(SettingChange(f"aggregate {name}", old, settings, "", _ANOTHER))
+            same = same_function(old, settings, str(plan.configuration.get("event_time")))
+            note, why = ("the same function by another name", "") if same else ("", _ANOTHER)
+            found.append(SettingChange(f"aggregate {name}", old, settings, note, why))
     gone = [name for name in was if names.get(name, name) not in now]
     dropped = [
         SettingChange(f"aggregate {name}", was[name], None, "its values are dropped", loses=True) for name in gone

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidestate.operators.bind.evolve_settings import SettingChange
+from tidestate.operators.bind.same_functions import same_function
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.manifest import OperatorState
@@ -17,6 +18,8 @@ from tidestate.statestore.spec.arrowtypes import type_text
 _KEPT = 'the policy is to drop no values: Policy(dropped="refuse")'
 _COMPARED = ("function", "column", "columns")
 """What an aggregate that could be the same under another name has in common with it."""
+_SHARED = ("kind", "key", "on", "session", "window", "windows")
+"""And what an operator has."""
 
 
 def input_columns_changed(stored: OperatorState, plan: Plan, renamed: Mapping[str, str]) -> list[SettingChange]:
@@ -52,7 +55,8 @@ def without_losses(
         return [replace(one, refused=one.refused or _KEPT) if one.loses else one for one in changes]
     if any(one.refused for one in changes):
         return list(changes)
-    unclear = {one.setting: twins for one in changes if one.loses and (twins := _twins(one, changes))}
+    time = str(stored.configuration.get("event_time"))
+    unclear = {one.setting: twins for one in changes if one.loses and (twins := _twins(one, changes, time))}
     if unclear:
         lost, (new, *_) = next(iter(unclear.items()))
         kind, old = lost.split(" ", 1)
@@ -71,9 +75,11 @@ def holds_rows(stored: OperatorState) -> bool:
     return any(part.files for part in stored.partitions)
 
 
-def check_operators(names: Mapping[str, OperatorState], left: Sequence[str], dropped: Dropped) -> None:
-    """Raises `IncompatibleError` if operators with state have gone and the policy is to lose nothing."""
-    gone = [name for name, stored in names.items() if name not in left and holds_rows(stored)]
+def check_operators(names: Mapping[str, OperatorState], plans: Mapping[str, Plan], dropped: Dropped) -> None:
+    """Raises `IncompatibleError` if operators with state have gone and the policy is to lose nothing, or
+    (``renamed-unclear``) if one may go on under another name.
+    """
+    gone = [name for name, stored in names.items() if name not in plans and holds_rows(stored)]
     if gone and dropped == "refuse":
         raise IncompatibleError(
             "operators are not in this job any more and their state would be dropped: put them back, or start with a "
@@ -82,17 +88,35 @@ def check_operators(names: Mapping[str, OperatorState], left: Sequence[str], dro
             changed=dict.fromkeys(gone, "-"),
             why=dict.fromkeys(gone, _KEPT),
         )
+    new = {name: plan for name, plan in plans.items() if name not in names}
+    unclear = {
+        name: twins for name in gone if (twins := [one for one in new if _may_continue(names[name], new[one])])
+    }
+    if unclear and dropped == "ask":
+        old, (one, *_) = next(iter(unclear.items()))
+        raise IncompatibleError(
+            f"the operator {old} has gone and {one} has come, of the same kind with the same key and windows: if it "
+            f'is the same keep its name, name="{old}", for its state goes by that, else drop its state, '
+            'Policy(dropped="accept")',
+            code="renamed-unclear",
+            gone_and_new=unclear,
+        )
 
 
-def _twins(lost: SettingChange, changes: Sequence[SettingChange]) -> list[str]:
+def _may_continue(stored: OperatorState, plan: Plan) -> bool:
+    """Whether an operator could be that of the stored state."""
+    return all(stored.configuration.get(name) == plan.configuration.get(name) for name in _SHARED)
+
+
+def _twins(lost: SettingChange, changes: Sequence[SettingChange], time: str) -> list[str]:
     """The names of what has come with the content of what was lost."""
     kind = lost.setting.split(" ", 1)[0]
     new = [one for one in changes if one.was is None and one.setting.startswith(f"{kind} ")]
-    return [one.setting.split(" ", 1)[1] for one in new if _content(one.now) == _content(lost.was)]
+    return [one.setting.split(" ", 1)[1] for one in new if _same_content(one.now, lost.was, time)]
 
 
-def _content(described: Any) -> Any:
-    """What an aggregate computes of which columns; of a column its type."""
-    if isinstance(described, Mapping):
-        return [described.get(name) for name in _COMPARED]
-    return described
+def _same_content(now: Any, was: Any, time: str) -> bool:
+    """Whether an aggregate may be the same, by its function and columns; of a column its type."""
+    if not isinstance(now, Mapping) or not isinstance(was, Mapping):
+        return bool(now == was)
+    return all(now.get(name) == was.get(name) for name in _COMPARED) or same_function(now, was, time)

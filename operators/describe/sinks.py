@@ -86,9 +86,12 @@ class Sinks(Generic[_P]):
         return {kind: sinks for kind, sinks in given.items() if sinks}
 
     def fit(self, emitted: Emitted) -> None:
-        """Tell the sinks of panes that have a method ``fit`` what the job emits, before anything is written. Raises
-        what they raise.
+        """Before anything is written: let sinks that have a method ``check_settings`` check these, and tell those of
+        panes that have a method ``fit`` what the job emits. Raises what they raise.
         """
+        for sink in (one for several in self.each.values() for one in several):
+            if hasattr(sink, "check_settings"):
+                sink.check_settings()
         for sink in self.each.get("panes", ()):
             if hasattr(sink, "fit"):
                 sink.fit(emitted)

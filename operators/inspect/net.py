@@ -7,7 +7,7 @@ of them. The bands come from the statistics of the files, whose footers are read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -23,11 +23,13 @@ from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.results import partial_panes
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.recovery.inspect.rows import FILES_AT_ONCE, OutputFile, in_columns
+from tidestate.recovery.inspect.rows import FILES_AT_ONCE, NamesOfFile, OutputFile, in_columns
+from tidestate.recovery.inspect.scanned import output_columns
 from tidestate.recovery.inspect.scans import RowScan, between, computed_file
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.prefetch import prefetch
-from tidestate.recovery.log.renames import Renamed, names_now
+from tidestate.recovery.log.renames import names_now, records_of, together
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -45,7 +47,7 @@ NetSpan = tuple[int | None, int | None]
 
 @dataclass(frozen=True)
 class NetFile:
-    """A pane file that a band reads; ``names``: of columns that were renamed since, by their name in it."""
+    """A pane file that a band reads; ``names``: those of today of columns that were renamed, by their name in it."""
 
     checkpoint: int
     ref: FileRef
@@ -55,12 +57,13 @@ class NetFile:
 @dataclass(frozen=True)
 class NetPart:
     """What counts of the panes whose ``place`` lies in ``span``. ``identity``: the columns that name a window and
-    key; empty for rows of joins, which a retraction repeats.
+    key where they are ``by_window``; else those of a row that a retraction repeats.
     """
 
     name: str
     files: tuple[NetFile, ...]
     identity: tuple[str, ...]
+    by_window: bool
     place: str | None = None
     span: NetSpan = (None, None)
 
@@ -89,7 +92,7 @@ class NetPart:
 
         found = [read() for _, read in prefetch(rows_of, self.files, FILES_AT_ONCE)]
         rows = pa.concat_tables([schema.empty_table(), *found])
-        left = last_of_each(rows, self.identity) if self.identity else not_retracted(rows, schema.names[0])
+        left = (last_of_each if self.by_window else not_retracted)(rows, self.identity)
         return computed_file(schema, [left])
 
 
@@ -101,9 +104,9 @@ def last_of_each(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
     return last.filter(pc.equal(last[PANE_KIND], "emit"))
 
 
-def not_retracted(rows: pa.Table, at: str) -> pa.Table:
+def not_retracted(rows: pa.Table, identity: Sequence[str]) -> pa.Table:
     """Rows without as many of the oldest equal ones as were retracted."""
-    ids = _ids(rows, [name for name in rows.column_names if name not in (PANE_KIND, at)])
+    ids = _ids(rows, identity)
     emitted = np.asarray(pc.equal(rows[PANE_KIND], "emit"))
     left = np.bincount(ids, np.where(emitted, 1, -1), minlength=1).astype(np.int64)
     youngest = np.flatnonzero(emitted)[::-1]
@@ -131,43 +134,38 @@ def check_net(plan: Plan) -> None:
         raise UsageError(f"{reason}: read them without net", code="net-panes", operator=plan.name)
 
 
-def net_scan(
-    checkpoint: Checkpoint, plan: Plan, schema: pa.Schema, files: Sequence[OutputFile], renamed: Sequence[Renamed]
-) -> RowScan:
-    """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted and whose input columns were
-    ``renamed``. ``schema`` has the columns of all files. Reads their footers.
+def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], state: OperatorState) -> RowScan:
+    """The net of pane files, oldest first, of a ``plan`` whose panes may be retracted, under today's names. Reads
+    their footers.
     """
-    objects, root = checkpoint.objects, checkpoint.objects.root
-    identity = (START, END, *plan.key_names) if isinstance(plan, GroupTables) else ()
-    of_input = set(plan.key_names if isinstance(plan, GroupTables) else plan.pane_schema.names)
-    read = [NetFile(file.checkpoint, file.ref, _names(renamed, file.checkpoint, of_input)) for file in files]
-    schema = _as_named_now(schema, [file.names for file in read], plan.pane_schema.names)
+    objects, root, by_window = checkpoint.objects, checkpoint.objects.root, isinstance(plan, GroupTables)
+    names = pane_names(plan, state)
+    schema = output_columns(objects, files, lambda: plan.pane_schema, names)
+    identity = (START, END, *plan.key_names) if by_window else _repeated(plan, schema)
+    read = tuple(NetFile(file.checkpoint, file.ref, names(file.checkpoint)) for file in files)
     place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
-    parts: tuple[NetPart, ...] = (NetPart("0", tuple(read), identity),) if read else ()
+    parts: tuple[NetPart, ...] = (NetPart("0", read, identity, by_window),) if read else ()
     if place is not None and sum(file.ref.rows for file in read) > NET_ROWS:
         spans = [span() for _, span in prefetch(partial(_span, checkpoint, place), read)]
         parts = tuple(
-            NetPart(str(number), tuple(_within(read, spans, band)), identity, place, band)
+            NetPart(str(number), tuple(_within(read, spans, band)), identity, by_window, place, band)
             for number, band in enumerate(_bands(read, spans))
         )
     return RowScan(root, objects.bases, schema, parts, computed=True)
 
 
-def _names(renamed: Sequence[Renamed], checkpoint: int, of_input: Collection[str]) -> dict[str, str]:
-    """Of columns ``of_input`` what they are called now: panes have results too, whatever the input calls so."""
-    return {old: new for old, new in names_now(renamed, checkpoint).items() if new in of_input}
-
-
-def _as_named_now(schema: pa.Schema, names: Iterable[Mapping[str, str]], current: Collection[str]) -> pa.Schema:
-    """The columns under their newest names, each once: files may have any of their names, and only old ones. What is
-    called so in ``current`` panes stays, whatever had its name.
+def pane_names(plan: Plan, state: OperatorState) -> NamesOfFile:
+    """What columns of panes of a checkpoint are called now. Of the input windows have the key alone: results may have
+    the names of its other columns.
     """
-    newest = {old: new for file in names for old, new in file.items()}
-    fields: dict[str, pa.Field] = {}
-    for field in schema:
-        kept = [field.name] if field.name in current or field.name not in newest else []
-        fields |= {name: field.with_name(name) for name in (*kept, newest.get(field.name, field.name))}
-    return pa.schema(list(fields.values()))
+    of_input = records_of(plan.key_names, state.renamed) if isinstance(plan, GroupTables) else state.renamed
+    records, current = together(of_input, state.results), plan.pane_schema.names
+    return lambda checkpoint: names_now(records, checkpoint, current)
+
+
+def _repeated(plan: Plan, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that a retraction repeats: those of today, as the state has lost the others."""
+    return tuple(name for name in schema.names[1:] if name in plan.pane_schema.names and name != PANE_KIND)
 
 
 def _span(checkpoint: Checkpoint, place: str, file: NetFile) -> NetSpan:

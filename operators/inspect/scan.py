@@ -19,7 +19,6 @@ from tidestate.recovery.inspect.rows import operator_of, output_files
 from tidestate.recovery.inspect.scanned import (
     change_scan,
     checkpoint_scan,
-    output_columns,
     output_scan,
     state_scan,
 )
@@ -110,8 +109,7 @@ def panes_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, *, net: bool 
         return output_scan(folder, manifest, "panes", name, columns)
     check_net(plan)
     files = list(output_files(folder.outputs(of=manifest), "panes", name))
-    columns_then = output_columns(folder.objects, files, columns)
-    return net_scan(folder, plan, columns_then, files, manifest.operators[name].renamed)
+    return net_scan(folder, plan, files, manifest.operators[name])
 
 
 def late_of_root(root: ScanRoot, checkpoint: CheckpointAt = None, operator: str | None = None) -> RowScan:

@@ -63,6 +63,11 @@ class DeltaSink(IncludedSink):
     def __str__(self) -> str:
         return f"DeltaSink({public_url(self._table)!r})"
 
+    def check_settings(self) -> None:
+        """The package is there, unless Spark's connector may write all of it. Raises `UsageError`."""
+        if self.changes != "append" or "pyspark.sql" not in sys.modules:
+            package("deltalake", "delta")
+
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
             written = rows.write.format("delta").mode("append")

@@ -65,6 +65,10 @@ class IcebergSink(IncludedSink):
     def __str__(self) -> str:
         return f"IcebergSink({self._table!r})"
 
+    def check_settings(self) -> None:
+        """The package is there. Raises `UsageError`."""
+        package("pyiceberg.catalog", "iceberg")
+
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         tables = tables_of(rows)
         by, found = self.by(tables.schema), tables.schema.empty_table()

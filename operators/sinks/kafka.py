@@ -14,6 +14,7 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
 
 HEADER = "tidestate-delivery"
@@ -63,10 +64,27 @@ class KafkaSink(IncludedSink):
         self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
         self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}
         self._producer: Any = None
+        self._checked = False
         self._had: dict[str, int] = {}
 
     def __str__(self) -> str:
         return f"KafkaSink({public_servers(self._servers)!r}, {self._topic!r})"
+
+    def check_settings(self) -> None:
+        """The package is there, and takes the options. Raises `UsageError`."""
+        kafka = package("confluent_kafka", "kafka")
+        if self._checked:
+            return
+        try:
+            kafka.Producer({**self._common, **self._options})
+            self._checked = True
+        except kafka.KafkaException as error:
+            raise UsageError(
+                "librdkafka does not take the options of this sink: correct options= "
+                f"({self._secrets.without(str(error))})",
+                code="sink-connection",
+                sink=str(self),
+            ) from None
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         kafka = package("confluent_kafka", "kafka")

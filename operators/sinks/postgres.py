@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, check_identity, checked_changes
+from tidestate.operators.sinks.connection import check_connection
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
@@ -39,6 +40,9 @@ _WHOLE = pa.decimal128(20, 0)
 _PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
 """States of SQL that pass: connection, deadlock, resources, locks, shutdown, system; a table that was just made."""
 
+_UNREAD = ('for connection option "', "could not match")
+"""What the driver says where it reads an option or the numbers of hosts and ports only as it connects."""
+
 
 class PostgresSink(IncludedSink):
     """Writes each delivery to a table in one transaction, with its id in the table ``tidestate_deliveries``: each
@@ -64,15 +68,26 @@ class PostgresSink(IncludedSink):
         super().__init__(changes, key, behind, secrets_of(uri))
         self._uri, self._table, self._merges = uri, table, checked_changes(schema) == "merge"
         place, _, self._name = table.rpartition(".")
-        self._schema = place or None
+        self._schema, self._readable = place or None, False
 
     def __str__(self) -> str:
         return f"PostgresSink({public_connection(self._uri)!r}, {self._table!r})"
 
-    def store(self, rows: Rows, delivery: DeliveryId) -> None:
+    def check_settings(self) -> None:
+        """The package is there, and can read the connection string. Raises `UsageError`."""
+        self._driver()
+
+    def _driver(self) -> Any:
+        """The package, which can read the connection string."""
         driver = package("adbc_driver_postgresql.dbapi", "postgres")
+        if not self._readable:
+            check_connection(driver, self._uri, self._secrets, str(self))
+            self._readable = True
+        return driver
+
+    def store(self, rows: Rows, delivery: DeliveryId) -> None:
         # What is not committed is gone when the connection is closed.
-        with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+        with closing(self._driver().connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
             _one(cursor, _BEGINNING, (str(int(LOCK_S * 1000)),))
             if not self._remember(cursor, delivery):
                 return
@@ -88,8 +103,7 @@ class PostgresSink(IncludedSink):
             connection.commit()
 
     def stored(self, run: str) -> int:
-        driver = package("adbc_driver_postgresql.dbapi", "postgres")
-        with closing(driver.connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+        with closing(self._driver().connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
             if not (self._exists(cursor, self._name) and self._exists(cursor, DELIVERIES)):
                 return 0
             noted = f"SELECT checkpoint FROM {self._place(DELIVERIES)} WHERE target = $1 AND run = $2"
@@ -169,7 +183,10 @@ class PostgresSink(IncludedSink):
         if type(error).__module__ != "adbc_driver_manager":
             return None
         state = getattr(error, "sqlstate", None)
-        return type(error).__name__ == "OperationalError" if state is None else state.startswith(_PASSING)
+        if state is not None:
+            return bool(state.startswith(_PASSING))
+        unread = any(part in str(error) for part in _UNREAD)
+        return type(error).__name__ == "OperationalError" and not unread
 
 
 def _signed(rows: pa.Table) -> pa.Table:

@@ -216,7 +216,7 @@ def _panes(
             continue
         where = pa.array(mask)
         rows = groups.filter(where)
-        last = phase.closed[mask]
+        last = phase.closed[mask] if plan.triggers.when is None else phase.closed[mask] | trigger_finished(rows)
         emitted.append(plan.panes(rows, values.filter(where), rows[PANES], timing, "emit", last))
     return retracted, emitted
 

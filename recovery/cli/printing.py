@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,15 +73,19 @@ def print_json(*values: Any) -> None:
 
 
 def json_of(value: Any) -> str:
-    """Times are ISO 8601 with their zone, bytes hexadecimal, NaN and infinities null, decimals text."""
-    return msgspec.json.encode(_without_bytes(value), enc_hook=str).decode()
+    """Times are ISO 8601 with their zone, bytes hexadecimal, NaN and infinities null, decimals text; those without a
+    point are whole numbers, as the sums in the state.
+    """
+    return msgspec.json.encode(_encodable(value), enc_hook=str).decode()
 
 
-def _without_bytes(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(name): _without_bytes(one) for name, one in value.items()}
+        return {str(name): _encodable(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_bytes(one) for one in value]
+        return [_encodable(one) for one in value]
+    if isinstance(value, Decimal) and isinstance(power := value.as_tuple().exponent, int) and power >= 0:
+        return msgspec.Raw(b"%d" % int(value))  # of any length
     return value.hex() if isinstance(value, bytes) else value
 
 

@@ -6,10 +6,10 @@ registers them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
-from functools import partial, reduce
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -41,6 +41,10 @@ FILES_AT_ONCE = 4
 """How many files are in memory at a time."""
 AT = "checkpoint"
 """The column with the checkpoint of a pane or ledger row."""
+
+
+NamesOfFile = Callable[[int], Mapping[str, str]]
+"""What columns of files of a checkpoint are called now, as `names_now` says it."""
 
 
 class OutputFile(NamedTuple):
@@ -144,10 +148,18 @@ def output_schema(checkpoint: Checkpoint, outputs: Iterable[Output], kind: str, 
     return pa.schema([pa.field(AT, pa.int64()), *unified(found)]) if found else pa.schema([])
 
 
-def file_schemas(objects: Objects, files: Iterable[OutputFile]) -> list[pa.Schema]:
-    """The columns of pane or ledger files, each once. A run keeps its columns, so one file of each is looked at."""
-    of_runs = {file.run: file.ref for file in reversed(list(files))}
-    found = [read() for _, read in prefetch(partial(read_schema, objects), of_runs.values())]
+def file_schemas(objects: Objects, files: Iterable[OutputFile], names: NamesOfFile = lambda _: {}) -> list[pa.Schema]:
+    """The columns of pane or ledger files by their present ``names``, each once. A run keeps its columns, so one file
+    of each is looked at.
+    """
+    of_runs = {file.run: file for file in reversed(list(files))}
+
+    def columns_of(file: OutputFile) -> pa.Schema:
+        schema = read_schema(objects, file.ref)
+        left = columns_now(schema.names, names(file.checkpoint))
+        return pa.schema([schema.field(then).with_name(now) for then, now in left.items()], schema.metadata)
+
+    found = [read() for _, read in prefetch(columns_of, of_runs.values())]
     return list(dict.fromkeys(reversed(found)))
 
 
@@ -179,13 +191,19 @@ def in_columns(rows: pa.Table, schema: pa.Schema, names: Mapping[str, str]) -> p
     """Old rows in today's columns: by their old ``names`` the new ones of columns that were renamed; missing ones are
     null.
     """
-    there = [name for name in rows.column_names if name in names or name not in names.values()]
-    rows = rows.select(there).rename_columns([names.get(name, name) for name in there])
+    left = columns_now(rows.column_names, names)
+    rows = rows.select(list(left)).rename_columns(list(left.values()))
     columns = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def columns_now(columns: Sequence[str], names: Mapping[str, str]) -> dict[str, str]:
+    """What columns of a file are called now, by their name there; without those whose name is another's now."""
+    there = {name: names.get(name, name) for name in columns if name in names or name not in names.values()}
+    return {then: now for then, now in there.items() if now}
 
 
 def state_difference(

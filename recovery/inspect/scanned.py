@@ -10,7 +10,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tidestate.recovery.inspect.rows import AT, OutputFile, file_schemas, operator_of, output_files, table_of, unified
+from tidestate.recovery.inspect.rows import (
+    AT,
+    NamesOfFile,
+    OutputFile,
+    file_schemas,
+    operator_of,
+    output_files,
+    table_of,
+    unified,
+)
 from tidestate.recovery.inspect.scans import FilePart, RowScan, between, computed_file, free_name, plain
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OutputKind, state_files
@@ -111,9 +120,13 @@ def scan_of_files(
     return RowScan(checkpoint.objects.root, checkpoint.objects.bases, schema, parts)
 
 
-def output_columns(objects: Objects, files: Sequence[OutputFile], otherwise: Columns) -> pa.Schema:
-    """The columns of all these files together; before them, at the first place, one for the checkpoint."""
-    columns = plain(unified(file_schemas(objects, files) or [otherwise()])).remove_metadata()
+def output_columns(
+    objects: Objects, files: Sequence[OutputFile], otherwise: Columns, names: NamesOfFile = lambda _: {}
+) -> pa.Schema:
+    """The columns of all these files together, by their present ``names``; before them, at the first place, one for
+    the checkpoint.
+    """
+    columns = plain(unified(file_schemas(objects, files, names) or [otherwise()])).remove_metadata()
     return pa.schema([pa.field(free_name(AT, columns.names), pa.int64()), *columns])
 
 

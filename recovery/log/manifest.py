@@ -153,6 +153,10 @@ class OperatorState(msgspec.Struct, frozen=True, dict=True):
     """Renamed input columns: checkpoint, old name, new name. Ascending, only grows; ledger files keep the old names.
     Owner: the start.
     """
+    results: tuple[tuple[int, str, str], ...] = ()
+    """As ``renamed``, of results and of columns of emitted rows that have gone: these have no new name. Not in the
+    file while there are none. Owner: the start.
+    """
     expired: dict[str, int] = {}
     """Per table: rows with expiry at or below this are gone in all partitions; a partition may have a higher bound.
     Owner: the step; a rescale.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs, OperatorState
 from tidestate.recovery.log.needs import unknown_needs
 from tidestate.recovery.log.validation import MANIFEST_BYTES, InvalidManifest, check
 from tidestate.statestore.checksums import checksum
@@ -13,16 +15,20 @@ from tidestate.statestore.errors import CorruptionError, IncompatibleError
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:
     """The file's bytes and the checksum by which a child names this manifest. Partitions in parts are left out, and
-    ``needs`` where there are none.
+    ``needs`` and ``results`` where there are none.
     """
-    operators = {
-        name: msgspec.structs.replace(one, partitions=()) if one.base else one
-        for name, one in manifest.operators.items()
+    fields = msgspec.structs.asdict(manifest) | {
+        "operators": {name: _fields_of(one) for name, one in manifest.operators.items()}
     }
-    fields = msgspec.structs.asdict(manifest) | {"operators": operators}
     body = msgspec.json.encode({name: value for name, value in fields.items() if name != "needs" or value})
     digest = checksum(body)
     return b'{"checksum":"%s",\n"manifest":%s}\n' % (digest.encode(), body), digest
+
+
+def _fields_of(operator: OperatorState) -> dict[str, Any]:
+    left_out = {"partitions": ()} if operator.base else {}
+    fields = msgspec.structs.asdict(operator) | left_out
+    return {name: value for name, value in fields.items() if name != "results" or value}
 
 
 class _File(msgspec.Struct):

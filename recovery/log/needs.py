@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 CAPABILITIES: dict[str, str] = {
     "deduplication-lateness/1": "a deduplication accepts rows behind the watermark, and keeps ids for longer",
     "key-widened/1": "files of a table have a key of the type before it became wider, or of another name of its zone",
-    "duration-extremes/1": "a minimum or maximum of durations is kept as a whole number",
+    "renamed-results/1": "which results were renamed or have gone is recorded, and panes of before are read by it",
+    "duration-extremes/1": "durations are compared, as extremes are, and kept as whole numbers for it",
     "wide-sums/1": "sums of whole numbers and long decimals are kept in a type that cannot overflow",
     "unordered-identity/1": "messages are known by a value without an order: tables have it in place of the offset",
 }

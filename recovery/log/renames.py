@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 Renamed = tuple[int, str, str]
-"""A renamed column: the checkpoint since when, its old and its new name."""
+"""A renamed column: the checkpoint since when, its old and its new name, which is empty for one that has gone."""
 
 
-def names_now(renamed: Sequence[Renamed], checkpoint: int) -> dict[str, str]:
+def names_now(renamed: Sequence[Renamed], checkpoint: int, current: Collection[str] = ()) -> dict[str, str]:
     """Of columns of a file that ``checkpoint`` wrote what they are called now, by their name there, however often
-    they were ``renamed`` since. Columns that kept their name are left out.
+    they were ``renamed`` since. Columns that kept their name are left out. One that has gone has its last name, or an
+    empty one if that has been another's since: one of the ``current`` columns, or one that was renamed or has gone.
     """
     names: dict[str, str] = {}
-    for since, old, new in renamed:
+    gone: set[str] = set()
+    for since, records in groupby(renamed, key=itemgetter(0)):
         if since <= checkpoint:
             continue
-        followed = [name for name, last in names.items() if last == old]
-        names |= dict.fromkeys(followed, new)
-        if not followed:
-            names.setdefault(old, new)
-    return names
+        step = {old: new for _, old, new in records}
+        moved = {name: last for name, last in names.items() if last in step and name not in gone}
+        moved |= {name: name for name in step if name not in {*names, *names.values()}}
+        names |= {name: "" for name in gone if names[name] in {*step, *step.values()}}
+        names |= {name: step[last] or last for name, last in moved.items()}
+        gone |= {name for name, last in moved.items() if not step[last]}
+    return names | {name: "" for name in gone if names[name] in current}
+
+
+def records_of(columns: Collection[str], renamed: Sequence[Renamed]) -> list[Renamed]:
+    """Those of the input columns that are called so now: others of that name had it before or after them."""
+    names, found = set(columns), list[Renamed]()
+    for record in reversed(renamed):
+        _, old, new = record
+        if new in names:
+            names = names - {new} | {old}
+            found.insert(0, record)
+    return found
+
+
+def together(*records: Sequence[Renamed]) -> list[Renamed]:
+    """Records of the same files, in order."""
+    return sorted((one for part in records for one in part), key=itemgetter(0))

@@ -119,8 +119,9 @@ def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> N
         require(1 <= len(operator.partitions) <= PARTITIONS and not operator.count, "partitions")
     check_entries(name, dict(enumerate(operator.partitions)), names, checkpoint_id)
     check_times(operator.expired.values(), "expired")
-    for renamed_in, _, _ in operator.renamed:
-        check_natural(renamed_in, "renamed")
+    for field, records in (("renamed", operator.renamed), ("results", operator.results)):
+        for renamed_in, _, _ in records:
+            check_natural(renamed_in, field)
     _check_progress(operator.progress)
     for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
         _check_depth(tree)

@@ -167,8 +167,8 @@ def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
     return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
 
 
-def holds_all_once(target: Target, form: Form, root: Path) -> None:
-    """Every pane of the root is there once, in this form."""
+def holds_all_once(target: Target, form: Form, root: Path) -> int:
+    """Every pane of the root is there once, in this form; how many rows that are."""
     checkpoint = Checkpoint.open(root)
     refs = [ref for one in checkpoint.outputs() for ref in one.panes]
     panes = pa.concat_tables([plain_table(pq.read_table(checkpoint.objects.locate(ref.path))) for ref in refs])
@@ -188,3 +188,4 @@ def holds_all_once(target: Target, form: Form, root: Path) -> None:
     assert Counter(plain_rows(found, names)) == Counter(wanted)
     assert len(wanted) > 20
     assert "retract" in panes["kind"].to_pylist()
+    return found.num_rows

@@ -305,7 +305,9 @@ class OrderedTwin(Twin):
         if fate.finished:
             return []
         fires, fate.finished = self.condition(window, timing, fate)
-        return self.fire(window, timing) if fires else []
+        found = self.fire(window, timing) if fires else []
+        # What is finished emits no more: its window is closed.
+        return [row._replace(last=row.last or (fate.finished and row.kind == "emit")) for row in found]
 
     def condition(self, window: Window, timing: str, fate: Fate) -> Finishing:
         """``after_count``: once. ``count_or_end``: with the first of count and watermark. ``count_and_end``: when

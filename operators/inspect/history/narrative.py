@@ -256,9 +256,14 @@ def _result(events: Sequence[Event], *, discarding: bool) -> list[dict[str, Any]
         if one.kind != "pane" or one.abandoned:
             continue
         if one.facts.get("kind") == "retract":
-            result = [values for values in result if values != one.values]
+            result = [values for values in result if not _repeats(one.values, values)]
         elif "pane" in one.facts and not discarding:
             result = [one.values]
         else:
             result.append(one.values)
     return result
+
+
+def _repeats(retraction: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether it takes this row back: it has the columns of its own time."""
+    return all(values.get(name) == value for name, value in retraction.items())

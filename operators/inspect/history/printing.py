@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.recovery.cli.printing import (
     Format,
     data_table,
+    json_of,
     print_json,
     print_out,
     print_rows,
@@ -69,7 +69,7 @@ def _in_iso(found: WindowHistory | Event) -> dict[str, Any]:
 def _row(one: Event) -> dict[str, object]:
     row = asdict(one)
     for name in ("values", "facts", "input"):
-        row[name] = json.dumps(row[name], default=str)
+        row[name] = json_of(row[name])
     start, end = row.pop("window") or (None, None)
     return row | {"window_start": start, "window_end": end}
 

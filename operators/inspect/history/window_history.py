@@ -6,20 +6,34 @@ before the oldest manifest is a single value. Panes and rejected events are know
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, WindowBounds, meant_windows
-from tidestate.operators.inspect.history.changes import form_of, forms_of, last_panes, read_changes, read_folded
+from tidestate.operators.inspect.history.changes import (
+    StateChange,
+    form_of,
+    forms_of,
+    last_panes,
+    read_changes,
+    read_folded,
+)
 from tidestate.operators.inspect.history.emitted import emitted_panes, read_rejected
 from tidestate.operators.inspect.history.events import WindowHistory, WindowRecords
+from tidestate.operators.inspect.history.names import (
+    names_of_panes,
+    names_of_table,
+    results_of_table,
+    under_names,
+)
 from tidestate.operators.inspect.history.narrative import build_history
 from tidestate.operators.inspect.history.steps import HistoryStep, HistorySteps, read_steps
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
-from tidestate.recovery.log.renames import names_now
+from tidestate.recovery.log.renames import names_now, records_of
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -75,7 +89,7 @@ class _Reader:
         for form in forms_of(self.steps.base).values():
             keys = self._keys_in(form.spec)
             folded, newest = read_folded(self.checkpoint, form, self.steps.base, keys, around)
-            found.folded += folded
+            found.folded += self._named(form.spec, folded)
             found.folded_up_to = max(found.folded_up_to, newest)
         for _, added in self.checkpoint.prefetch("changes", lambda step: self._added(step, around), self.steps.all):
             found.add(added())
@@ -88,19 +102,32 @@ class _Reader:
             form = form_of(spec)
             if form is None:
                 continue
-            changes = read_changes(self.checkpoint, form, ref, self._keys_in(spec), around)
+            changes = self._named(spec, read_changes(self.checkpoint, form, ref, self._keys_in(spec), around))
             found.changes += changes if self.steps.emits else [*changes, *last_panes(changes)]
+        names = names_of_panes(self.steps.newest, self.keys, step.id)
         for ref in step.panes:
-            found.panes += emitted_panes(self.checkpoint, step.id, ref, self._keys_then(step), around)
-        state = step.state or self.steps.newest
+            panes = emitted_panes(self.checkpoint, step.id, ref, self._keys_then(step), around)
+            found.panes += [replace(one, values=under_names(one.values, names)) for one in panes]
+        names = names_now(self.steps.newest.renamed, step.id)
         for ref in step.late:
-            keys = self._keys_then(step)
-            found.rejected += read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
+            state, keys = step.state or self.steps.newest, self._keys_then(step)
+            rejected = read_rejected(self.checkpoint, step.id, ref, keys, state, self.measure)
+            found.rejected += [replace(one, values=under_names(one.values, names)) for one in rejected]
         return found
+
+    def _named(self, spec: TableSpec, changes: Sequence[StateChange]) -> list[StateChange]:
+        """Changes of a table, as it was, with what its columns are called now."""
+        names = names_of_table(spec, self.steps.newest)
+        results = results_of_table(names)
+        return [
+            replace(one, values=under_names(one.values, names), last=under_names(one.last, results))
+            for one in changes
+        ]
 
     def _keys_then(self, step: HistoryStep) -> dict[str, str]:
         """The keys as files of a checkpoint call them."""
-        then = {new: old for old, new in names_now(self.steps.newest.renamed, step.id).items()}
+        names = names_now(records_of(self.keys, self.steps.newest.renamed), step.id)
+        then = {new: old for old, new in names.items()}
         return {then.get(name, name): text for name, text in self.keys.items()}
 
     def _keys_in(self, spec: TableSpec) -> dict[str, str]:

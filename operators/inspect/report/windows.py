@@ -17,7 +17,7 @@ from tidestate.operators.inspect.report.points import counts_offsets
 from tidestate.recovery.inspect.values import values_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.renames import Renamed, names_now
+from tidestate.recovery.log.renames import Renamed, names_now, records_of
 from tidestate.statestore.arrays import Values
 from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
 from tidestate.statestore.files.tails import read_file_rows
@@ -171,7 +171,7 @@ def _panes(
             for ref in refs:
                 rows = read_file_rows(checkpoint.objects, ref)
                 if names_places(rows, START, END):
-                    then = {new: old for old, new in names_now(renamed, number).items()}
+                    then = {new: old for old, new in names_now(records_of(keys, renamed), number).items()}
                     table = _emitted(rows, [then.get(name, name) for name in keys], number)
                     ends.update(pc.unique(table[END]).to_pylist())
                     yield table

@@ -1,16 +1,43 @@
-"""Smallest and largest durations, in every unit and store; what else needs an order says what to cast to."""
+"""Durations are compared in every unit and store."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import Memory, Parquet, RocksDB, arg_min, max_, min_, scan_panes, tumbling, windowed
+from tidestate.operators import (
+    Harness,
+    Memory,
+    Parquet,
+    Retention,
+    RocksDB,
+    arg_max,
+    arg_min,
+    chain,
+    count_by_value,
+    count_distinct,
+    count_distinct_approx,
+    first,
+    last,
+    max_,
+    min_,
+    quantile,
+    query,
+    scan_panes,
+    set_,
+    sorted_list,
+    top_n,
+    tumbling,
+    windowed,
+)
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.statestore.errors import UsageError
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
 
@@ -33,7 +60,94 @@ def test_extremes_of_durations(tmp_path: Path, unit: str, store: StoreConfig) ->
     assert panes["most"].cast(pa.int64()).to_pylist() == [9, None]
 
 
-def test_what_else_needs_an_order_says_what_to_cast_to() -> None:
-    with pytest.raises(UsageError, match="cast it to whole numbers first") as refused:
-        bind_graph(HOURLY.aggregate(a=arg_min("t", by="d")), rows("us", (0, 1)).schema)
-    assert refused.value.code == "aggregate-type"
+EVENTS = [(0, "a", 5), (1, "b", None), (2, "c", -3), (3, None, 9), (4, "d", 9), (5, "e", 5), (6, "f", -3)]
+COMPARING: dict[str, tuple[Aggregate, Any]] = {
+    "earliest_d": (first("v", by="d"), "c"),
+    "latest_d": (last("v", by="d"), "d"),
+    "arg_min": (arg_min("v", by="d"), "c"),
+    "arg_max": (arg_max("v", by="d"), "d"),
+    "arg_max_d": (arg_max("d", by="d"), 9),
+    "top": (top_n("d", 3), [9, 9, 5]),
+    "bottom": (top_n("d", 3, largest=False), [-3, -3, 5]),
+    "top_by": (top_n("v", 2, by="d"), ["d", "a"]),
+    "bottom_by": (top_n("v", 2, by="d", largest=False), ["c", "f"]),
+    "sorted": (sorted_list("d"), [-3, -3, 5, 5, 9, 9]),
+    "sorted_by": (sorted_list("v", by="d", descending=True), ["d", "a", "e", "c", "f"]),
+    "set": (set_("d"), [-3, 5, 9]),
+    "distinct": (count_distinct("d"), 3),
+    "about": (count_distinct_approx("d"), 3),
+    "by_value": (count_by_value("d"), [(-3, 2), (5, 2), (9, 2)]),
+    "middle": (quantile("d", 0.5, interpolation="lower"), 5),
+}
+"""Each with its result over all events: of equals those that arrived first, the last one for `last`."""
+
+
+def whole_numbers(kind: pa.DataType) -> pa.DataType:
+    """The type with numbers for durations, in lists and maps too."""
+    if pa.types.is_map(kind):
+        return pa.map_(whole_numbers(kind.key_type), kind.item_type)
+    if pa.types.is_list(kind):
+        return pa.list_(whole_numbers(kind.value_type))
+    return pa.int64() if pa.types.is_duration(kind) else kind
+
+
+def of_events(unit: str, events: list[tuple[int, str | None, int | None]]) -> pa.Table:
+    values = pa.array([value for _, value, _ in events], pa.string())
+    return rows(unit, *((second, span) for second, _, span in events)).append_column("v", values)
+
+
+def values_of(panes: pa.Table, name: str) -> list[Any]:
+    column = panes[name]
+    if pa.types.is_map(column.type):
+        parts = [(column.chunk(0).keys, column.chunk(0).items)]
+        return [list(zip(keys.cast(pa.int64()).to_pylist(), items.to_pylist(), strict=True)) for keys, items in parts]
+    return column.cast(whole_numbers(column.type)).to_pylist()
+
+
+@pytest.mark.parametrize(("unit", "store"), in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())))
+def test_what_compares_durations(tmp_path: Path, unit: str, store: StoreConfig) -> None:
+    job = HOURLY.aggregate(**{name: aggregate for name, (aggregate, _) in COMPARING.items()})
+    standalone = job.standalone(checkpoint=tmp_path / "root", store=store)
+    standalone.run([of_events(unit, EVENTS[:3]), of_events(unit, EVENTS[3:])], drain=True)
+    panes = scan_panes(tmp_path / "root").to_table()
+    assert {name: values_of(panes, name) for name in COMPARING} == {
+        name: [result] for name, (_, result) in COMPARING.items()
+    }
+    assert panes.schema.field("top").type == pa.list_(pa.duration(unit))
+    assert panes.schema.field("by_value").type == pa.map_(pa.duration(unit), pa.int64())
+    assert query(tmp_path / "root").get_windows().num_rows == 0
+
+
+def test_rows_that_are_taken_back_and_stored_messages_are_compared_too() -> None:
+    """Two windows of a minute have 5 and 7 at most; then the first has 9, and its 5 is taken back."""
+    inner = windowed(event_time="t", name="inner").window(tumbling("1 minute")).aggregate(d=max_("d"))
+    outer = windowed(name="outer").window(tumbling("1 hour")).aggregate(best=top_n("d", 2), all=sorted_list("d"))
+    both = chain(*(one.late("2 hours").accumulation("retracting") for one in (inner, outer)))
+    harness = Harness(both, rows("s", (0, 1)).schema)
+    harness.feed(rows("s", (0, 5), (61, 7), (4000, 1)))
+    found = harness.feed(rows("s", (1, 9), (8000, 1))).slice(1, 1)
+    assert (values_of(found, "best"), values_of(found, "all")) == ([[9, 7]], [[7, 9]])
+    stored = HOURLY.aggregate(all=sorted_list("d"), middle=quantile("d", 0.5, interpolation="higher"))
+    schema = of_events("ms", EVENTS).append_column("id", pa.array(range(len(EVENTS)))).schema
+    kept = Harness(stored.messages(identity="id", retention=Retention(time=3_600_000_000)), schema)
+    kept.feed(of_events("ms", EVENTS).append_column("id", pa.array(range(len(EVENTS)))))
+    assert values_of(kept.finish(), "middle") == [5]
+
+
+def test_a_column_of_durations_does_not_become_one_of_another_unit_or_of_numbers(tmp_path: Path) -> None:
+    job = HOURLY.aggregate(best=top_n("d", 2), at=arg_max("t", by="d"))
+    job.standalone(checkpoint=tmp_path).run([rows("s", (0, 5))])
+    numbers = rows("s", (0, 5)).cast(pa.schema([("t", TIME), ("d", pa.int64())]))
+    for changed in (rows("ms", (0, 5)), numbers):
+        with pytest.raises(IncompatibleError, match="configuration-changed"):
+            job.standalone(checkpoint=tmp_path).run([changed])
+    assert Checkpoint.open(tmp_path).chosen(None).manifest.needs == ("duration-extremes/1",)
+
+
+def test_what_has_no_order_says_what_to_do() -> None:
+    columns = rows("us", (0, 1)).append_column("lists", [[[1]]])
+    for aggregate in (top_n("lists", 1), arg_max("d", by="lists"), set_("lists")):
+        with pytest.raises(UsageError, match="aggregate-type"):
+            bind_graph(HOURLY.aggregate(a=aggregate), columns.schema)
+    with pytest.raises(UsageError, match="interpolation='lower'"):
+        bind_graph(HOURLY.aggregate(a=quantile("d", 0.5)), columns.schema)

@@ -11,16 +11,24 @@ import pytest
 
 from tidestate.operators import (
     Policy,
+    arg_max,
+    arg_min,
     chain,
     count,
     deduplicated,
+    earliest,
+    first,
     join,
+    last,
+    latest,
     max_,
+    median,
+    quantile,
     sum_,
     tumbling,
     windowed,
 )
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -41,7 +49,7 @@ def events(*rows: tuple[int, str, int]) -> pa.Table:
 BATCHES = [events((1, "a", 1)), events((2, "a", 100)), events((30, "a", 5))]
 
 
-def described(**aggregates: Any) -> Runnable:
+def described(**aggregates: Any) -> Windowed:
     began = windowed(event_time="t", key="k", name="windows").window(tumbling("10 seconds"))
     return began.aggregate(n=count(), **aggregates)
 
@@ -100,6 +108,47 @@ def test_an_operator_that_goes_takes_its_state_with_it(tmp_path: Path) -> None:
     error = refused(tmp_path, both, described(s=sum_("v")), Policy(dropped="refuse"))
     assert list(error.context["why"]) == ["once"]
     described(s=sum_("v")).standalone(checkpoint=tmp_path).run(BATCHES)
+
+
+def per_window(name: str, size: str = "1 minute", key: str = "k") -> Windowed:
+    return windowed(name=name, key=key).window(tumbling(size)).aggregate(n=sum_("n")).late("1 hour")
+
+
+def test_an_operator_by_another_name_is_asked_about(tmp_path: Path) -> None:
+    began = chain(described().late("0 seconds"), per_window("minutes"))
+    began.standalone(checkpoint=tmp_path).run(BATCHES)
+    renamed = chain(described().late("0 seconds"), per_window("per_minute"))
+    with pytest.raises(IncompatibleError, match=r'name="minutes".*renamed-unclear'):
+        renamed.standalone(checkpoint=tmp_path).run(BATCHES)
+    other = chain(described().late("0 seconds"), per_window("hourly", "1 hour"))
+    other.standalone(checkpoint=tmp_path).run(BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "asks"),
+    [
+        (median("v"), quantile("v", 0.5), True),
+        (quantile("v", 0.5), median("v"), True),
+        (median("v"), quantile("v", 0.9), False),
+        (median("v"), quantile("v", 0.5, interpolation="lower"), False),
+        (median("v"), quantile("w", 0.5), False),
+        (first("v", by="w"), arg_min("v", by="w"), True),
+        (first("v", by="w"), arg_min("v", by="t"), False),
+        (latest("v"), last("v", by="t"), True),
+        (earliest("v"), arg_min("v", by="t"), True),
+        (latest("v"), earliest("v"), False),
+        (last("v", by="w"), arg_max("v", by="w"), False),
+    ],
+)
+def test_a_function_of_two_names_is_one(was: Any, now: Any, asks: bool, tmp_path: Path) -> None:
+    if not asks:
+        assert changed(tmp_path, described(x=was), described(y=now)).num_rows == 1
+        return
+    assert refused(tmp_path, described(x=was), described(y=now)).code == "renamed-unclear"
+    renamed = described(y=now).renamed(aggregates={"x": "y"})
+    goes_on = renamed.standalone(checkpoint=tmp_path).run(BATCHES)["y"].to_pylist()
+    assert goes_on == described(y=now).standalone(checkpoint=tmp_path / "whole").run(BATCHES)["y"].to_pylist()
+    described(y=was).standalone(checkpoint=tmp_path).run(BATCHES)  # under its name too
 
 
 def joined(price: str) -> tuple[Any, list[pa.Table]]:

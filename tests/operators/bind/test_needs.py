@@ -7,7 +7,7 @@ from typing import Annotated
 import pyarrow as pa
 
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import chain, count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.operators import arg_max, chain, count, list_, max_, mean, min_, set_, sum_, top_n, tumbling, windowed
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
@@ -42,7 +42,9 @@ def test_a_job_of_the_first_version_needs_nothing() -> None:
 def test_sums_that_cannot_overflow_are_a_new_form_of_state() -> None:
     wide = ("wide-sums/1",)
     assert needed(count(), sum_("n"), mean("n")) == needed(mean("n")) == needed(sum_("d")) == wide
-    assert needed(max_("span")) == ("duration-extremes/1",)
+    for comparing in (max_("span"), top_n("n", 2, by="span"), arg_max("n", by="span"), set_("span")):
+        assert needed(comparing) == ("duration-extremes/1",)
+    assert needed(list_("span"), arg_max("span", by="n"), count("span")) == ()
     assert needs_of_graph(bind_graph(CHAINED, STREAM[0].schema)) == wide, "over panes that are retracted too"
 
 

@@ -47,8 +47,8 @@ def test_the_net_of_a_join_has_no_retracted_rows(tmp_path: Path) -> None:
 def test_as_many_rows_are_left_as_were_not_retracted() -> None:
     kinds = ["emit", "emit", "retract", "emit", "retract", "retract"]
     rows = pa.table({AT: range(6), "k": ["a"] * 5 + ["b"], "y": [[1]] * 6, "kind": kinds})
-    assert net.not_retracted(rows, AT)[AT].to_pylist() == [3]
-    assert net.not_retracted(rows.slice(0, 0), AT).num_rows == 0
+    assert net.not_retracted(rows, ["k", "y"])[AT].to_pylist() == [3]
+    assert net.not_retracted(rows.slice(0, 0), ["k", "y"]).num_rows == 0
     assert net.last_of_each(rows.slice(0, 0), ["k"]).num_rows == 0
 
 

@@ -57,34 +57,34 @@ def test_a_late_partner_takes_back_what_was_emitted_alone() -> None:
         assert bind_plan(description, schema).retracts == (unmatched == "close")
 
 
-def kept_until(description: Any, at_us: int, gone_us: int) -> None:
-    """A left row at ``at_us`` is stored until the watermark is ``gone_us``, and not a microsecond less."""
+def stored_around(description: Any, at_us: int, gone_us: int) -> tuple[int, int]:
+    """How often a left row at ``at_us`` is stored with the watermark a microsecond before ``gone_us``, and there."""
     schema = description.schema(ORDERS, SHIPMENTS)
     harness = Harness(description, schema, generate=False)
     row = pa.table([["a"], pa.array([at_us]).cast(TIME), [1]], schema=ORDERS)
     harness.feed(description.rows(schema, left=row))
     harness.advance_watermark(gone_us - 1)
-    assert harness.state("left").num_rows == 1
+    before = harness.state("left").num_rows
     harness.advance_watermark(gone_us)
-    assert harness.state("left").num_rows == 0
+    return before, harness.state("left").num_rows
 
 
 def test_a_row_is_kept_to_the_microsecond() -> None:
     """As long as it can meet others, and as long as is asked for where that is longer."""
     near: dict[str, Any] = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s")}
     at = 10 * SECOND
-    kept_until(join(**near), at, at + 5 * SECOND + 1)
-    kept_until(join(**near, late="2 s"), at, at + 7 * SECOND + 1)
-    kept_until(join(**near, retain="1 minute"), at, at + 60 * SECOND + 1)
-    kept_until(join(**near, retain="1 s"), at, at + 5 * SECOND + 1)
+    assert stored_around(join(**near), at, at + 5 * SECOND + 1) == (1, 0)
+    assert stored_around(join(**near, late="2 s"), at, at + 7 * SECOND + 1) == (1, 0)
+    assert stored_around(join(**near, retain="1 minute"), at, at + 60 * SECOND + 1) == (1, 0)
+    assert stored_around(join(**near, retain="1 s"), at, at + 5 * SECOND + 1) == (1, 0)
     early = near | {"within": ("-9 s", "-3 s")}
-    kept_until(join(**early), at, at - 3 * SECOND + 1)
-    kept_until(join(**early, how="left"), at, at + 1)
+    assert stored_around(join(**early), at, at - 3 * SECOND + 1) == (1, 0)
+    assert stored_around(join(**early, how="left"), at, at + 1) == (1, 0)
     windows = near | {"within": None, "window": tumbling("10 s")}
-    kept_until(join(**windows), at, 20 * SECOND)
-    kept_until(join(**windows, retain="25 s"), at, 45 * SECOND)
-    kept_until(join(**windows, retain=keep(windows=2)), at, 40 * SECOND)
-    kept_until(join(**windows, retain=keep("25 s", windows=1)), at, 30 * SECOND)
+    assert stored_around(join(**windows), at, 20 * SECOND) == (1, 0)
+    assert stored_around(join(**windows, retain="25 s"), at, 45 * SECOND) == (1, 0)
+    assert stored_around(join(**windows, retain=keep(windows=2)), at, 40 * SECOND) == (1, 0)
+    assert stored_around(join(**windows, retain=keep("25 s", windows=1)), at, 30 * SECOND) == (1, 0)
 
 
 def test_of_a_side_with_windows_of_its_own_so_much_is_kept() -> None:

@@ -26,6 +26,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.engine import delivery
 from tidestate.operators.sinks import included
+from tidestate.operators.sinks.connection import nowhere
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.statestore.errors import UsageError
 
@@ -89,6 +90,64 @@ def test_what_cannot_be_reached_refuses_and_hides_passwords(kind: str, tmp_path:
     assert "secret" not in str(refused.value)
 
 
+UNREADABLE = {
+    "nonsense": "nonsense",
+    "of another database": "mysql://host/db",
+    "empty": " ",
+    "an unknown option": "postgresql://127.0.0.1:1/db?frobnicate=hush",
+    "an unknown word": "host=127.0.0.1 password=hush colour=red",
+    "an unknown value": "postgresql://jo:hush@127.0.0.1:1/db?sslmode=bogus",
+    "a port that is none": "postgresql://jo:hush@127.0.0.1:99999/db",
+    "a port in letters": "postgresql://jo:hush@127.0.0.1:abc/db",
+    "a password that is not encoded": "postgresql://jo:hush%zz@127.0.0.1:1/db",
+    "an open bracket": "postgresql://[::1/db",
+    "a quote that does not end": "host=127.0.0.1 password='hush",
+    "no service": "service=nobody",
+}
+
+
+@pytest.mark.parametrize("what", UNREADABLE)
+def test_a_connection_string_that_nobody_can_read_ends_the_start(what: str, tmp_path: Path) -> None:
+    sink = PostgresSink(UNREADABLE[what], "t", key="k")
+    running = job().standalone(checkpoint=tmp_path / "root", sink=sink)
+    for run in (lambda: running.run(BATCHES[:1]), lambda: sink(ROWS, ONE)):
+        with pytest.raises(UsageError, match="correct it, as in") as ended:
+            run()
+        assert ended.value.code == "sink-connection"
+        assert "hush" not in str(ended.value)
+    assert not (tmp_path / "root" / "manifests").exists()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "postgresql://",
+        "postgres://jo:p?w@127.0.0.1:1/db",
+        "postgresql://jo@127.0.0.1/db?application_name=a@b&connect_timeout=1",
+        "postgresql://127.0.0.1:1/db?",
+        "postgresql://127.0.0.1:1,127.0.0.1:2/db",
+        "postgresql://[::1]:5/db",
+        "postgresql:///db?host=/var/run/nowhere&port=5",
+        "host = 127.0.0.1  dbname = x ",
+        "hostaddr=127.0.0.1 port=1,2",
+        "host=nobody.invalid",
+        "host=127.0.0.1 password='h u\\'sh'",
+    ],
+)
+def test_a_connection_string_of_libpq_is_read_without_a_server(uri: str) -> None:
+    sink = PostgresSink(uri, "t")
+    assert sink.check_settings() is None
+    assert nowhere(uri).startswith(uri)
+
+
+def test_options_that_kafka_does_not_take_end_the_start(tmp_path: Path) -> None:
+    for options in ({"colour": "red"}, {"security.protocol": "hush", "sasl.password": "hush"}):
+        started = job().standalone(checkpoint=tmp_path, sink=KafkaSink("127.0.0.1:1", "t", options=options))
+        with pytest.raises(UsageError, match=r"correct options=.*\[sink-connection\]") as ended:
+            started.run(BATCHES[:1])
+        assert "hush" not in str(ended.value)
+
+
 def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path: Path) -> None:
     other = ROWS.set_column(2, "n", pa.array(["x", "y"]))
     delta = DeltaSink(tmp_path / "delta")
@@ -119,6 +178,8 @@ def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path
 def test_what_postgres_says_passes_by_the_class_of_its_state(state: str | None, passes: bool) -> None:
     error = OperationalError("no", status_code=AdbcStatusCode.IO, sqlstate=state)
     assert PostgresSink("postgresql://", "t").passes(error) is passes
+    unread = OperationalError('invalid integer value "x" for connection option "y"', status_code=AdbcStatusCode.IO)
+    assert PostgresSink("postgresql://", "t").passes(unread) is False
     error = ProgrammingError("no", status_code=AdbcStatusCode.INVALID_ARGUMENT)
     assert PostgresSink("postgresql://", "t").passes(error) is False
 
@@ -204,5 +265,6 @@ def test_a_form_that_a_sink_has_not_and_a_package_that_is_not_there(monkeypatch:
         (IcebergSink("n.t"), "pyiceberg.catalog", "iceberg"),
     ):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(UsageError, match=rf"\[sink-package\]|tidestate\[{extra}\]"):
-            sink(ROWS, ONE)  # type: ignore[operator]
+        for use in (sink.check_settings, lambda used=sink: used(ROWS, ONE)):
+            with pytest.raises(UsageError, match=rf"\[sink-package\]|tidestate\[{extra}\]"):
+                use()

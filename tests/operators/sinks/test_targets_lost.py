@@ -58,7 +58,7 @@ def test_what_counts_as_delivered_survives_a_power_cut(
     cut(folder, disk)
     if kept is not None:
         catalog.write_bytes(kept)
-    holds_all_once(target, form, root)
+    assert holds_all_once(target, form, root) > 20
 
 
 @pytest.mark.parametrize("at", range(2, 40, 3) if LONG else (3, 12))
@@ -87,7 +87,7 @@ def test_a_power_cut_at_any_sync_of_a_table_loses_nothing(
             run(root, target.sink("upsert"), 6, drain=True)
     cut(folder, disk)
     run(root, target.sink("upsert"), 6, drain=True)
-    holds_all_once(target, "upsert", root)
+    assert holds_all_once(target, "upsert", root) > 20
 
 
 def test_empty_entries_of_the_log_are_delivered_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +99,7 @@ def test_empty_entries_of_the_log_are_delivered_again(tmp_path: Path, caplog: py
     for entry in entries[-2:]:
         entry.write_bytes(b"")
     run(root, target.sink("append"), 6, drain=True)
-    holds_all_once(target, "append", root)
+    assert holds_all_once(target, "append", root) > 20
     assert "DeltaSink" in caplog.text
     assert "lacks what was delivered after checkpoint" in caplog.text
 
@@ -114,7 +114,7 @@ def test_an_entry_that_names_a_torn_file_is_an_error_that_names_it(tmp_path: Pat
         run(root, target.sink("append"), 6)
     (tmp_path / "target" / "_delta_log" / f"{table.version():020d}.json").unlink()  # as the message says
     run(root, target.sink("append"), 6, drain=True)
-    holds_all_once(target, "append", root)
+    assert holds_all_once(target, "append", root) > 20
 
 
 def copied(folder: Path) -> Callable[[], None]:
@@ -155,5 +155,5 @@ def test_an_older_copy_of_a_target_is_brought_up_to_date(
     run(root, target.sink(form), 6)
     put_back()
     run(root, target.sink(form), 6, drain=True)
-    holds_all_once(target, form, root)
+    assert holds_all_once(target, form, root) > 20
     assert "lacks what was delivered after checkpoint" in caplog.text

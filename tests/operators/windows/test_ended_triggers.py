@@ -70,6 +70,17 @@ def test_a_clock_closes_a_window_with_something_new_by_a_pane() -> None:
     assert sizes(tested.feed(rows(63, 64))) == []
 
 
+@pytest.mark.parametrize("mode", ["accumulating", "discarding", "retracting"])
+def test_the_pane_that_finishes_a_trigger_is_the_last_of_its_window(mode: Any) -> None:
+    described = windowed(event_time="t").window(tumbling("100 seconds")).aggregate(n=count()).late("60 seconds")
+    tested = Harness(described.trigger(when=PAIRS_FOR_4).accumulation(mode), SCHEMA)
+    panes = [tested.feed(rows(60, 61)), tested.feed(rows(62)), tested.advance_processing_time(4 * SECOND)]
+    flags = [(row["kind"], row["last"]) for table in panes for row in table.to_pylist()]
+    again = [("retract", False)] if mode == "retracting" else []
+    assert flags == [("emit", False), *again, ("emit", True)]
+    assert tested.finish().num_rows == 0
+
+
 def test_what_repeats_begins_again_when_a_clock_has_ended_it() -> None:
     tested = harness(KINDS["tumbling"], repeatedly(PAIRS_FOR_4))
     assert sizes(tested.feed(rows(60, 61))) == [2]

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
 from tidestate.operators import chain, count, sum_, tumbling, windowed
 from tidestate.operators.local.harness import Harness
-from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.cli.printing import Format, json_of, print_rows
 from tidestate.recovery.inspect.rows import difference
 
 pytestmark = pytest.mark.slow
@@ -147,7 +148,7 @@ def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "late"}])
-    assert [row["n"] for row in json_lines(tidestate("state", tmp_path, "--json"))] == ["1"]
+    assert [row["n"] for row in json_lines(tidestate("state", tmp_path, "--json"))] == [1]
     assert [row["k"] for row in json_lines(tidestate("state", tmp_path, "--operator", "first", "--json"))] == ["b"]
     assert [row["k"] for row in json_lines(tidestate("late", tmp_path, "--operator", "first", "--json"))] == ["late"]
     assert json_lines(tidestate("late", tmp_path, "--json")) == []
@@ -196,3 +197,9 @@ def test_a_difference_of_values_of_any_type() -> None:
         (5, "added"),
     ]
     assert difference(before, before, ["k"]).num_rows == difference(table(), table(), ["k"]).num_rows == 0
+
+
+def test_whole_numbers_are_numbers_in_json_however_they_are_stored() -> None:
+    whole = {"sum": Decimal(1), "long": Decimal(-(10**37)), "even": Decimal("1E+3"), "listed": [Decimal(0)]}
+    assert json.loads(json_of(whole)) == {"sum": 1, "long": -(10**37), "even": 1000, "listed": [0]}
+    assert json.loads(json_of([Decimal("1.50"), Decimal("2.0"), Decimal("NaN")])) == ["1.50", "2.0", "NaN"]

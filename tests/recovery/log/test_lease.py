@@ -123,6 +123,7 @@ def test_what_cannot_be_read_is_no_lease(checkpoint: Checkpoint) -> None:
     checkpoint.objects.put(f"{LEASE_FOLDER}/1-1.json", b"")
     checkpoint.objects.put(f"{LEASE_FOLDER}/1-2.json", b'{"process":')
     check_idle(checkpoint)
+    assert running(checkpoint) is None
 
 
 def test_a_start_that_refuses_publishes_nothing(tmp_path: Path) -> None:

@@ -138,23 +138,23 @@ def test_a_repair_next_to_a_job_that_begins_finds_nothing_wrong(tmp_path: Path) 
         assert (planned.findings, planned.reset) == ((), None)
 
 
-def _verified(checkpoint: Checkpoint) -> None:
-    assert verify(checkpoint, read_percent=100).findings == ()
+def _verified(checkpoint: Checkpoint) -> bool:
+    return verify(checkpoint, read_percent=100).findings == ()
 
 
-def _repaired(checkpoint: Checkpoint) -> None:
+def _repaired(checkpoint: Checkpoint) -> bool:
     planned = plan_repair(checkpoint)
-    assert (planned.findings, planned.reset) == ((), None)
+    return (planned.findings, planned.reset) == ((), None)
 
 
-def _reset(checkpoint: Checkpoint) -> None:
-    assert plan_reset(checkpoint, 10).to == 10
+def _reset(checkpoint: Checkpoint) -> bool:
+    return plan_reset(checkpoint, 10).to == 10
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("look", [_verified, _repaired, _reset])
 def test_output_that_is_deleted_by_its_age_meanwhile_is_not_missed(
-    root: Path, look: Callable[[Checkpoint], None]
+    root: Path, look: Callable[[Checkpoint], bool]
 ) -> None:
     """Nor is a file of the index, which a collection replaces."""
     collect(Checkpoint.open(root), CheckpointRetention(keep=6, grace_us=0))
@@ -162,7 +162,7 @@ def test_output_that_is_deleted_by_its_age_meanwhile_is_not_missed(
     for moment in range(1, 60, 2):
         copy = copy_of(root, moment)
         before = files(copy)
-        look(interrupted(copy, moment, partial(collect, Checkpoint.open(copy), BY_AGE)))
+        assert look(interrupted(copy, moment, partial(collect, Checkpoint.open(copy), BY_AGE)))
         deleted |= {path.partition("/")[0] for path in before - files(copy)}
         shutil.rmtree(copy)
     assert deleted >= {"late", "gc"}
@@ -177,9 +177,9 @@ def test_the_mark_of_a_removed_pin_that_comes_back_is_no_pin(root: Path) -> None
     unpin(checkpoint, "one")
     collect(checkpoint, CheckpointRetention(keep=5, grace_us=0))
     mark.write_bytes(data)
-    _verified(checkpoint)
+    assert _verified(checkpoint)
     collect(checkpoint, ONE)
-    _verified(checkpoint)
+    assert _verified(checkpoint)
 
 
 @pytest.mark.slow
@@ -191,7 +191,7 @@ def test_a_repair_that_is_overtaken_by_the_job_and_a_collection_looks_again(root
             run(copy, 12)
             collect(Checkpoint.open(copy), ONE)
 
-        _repaired(interrupted(copy, moment, act))
+        assert _repaired(interrupted(copy, moment, act))
         shutil.rmtree(copy)
 
 
@@ -212,8 +212,8 @@ def test_an_older_writer_that_takes_the_id_of_a_collected_parent_changes_nothing
     for look in (_verified, _repaired, Checkpoint.head):
         for moment in range(1, 12):
             copy = copy_of(root, moment)
-            look(interrupted(copy, moment, partial(act, copy)))
+            assert look(interrupted(copy, moment, partial(act, copy)))
             if not (copy / name).exists() or (copy / name).read_bytes() != (tmp_path / "older" / name).read_bytes():
                 act(copy)
-            look(Checkpoint.open(copy))
+            assert look(Checkpoint.open(copy))
             shutil.rmtree(copy)

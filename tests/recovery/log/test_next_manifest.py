@@ -77,6 +77,7 @@ def test_a_restart(root: Path) -> None:
     example("retracting").standalone(checkpoint=root, sink=_sink).run(STREAM[:5])
     made = Checkpoint.open(root).read(was.id + 1).manifest
     follows(was, made, kind="fence", epoch=was.epoch + 1, parent_id=0, delivered=Delivered(was.id))
+    assert (made.kind, made.follows) == ("fence", was.id)
 
 
 def test_a_reset(root: Path) -> None:

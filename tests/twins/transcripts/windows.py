@@ -11,8 +11,8 @@ CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {
         event_time(TEN, when=COUNT_2, closing="if_new"),
         [
             ("a1",),
-            ("a2 b2", "0..10 a early0 1+2"),
-            ("a3 b4", "x4 window_closed - 0..10", "0..10 b early0 3+5"),
+            ("a2 b2", "0..10 a early0 1+2!"),
+            ("a3 b4", "x4 window_closed - 0..10", "0..10 b early0 3+5!"),
             ("W9",),
             ("a9 a11", "x6 window_closed 9 0..10"),
             ("W20", "10..20 a on_time0 7!"),
@@ -20,18 +20,18 @@ CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {
     ),
     "the batch that finishes it is taken whole": (
         event_time(TEN, when=COUNT_2, closing="if_new"),
-        [("a1 a2 a3", "0..10 a early0 1+2+3"), ("a4", "x4 window_closed - 0..10")],
+        [("a1 a2 a3", "0..10 a early0 1+2+3!"), ("a4", "x4 window_closed - 0..10")],
     ),
     "finished by the watermark": (
         event_time(TEN, when=Trigger("count_or_end", 5), allowed=5, closing="if_new"),
-        [("a1 W10", "0..10 a on_time0 1"), ("a9", "x2 window_closed 10 0..10"), ("a3", "x3 very_late 10")],
+        [("a1 W10", "0..10 a on_time0 1!"), ("a9", "x2 window_closed 10 0..10"), ("a3", "x3 very_late 10")],
     ),
     "overlapping windows: the one that is finished": (
         event_time(sliding(10, 5), when=COUNT_2, closing="if_new"),
         [
             ("a2",),
-            ("a7", "0..10 a early0 1+2"),
-            ("a8", "x3 window_closed - 0..10", "5..15 a early0 2+3"),
+            ("a7", "0..10 a early0 1+2!"),
+            ("a8", "x3 window_closed - 0..10", "5..15 a early0 2+3!"),
             ("a9", "x4 window_closed - 0..10", "x4 window_closed - 5..15"),
         ],
     ),
@@ -41,7 +41,7 @@ CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {
             ("a1 a2", "0..10 a early0 1+2"),
             ("a3",),
             ("a4", "0..10 a early1 1+2+3+4"),
-            ("W10", "0..10 a on_time2 1+2+3+4"),
+            ("W10", "0..10 a on_time2 1+2+3+4!"),
             ("a9", "x5 window_closed 10 0..10"),
         ],
     ),
@@ -49,7 +49,7 @@ CLOSED: dict[str, tuple[OrderedSetting, list[Step]]] = {
         event_time(TEN, when=Trigger("count_and_end", 2), allowed=5, closing="if_new"),
         [
             ("a1 a2",),
-            ("W10", "0..10 a on_time0 1+2"),
+            ("W10", "0..10 a on_time0 1+2!"),
             ("a9", "x3 window_closed 10 0..10"),
         ],
     ),

@@ -1,0 +1,47 @@
+"""Whether the driver of PostgreSQL can read a connection string, found out without a connection."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import Secrets
+
+NOWHERE = "/tidestate-nowhere"
+"""A folder of sockets that is not there: before the driver says so, it has read all else."""
+
+
+def check_connection(driver: Any, uri: str, secrets: Secrets, sink: str) -> None:
+    """Raise `UsageError` (``sink-connection``) for a connection string that no server will ever be reached with."""
+    reason = "it is empty" if not uri.strip() else _complaint(driver, nowhere(uri))
+    if reason:
+        raise UsageError(
+            "the driver of PostgreSQL cannot read the connection string: correct it, as in "
+            "postgresql://user@host:5432/database or host=… dbname=…, options as libpq calls them, with %XX for what "
+            f"has a meaning in a URL ({' '.join(secrets.without(reason).split())})",
+            code="sink-connection",
+            sink=sink,
+        )
+
+
+def nowhere(uri: str) -> str:
+    """The same with another host. Several ports are for several hosts: then the port is another too."""
+    port = "port=1" if "," in uri else ""
+    if not uri.startswith(("postgresql://", "postgres://")):
+        return f"{uri} host={NOWHERE} hostaddr='' {port}".rstrip()
+    place = uri.partition("://")[2]
+    if "@" in place.partition("/")[0]:  # a password may have a question mark
+        place = place.partition("@")[2]
+    begins = "" if place.endswith(("?", "&")) else "&" if "?" in place else "?"
+    return f"{uri}{begins}host={NOWHERE.replace('/', '%2F')}&hostaddr={'&' if port else ''}{port}"
+
+
+def _complaint(driver: Any, uri: str) -> str:
+    """What the driver says of it; nothing if it has come as far as to look for the server."""
+    try:
+        with closing(driver.connect(uri)):
+            return ""
+    except Exception as error:
+        message = str(error)
+    return "" if f"{NOWHERE}/." in message or "connection to server" in message else message
