@@ -1,9 +1,9 @@
 """Arguments of public functions against the kinds that their annotations name.
 
 A wrong kind would otherwise be taken (``key=5``), or fail far from where it was given, with an error of Python or
-Arrow. `checked` looks at parameters whose annotation is made of plain kinds: text, numbers, spans, Arrow types, and
-sequences, mappings or tuples of them. What else an argument must be, its function checks itself, with a code of its
-own.
+Arrow. `checked` looks at parameters whose annotation is made of plain kinds: text, numbers, spans, Arrow types,
+classes of ours that are `called` something, and sequences, mappings or tuples of them. What else an argument must be,
+its function checks itself, with a code of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tidestate.statestore.errors import UsageError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C")
 
 _WORDS: dict[Any, tuple[str, str]] = {
     Span: ("a span of time", '"30 minutes"'),
@@ -34,8 +35,19 @@ _WORDS: dict[Any, tuple[str, str]] = {
     datetime: ("a datetime", "datetime(2026, 1, 1, tzinfo=UTC)"),
     date: ("a date", "date(2026, 1, 1)"),
     pa.DataType: ("an Arrow type", "pa.int64()"),
+    pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
 """How a plain kind is called, and an example of it."""
+
+
+def called(words: str, example: str) -> Callable[[type[C]], type[C]]:
+    """Decorator of a class: it is a plain kind, which is called so; ``example`` is how one is made."""
+
+    def named(kind: type[C]) -> type[C]:
+        _WORDS[kind] = words, example
+        return kind
+
+    return named
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -49,7 +61,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         kinds = _plain_kinds(function)
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             if name in kinds and not _fits(value, kinds[name]):
-                raise _refusal(function.__name__, name, kinds[name], value)
+                door = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+                raise _refusal(door, name, kinds[name], value)
         return function(*args, **kwargs)
 
     return call

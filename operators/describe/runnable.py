@@ -29,7 +29,7 @@ from tidestate.operators.progress.watermarks import (
 from tidestate.operators.progress.watermarks import sources as declared
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
-from tidestate.statestore.arguments import checked
+from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_root
@@ -57,6 +57,7 @@ def tick_us(tick: Span | None) -> int:
     return found
 
 
+@called("the description of a job", "windowed(…).aggregate(…)")
 class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
     """A description that can run: on Spark, or alone. Without ``renames`` it is the configuration in a manifest, see
     `tidestate.operators.describe.configuration`.

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
 if TYPE_CHECKING:
@@ -48,9 +49,16 @@ Input: TypeAlias = Batch | Iterable[Batch] | SeekableInput
 
 
 def several(batches: Batch | Iterable[Batch]) -> Iterable[Batch]:
-    """Batches, of which one alone may be given."""
-    single = isinstance(batches, Mapping) or is_rows(batches)
-    return cast(Iterable[Batch], [batches] if single else batches)
+    """Batches, of which one alone may be given. Raises `UsageError` for what is none."""
+    if isinstance(batches, Mapping) or is_rows(batches):
+        return cast(Iterable[Batch], [batches])
+    if not isinstance(batches, Iterable):
+        raise UsageError(
+            "the input is a table of Arrow, or several, by stream if there are several streams: [table]",
+            code="argument",
+            found=f"{batches!r:.100} ({type(batches).__name__})",
+        )
+    return batches
 
 
 class Measured(ABC):

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
@@ -54,6 +55,7 @@ class Harness:
 
     _remove: weakref.finalize[..., Harness] | None = None
 
+    @checked
     def __init__(
         self,
         description: Runnable,
@@ -211,6 +213,10 @@ class Harness:
     def _tables(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table | Mapping[str, pa.Table]:
         schemas = self._schemas()
         if isinstance(rows, Mapping):
+            if unknown := sorted(set(rows) - set(schemas)):
+                raise UsageError(
+                    "no operator reads these streams", code="streams", found=unknown, streams=list(schemas)
+                )
             return {name: self._table(own, {name: schemas[name]}) for name, own in rows.items()}
         return self._table(rows, schemas)
 
@@ -220,7 +226,13 @@ class Harness:
             return as_table(rows, self._time_zone)
         if len(schemas) != 1:
             raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
-        return pa.Table.from_pylist(list(cast(Sequence[Mapping[str, Any]], rows)), next(iter(schemas.values())))
+        if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
+            raise UsageError(
+                'rows are a table of Arrow, or a list of dictionaries: [{"t": …, "v": 1}]',
+                code="argument",
+                found=f"{rows!r:.100} ({type(rows).__name__})",
+            )
+        return pa.Table.from_pylist(list(rows), next(iter(schemas.values())))
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._driver.tick(after, self._now, drained=drained))

@@ -12,7 +12,7 @@ import msgspec
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
-from tidestate.statestore.arguments import checked
+from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
@@ -24,6 +24,7 @@ Part: TypeAlias = tuple[FileRef | None, list[Output]]
 RetentionParts: TypeAlias = list[Part]
 
 
+@called("a rule of what to keep", "retain(checkpoints=100)")
 @dataclass(frozen=True)
 class CheckpointRetention:
     """What is kept: the newest ``keep`` checkpoints and those younger than ``age_us``; always the head, pinned ones,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from tidestate.statestore.arguments import called
 from tidestate.statestore.errors import UsageError
 
 Second = Literal["takeover", "refuse"]
@@ -14,6 +15,7 @@ LostMessages = Literal["stop", "rebuild", "forget"]
 Dropped = Literal["ask", "refuse", "accept"]
 
 
+@called("a policy", 'Policy(second="refuse")')
 @dataclass(frozen=True)
 class Policy:
     """Choices for the start of a job. They do not affect results, so they may differ from start to start.

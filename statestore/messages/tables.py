@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidestate.statestore.arguments import called
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.spec.arrowtypes import is_ordered, is_position, type_text
@@ -34,6 +35,7 @@ BOUND_NAMES = ("start_time", "start_offset", "end_time", "end_offset")
 """Columns by which requests bound what they read."""
 
 
+@called("a retention", "Retention(count=1_000_000)")
 @dataclass(frozen=True)
 class Retention:
     """How much a message store retains. All given limits apply; without any, everything is kept.

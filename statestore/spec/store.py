@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 import pyarrow as pa
 
-from tidestate.statestore.arguments import checked
+from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.changes import Applied, ChangeSet, KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
@@ -99,6 +99,7 @@ RESTORE_BYTES_PER_S = 50 << 20
 """How fast a partition is taken to be restored before that is measured: cautious, see docs/performance.md."""
 
 
+@called("a store", "Parquet()")
 class StoreConfig(msgspec.Struct, frozen=True):
     """Which store, and its settings. Each start may choose another: the durable files are the same for all three.
 

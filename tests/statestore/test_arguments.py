@@ -30,6 +30,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a flag": (lambda: ts.generation(1, final="yes"), "final=True"),
     "a delay of a side": (lambda: ts.join(event_time="t", watermark_delay=(5, 5)), 'watermark_delay="30 minutes"'),
     "names": (lambda: COUNTING.renamed(columns=["a", "b"]), 'columns={"name": "name"}'),
+    "a store": (lambda: COUNTING.standalone(checkpoint="/x", store="rocksdb"), "store=Parquet()"),
+    "a policy": (lambda: COUNTING.standalone(checkpoint="/x", policy="ask"), 'policy=Policy(second="refuse")'),
+    "checkpoints to keep": (lambda: COUNTING.standalone(checkpoint="/x", retain=5), "retain=retain(checkpoints=100)"),
+    "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
+    "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
+    "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
     "a list of sides": (lambda: ts.union(event_time="t", sides=5), 'sides=["name"]'),
 }
 

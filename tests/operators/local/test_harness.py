@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -143,3 +144,18 @@ def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert not [*tmp_path.glob("tidestate-harness-*")]
+
+
+@pytest.mark.parametrize("wrong", [5, "rows", [1], [("a", 1)]])
+def test_rows_of_another_kind_are_refused(wrong: Any) -> None:
+    harness = Harness(windowed(event_time="t").window(tumbling("1 s")).aggregate(n=count()), SCHEMA)
+    with pytest.raises(UsageError, match="argument"):
+        harness.feed(wrong)
+    assert "events" not in harness.counters()
+    with pytest.raises(UsageError, match="streams"):
+        harness.feed({"other": []})
+
+
+def test_input_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="argument"):
+        windowed(event_time="t").standalone(checkpoint=tmp_path / "root").run(5)  # type: ignore[arg-type]
