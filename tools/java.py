@@ -147,9 +147,7 @@ def _has_vector_module(home: str) -> bool:
 
 
 def _launcher(home: str) -> str:
-    """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take, and which says that it can
-    take it.
-    """
+    """A JAVA_HOME that says it can take the option; its ``bin/java`` starts the real one without."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:12]
     folder = of_this_user("tidestate-java") / digest
     make_private(folder.parent)

@@ -1,8 +1,8 @@
 """A job on a cluster of the tests: ``python -m tests.children.cluster_job SETTINGS``, a JSON file.
 
 Further commands: ``["whole"]`` waits for both executors, ``["busy", HOST]`` keeps the core of one until
-``["free"]``, ``["speculate", QUANTILE]`` says after which share of its tasks the slow ones of a stage get copies: after
-all of them is never. A pause lasts until a file ``go`` is in the folder of orders.
+``["free"]``, ``["speculate", QUANTILE]`` says after which share of a stage its slow tasks get copies: after all of it
+is never. A pause lasts until a file ``go`` is in the folder of orders.
 """
 
 from __future__ import annotations

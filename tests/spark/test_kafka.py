@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.children.driver import Driver
-from tests.children.kafka_job import TOPIC
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
-from tests.servers.kafka import BROKER, RELEASE, Broker, UnavailableError, fetched
+from tests.servers.kafka import RELEASE, UnavailableError, fetched
+from tests.servers.kafka import kafka_servers as kafka_servers
 from tests.servers.packages import CONNECTOR
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
+TOPIC = f"events-{uuid.uuid4().hex}"
 TABLES = sample(4, 80)
 BEFORE = 3
 """Tables in the topic when the root that tests begin with was made."""
@@ -70,19 +72,15 @@ class Topic:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def driver(kafka_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("kafka")
     try:
-        connector, broker = fetched(CONNECTOR, folder), fetched(BROKER, folder)
+        connector = fetched(CONNECTOR, folder)
     except UnavailableError as error:
-        pytest.skip(f"Kafka could not be had from Maven Central: {error}")
-    kafka = Broker(broker, folder)
-    try:
-        driver = Driver(folder, "tests.children.kafka_job", kafka.servers, ",".join(connector))
-        yield driver
-        driver.finish()
-    finally:
-        kafka.stop()
+        pytest.skip(f"Spark's connector could not be had from Maven Central: {error}")
+    driver = Driver(folder, "tests.children.kafka_job", f"{kafka_servers}#{TOPIC}", ",".join(connector))
+    yield driver
+    driver.finish()
 
 
 @pytest.fixture(scope="module")
