@@ -251,8 +251,8 @@ def test_the_driver_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, mo
 @pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
 def test_two_drivers_on_one_root(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
-    """The newer one takes over while the older one is about to commit; executors of both are on each host. Of two
-    queries in one driver `tests.spark.test_job` says so in every run, of two drivers `tests.faults.test_kills`.
+    """The newer one takes over while the older one is about to commit; executors of both are on each host. In
+    every run `tests.spark.test_job` has a query that is overtaken.
     """
     root = tmp_path / "root"
     rig.driver.start(str(root), f"before-manifest:{IN_THE_MIDDLE}", store=store)
