@@ -23,6 +23,7 @@ def test_a_driver_is_killed_and_the_job_is_the_same(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("JAVA_HOME", java_home())
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())  # half the time
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--conf spark.python.daemon.module=tools.python_daemon pyspark-shell")
     monkeypatch.syspath_prepend(str(ROOT))
     (tmp_path / "in").mkdir()
     for number, table in enumerate(STREAM):

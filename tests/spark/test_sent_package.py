@@ -42,12 +42,6 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Root and input of the job, as arguments."""
     for number, table in enumerate(TABLES):
         write(tmp_path / "input", number, table)
-    # A local cluster has the folders of its executors below SPARK_HOME.
-    home = tmp_path / "spark"
-    home.mkdir()
-    for name in ("bin", "jars", "python"):
-        (home / name).symlink_to(SPARK / name)
-    monkeypatch.setenv("SPARK_HOME", str(home))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())  # of every Java: half the time
     return [str(tmp_path / "root"), str(tmp_path / "input")]
 
@@ -73,7 +67,18 @@ def test_a_wheel_that_the_job_sends(
     is_exact(tmp_path)
 
 
+@pytest.fixture
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local cluster has the folders of its executors below SPARK_HOME."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(SPARK / name)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("_home")
 def test_a_packed_environment(wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment, packed = tmp_path / "made", tmp_path / "env.tar.gz"
     venv.create(environment, symlinks=True, with_pip=True)
