@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.helpers.spark_inputs import SCHEMA
+from tests.servers.packages import without_links
 from tools.java import local_session
 
 DEATH = 3
@@ -67,7 +68,7 @@ def start(spark: SparkSession, folder: Path, name: str, hold: Callable[[str], No
 def main() -> None:
     folder = Path(sys.argv[1])
     # Each of its queries runs for seconds: compiled stages would cost more than they save.
-    spark = local_session("native", **{"spark.sql.codegen.wholeStage": "false"})
+    spark = local_session("native", **{"spark.sql.codegen.wholeStage": "false"}, **without_links())
     for one in [start(spark, folder, name, None) for name in QUERIES]:
         one.awaitTermination()  # type: ignore[attr-defined]
     waiting: set[str] = set()

@@ -23,7 +23,7 @@ from tests.helpers.evidence import named_files
 from tests.helpers.process import LONG, in_turn
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
-from tests.servers.packages import S3A, WITHOUT_BUNDLE
+from tests.servers.packages import S3A, WITHOUT_BUNDLE, without_links
 from tests.servers.s3 import VARIABLES, s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.servers.spark_cluster import HOSTS, SparkCluster, until
 from tidestate.recovery.inspect.verify import verify
@@ -47,6 +47,7 @@ SPARK = {
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    **without_links(),
     "spark.python.daemon.module": "tests.children.cluster_daemon",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
