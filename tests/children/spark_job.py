@@ -110,7 +110,7 @@ def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None)
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """What is said of one job."""
+    """The arguments of one job."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("folder", type=Path)

@@ -63,9 +63,9 @@ def pause(moment: str) -> list[str]:
 def wait(child: Child, cases: list[Case]) -> None:
     """Until each job is where it is to be killed."""
     _, moment, store = cases[0]
-    event = "started" if moment == "random" else "paused"
+    place = "started" if moment == "random" else "paused"
     for _ in cases:
-        child.wait_for(lambda said: said["event"] == event)
+        child.wait_for(lambda event: event["event"] == place)
     if moment == "random":
         time.sleep(random.Random(store).uniform(1.0, 8.0))
 
