@@ -176,7 +176,7 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Pat
     assert any("retract" in row for row in panes)
 
 
-@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), (1, 90)])
+@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), pytest.param(1, 90, marks=pytest.mark.long)])
 def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch: int, at_most: int) -> None:
     """Spark cuts the rest otherwise: into 60 events, or into 90 of a topic that has grown, shared out again."""
     to, begin = positions(root)[batch]
@@ -194,8 +194,11 @@ def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_rewound_in_a_topic_as_it_was(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
-    """The same batches come again, and what is observed is that of the run before, row for row."""
+    """The same batches come again, and what is observed is that of the run before, row for row. Of files
+    `tests.spark.test_reset` says so in every run.
+    """
     driver.goes_on(str(root))
     read, observed = ends(root), {kind: output(root, kind) for kind in ("panes", "late")}
     assert answered("rewind", root, "--to", positions(root)[-2][0], "--confirm")["done"]
