@@ -84,7 +84,6 @@ FIRST = (
     "recovery/damage/test_every_file",
     "spark/test_bootstrap",
     "spark/test_in_driver",
-    "spark/test_sent_package",
     "spark/test_chaos",
     "operators/windows/test_reprocess",
     "operators/test_runners",
