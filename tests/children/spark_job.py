@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -109,6 +110,10 @@ def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None)
     return [description.rows(schema, left=left, right=right) for left, right in read]
 
 
+SAYING = Lock()
+"""Of the jobs of one process each says whole lines."""
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """The arguments of one job."""
     parser = argparse.ArgumentParser()
@@ -124,7 +129,8 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
 
 def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     def say(event: str, checkpoint_id: int) -> None:
-        print(json.dumps({"event": event, "checkpoint": checkpoint_id, "job": arguments.job}), flush=True)
+        with SAYING:
+            print(json.dumps({"event": event, "checkpoint": checkpoint_id, "job": arguments.job}), flush=True)
 
     def hook(moment: str, checkpoint_id: int) -> None:
         if arguments.pause == f"{moment}:{checkpoint_id}":
