@@ -155,7 +155,7 @@ class Broker:
         self.servers = f"127.0.0.1:{port}"
         settings, logging = folder / "server.properties", folder / "log4j2.properties"
         logging.write_text(_LOGGING)
-        settings.write_text(_settings(port, controller, folder / "data"))
+        settings.write_text(_settings(port, controller, folder / f"data-{port}"))
         java = [f"{java_home()}/bin/java", *launcher_options().split(), "-Xmx512m"]
         java += [f"-Dlog4j2.configurationFile={logging}", "-cp", os.pathsep.join([*jars, f"{SPARK_JARS}/*"])]
         forming = ["kafka.tools.StorageTool", "format", "--standalone", "-t", CLUSTER, "-c", str(settings)]
