@@ -75,33 +75,27 @@ FIRST = (
     "operators/sinks/test_each_once",
     "spark/test_kafka",
     "spark/test_s3",
+    "spark/test_jobs_killed",
     "faults/test_crash",
     "spark/test_adopt",
     "faults/test_simulation",
     "spark/test_direct_scan",
     "faults/test_targets_killed",
-    "spark/test_progress",
     "recovery/damage/test_every_file",
-    "spark/test_in_driver",
     "spark/test_bootstrap",
-    "spark/test_cti_sides",
+    "spark/test_in_driver",
+    "spark/test_chaos",
     "operators/windows/test_reprocess",
     "operators/test_runners",
-    "faults/test_kills",
-    "spark/test_jobs_killed",
     "operators/chaos/test_chaos",
     "operators/engine/test_skipped_twin",
     "operators/windows/test_messages",
     "spark/test_included_sinks",
     "spark/test_reading",
-    "spark/test_job",
     "operators/windows/test_cut_triggers",
-    "spark/test_kill",
     "recovery/spark/test_spark_checkpoint",
     "operators/embedded/test_join_operator_killed",
     "operators/embedded/test_window_operator_killed",
-    "spark/test_reset",
-    "spark/test_mended",
     "statestore/stores/test_parquet",
     "conformance/test_cases",
     "recovery/damage/test_hostile",
@@ -166,6 +160,7 @@ def _new_process() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One real Spark session for all tests that ask for it."""
+    from tests.servers.packages import without_links
     from tidestate.operators.spark import in_driver
     from tools.java import local_session
 
@@ -173,7 +168,7 @@ def spark() -> Iterator[SparkSession]:
     in_driver.LIMITS = in_driver.Limits(file_bytes=-1, state_bytes=-1)
     # A query here runs for seconds: to compile it costs more than it saves. Processes of their own do.
     quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    session = local_session("tests", **quick, **{"spark.sql.adaptive.enabled": "false"})
+    session = local_session("tests", **quick, **without_links(), **{"spark.sql.adaptive.enabled": "false"})
     yield session
     session.stop()
 

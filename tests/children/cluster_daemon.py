@@ -15,6 +15,8 @@ from typing import Any
 
 from pyspark import daemon
 
+from tools.python_daemon import begin_with_imports
+
 _started = daemon.worker
 
 
@@ -53,4 +55,5 @@ def worker(*arguments: Any) -> int:
 
 if __name__ == "__main__":
     daemon.worker = worker
+    begin_with_imports()
     daemon.manager()

@@ -1,7 +1,8 @@
 """A job on a cluster of the tests: ``python -m tests.children.cluster_job SETTINGS``, a JSON file.
 
 Further commands: ``["whole"]`` waits for both executors, ``["busy", HOST]`` keeps the core of one until
-``["free"]``. A pause lasts until a file ``go`` is in the folder of orders.
+``["free"]``, ``["speculate", QUANTILE]`` says after which share of a stage its slow tasks get copies: after all of it
+is never. A pause lasts until a file ``go`` is in the folder of orders.
 """
 
 from __future__ import annotations
@@ -55,6 +56,11 @@ class ClusterCommands(Commands):
         while status.getExecutorMemoryStatus().size() != 1 + EXECUTORS:
             time.sleep(0.02)
         say("whole")
+
+    def speculate(self, quantile: str) -> None:
+        context: Any = self.spark.sparkContext._jsc.sc()
+        context.conf().set("spark.speculation.quantile", quantile)  # each stage reads it as it begins
+        say("speculating")
 
     def busy(self, host: str) -> None:
         """Until a task is held there: one that comes elsewhere ends at once, and there is another try."""

@@ -1,6 +1,7 @@
 """A job on Spark in a process of its own, which lines of JSON tell what to do; it answers with events.
 
-``["start", ROOT]``, with ``"MOMENT:CHECKPOINT"`` to pause there; ``["settle"]``, ``["stop"]``, ``["drain"]``, and
+``["start", ROOT]``, with ``"MOMENT:CHECKPOINT"`` to pause there, or with ``{"dies": true}`` to die of an error of its
+own; ``["settle"]``, ``["stop"]``, ``["drain"]``, and
 what the kind of its input adds. Options come last, as an object.
 """
 
@@ -24,6 +25,10 @@ from tools.java import local_session
 
 TRUSTED = Path("/etc/ssl/certs/java/cacerts")
 """Whom this machine trusts, as Debian gives it to its own Java; the one from PyPI may not know a mirror's name."""
+
+
+class OwnError(Exception):
+    """A query dies of it when it was asked to."""
 
 
 def trusting() -> dict[str, str]:
@@ -58,9 +63,11 @@ class Commands:
         """Wait to be killed."""
         time.sleep(3600)
 
-    def start(self, root: str, pause: str = "", **options: Any) -> None:
+    def start(self, root: str, pause: str = "", *, dies: bool = False, **options: Any) -> None:
         def hook(moment: str, checkpoint_id: int) -> None:
             if pause == f"{moment}:{checkpoint_id}":
+                if dies:
+                    raise OwnError
                 say("paused")
                 self.paused()
 
@@ -69,8 +76,12 @@ class Commands:
 
     def settle(self) -> None:
         assert self._query is not None
-        self._query.processAllAvailable()
-        say("settled", checkpoint=self._query.checkpoint_id)
+        try:
+            self._query.processAllAvailable()
+        except OwnError:
+            say("died")
+        else:
+            say("settled", checkpoint=self._query.checkpoint_id)
 
     def stop(self, *, drain: bool = False) -> None:
         assert self._query is not None

@@ -1,4 +1,4 @@
-"""A job on Spark that reads Kafka: ``python -m tests.children.kafka_job SERVERS JARS``.
+"""A job on Spark that reads Kafka: ``python -m tests.children.kafka_job SERVERS#TOPIC JARS``.
 
 Further commands: ``["produce", FILE]``, a table to the topic; ``["read", OFFSETS]``, what a query of one's
 own sees that begins there; ``["bootstrap", ROOT, {"ending": OFFSETS}]``, with what lies before them; ``["native",
@@ -18,11 +18,11 @@ from pyspark.sql import functions as sf
 
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
+from tests.servers.packages import without_links
 from tidestate.operators import count, each_batch, sum_, tumbling, windowed
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
 
-TOPIC = "events"
 _MESSAGE = SCHEMA.replace("t timestamp", "t long")
 """As JSON, with times in microseconds."""
 
@@ -90,10 +90,11 @@ class KafkaCommands(Commands):
 
     def _at_topic(self, of: Any, named_by: str = "subscribe") -> Any:
         """A reader or a writer of the topic."""
-        options = {"kafka.bootstrap.servers": self.source, named_by: TOPIC}
+        servers, _, topic = self.source.partition("#")
+        options = {"kafka.bootstrap.servers": servers, named_by: topic}
         options["kafka.fetch.max.wait.ms"] = "20"  # a consumer that is kept would first hear that there is no more
         return of.format("kafka").options(**options)
 
 
 if __name__ == "__main__":
-    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]})
+    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **without_links())

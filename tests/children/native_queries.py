@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.helpers.spark_inputs import SCHEMA
+from tests.servers.packages import without_links
 from tools.java import local_session
 
 DEATH = 3
@@ -59,6 +60,7 @@ def start(spark: SparkSession, folder: Path, name: str, hold: Callable[[str], No
         (root / "output" / f"{batch_id}.json").write_text("\n".join(lines))
 
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[provider])
+    spark.conf.set("spark.sql.shuffle.partitions", 2 if name in ("tumbling", "sliding") else 1)
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     writer = query(stream.withWatermark("t", "5 seconds")).writeStream.outputMode(mode).foreachBatch(sink)
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
@@ -67,7 +69,8 @@ def start(spark: SparkSession, folder: Path, name: str, hold: Callable[[str], No
 def main() -> None:
     folder = Path(sys.argv[1])
     # Each of its queries runs for seconds: compiled stages would cost more than they save.
-    spark = local_session("native", **{"spark.sql.codegen.wholeStage": "false"})
+    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    spark = local_session("native", **interpreted, **without_links())
     for one in [start(spark, folder, name, None) for name in QUERIES]:
         one.awaitTermination()  # type: ignore[attr-defined]
     waiting: set[str] = set()

@@ -1,4 +1,4 @@
-"""A job on a cluster of one executor whose Python lacks this package, without it and with it sent by addPyFile.
+"""A job whose Python workers lack this package, without it and with it sent by addPyFile.
 
 ``python -m tests.children.sent_package ROOT INPUT PACKAGE``. Reports events as JSON lines.
 """
@@ -19,7 +19,7 @@ from tools.java import java_home
 def session() -> SparkSession:
     """As a user would begin it: `tools.java` would give the workers this checkout."""
     os.environ |= {"JAVA_HOME": java_home(), "SPARK_LOCAL_IP": "127.0.0.1"}
-    builder = SparkSession.builder.master("local-cluster[1,2,512]").config("spark.executor.memory", "512m")
+    builder = SparkSession.builder.master("local[2]")
     return builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 
 
@@ -36,6 +36,7 @@ def run(spark: SparkSession, source: str, root: str) -> None:
 
 def main(root: str, source: str, package: str) -> None:
     os.environ.pop("PYTHONPATH", None)
+    os.chdir(os.path.dirname(root))  # workers import from where they start
     spark = session()
     run(spark, source, root)
     spark.sparkContext.addPyFile(package)

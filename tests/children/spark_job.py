@@ -1,12 +1,21 @@
-"""Jobs of several operators or streams over real flights and weather, as a process that can be killed."""
+"""Jobs of several operators or streams over real flights and weather, as a process that can be killed. Several of
+them in one process have ``+`` between their arguments.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -101,7 +110,12 @@ def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None)
     return [description.rows(schema, left=left, right=right) for left, right in read]
 
 
-def main() -> None:
+SAYING = Lock()
+"""Of the jobs of one process each says whole lines."""
+
+
+def parsed(arguments: list[str]) -> argparse.Namespace:
+    """The arguments of one job."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=JOBS)
     parser.add_argument("folder", type=Path)
@@ -110,18 +124,19 @@ def main() -> None:
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--executors", action="store_true", help="processes of their own, two of one core")
     parser.add_argument("--in-driver", action="store_true", help="small batches need no tasks")
-    arguments = parser.parse_args()
-    Checkpoint.open_or_create(arguments.folder / "checkpoint")
+    return parser.parse_args(arguments)
 
+
+def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     def say(event: str, checkpoint_id: int) -> None:
-        print(json.dumps({"event": event, "checkpoint": checkpoint_id}), flush=True)
+        with SAYING:
+            print(json.dumps({"event": event, "checkpoint": checkpoint_id, "job": arguments.job}), flush=True)
 
     def hook(moment: str, checkpoint_id: int) -> None:
         if arguments.pause == f"{moment}:{checkpoint_id}":
             say("paused", checkpoint_id)
             time.sleep(3600)
 
-    spark = local_session(arguments.job, **(CLUSTER if arguments.executors else LOCAL))
     sides = SIDES.get(arguments.job, ("flights", "weather"))
     streams = [read(spark, arguments.folder / side) for side in sides]
     job = JOBS[arguments.job]().on_spark(
@@ -136,8 +151,26 @@ def main() -> None:
     query.processAllAvailable()
     query.stop(drain=arguments.drain)
     say("done", query.checkpoint_id)
+
+
+def _run_or_end(spark: SparkSession, arguments: argparse.Namespace) -> None:
+    """An error ends the process, whatever others in it wait for."""
+    try:
+        run(spark, arguments)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def main(words: list[str]) -> None:
+    jobs = [parsed(list(part)) for plus, part in groupby(words, "+".__eq__) if not plus]
+    for one in jobs:
+        Checkpoint.open_or_create(one.folder / "checkpoint")
+    spark = local_session(jobs[0].job, **(CLUSTER if jobs[0].executors else LOCAL))
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(partial(_run_or_end, spark), jobs))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -38,7 +38,10 @@ def test_standalone(tmp_path: Path) -> None:
     assert ended("standalone", tmp_path) == [("ran",), read_only, ("ran",), full, full, ("ran",)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_on_spark(tmp_path: Path) -> None:
-    """Its own log lies on the same disk."""
+    """Its own log lies on the same disk: what a full one leaves of that is mended in every run, by
+    `tests.spark.test_mended`.
+    """
     assert [event[0] for event in ended("spark", tmp_path)] == ["ran", "failed", "ran", "failed", "failed", "ran"]

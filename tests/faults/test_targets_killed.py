@@ -76,8 +76,13 @@ def test_postgres(postgres: Postgres, form: Form, tmp_path: Path) -> None:
     holds_all_once(target, form, tmp_path / "root")
 
 
-@pytest.mark.parametrize("form", ["append", "upsert"] if LONG else ["append"])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["append", "upsert"])
 def test_kafka(kafka: Broker, form: Form, tmp_path: Path) -> None:
+    """In every run PostgreSQL is killed; a job that writes to a Kafka dies in `tests.operators.sinks.test_each_once`,
+    and commits without an answer are in `tests.operators.sinks.test_kafka`.
+    """
+
     def restart() -> None:
         kafka.stop()
         kafka.start()

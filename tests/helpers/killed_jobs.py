@@ -79,8 +79,13 @@ def fill(folder: Path, count: int = FILES) -> None:
 
 def begun(folder: Path, job: str, store: str, *options: str) -> Child:
     """The job of this name over the input in ``folder``; options are those of `tests.children.spark_job`."""
-    command = [sys.executable, "-m", "tests.children.spark_job", job, str(folder), "--store", store, *options]
-    return Child(command, folder / "job.log", cwd=ROOT)
+    return begun_together(folder, [[job, str(folder), "--store", store, *options]])
+
+
+def begun_together(folder: Path, jobs: list[list[str]]) -> Child:
+    """Jobs of one process, each by its arguments."""
+    words = [word for job in jobs for word in ("+", *job)]
+    return Child([sys.executable, "-m", "tests.children.spark_job", *words[1:]], folder / "job.log", cwd=ROOT)
 
 
 def is_exact(folder: Path, job: str) -> None:

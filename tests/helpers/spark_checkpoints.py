@@ -19,7 +19,10 @@ BATCHES = 14
 KAFKA = '{{"flights":{{"0":{0},"1":{0}}}}}'
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+STORAGES = ("local", "memory", "s3")
+
+
+@pytest.fixture(params=STORAGES)
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "s3":
         return str(request.getfixturevalue("s3_root"))

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import pyspark
 
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+
+
+def without_links() -> dict[str, str]:
+    """A setting by which Spark's log of a batch is written without a look at links. Hadoop's own library is not there
+    to look with, and Spark would start 25 processes a batch, of a fifth of the processor time.
+    """
+    (jar,) = SPARK_JARS.glob("spark-sql_*.jar")
+    with ZipFile(jar) as classes:
+        (path,) = [one for one in classes.namelist() if one.endswith("/FileSystemBasedCheckpointFileManager.class")]
+    return {"spark.sql.streaming.checkpointFileManagerClass": path.removesuffix(".class").replace("/", ".")}
+
+
 _MINOR = ".".join(pyspark.__version__.split(".")[:2])
 _SCALA = "2.12" if _MINOR == "3.5" else "2.13"
 

@@ -20,7 +20,7 @@ import pyspark
 
 from tests.helpers.checkout import ROOT
 from tests.servers.ports import free_port
-from tools.java import brief_options, java_home
+from tools.java import brief_options, java_home, launcher_options
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 SPARK = Path(pyspark.__file__).parent
@@ -67,7 +67,7 @@ class Server:
     def __init__(self, folder: Path, main: str, *arguments: str, **environment: str) -> None:
         self.log = folder / f"{main.rpartition('.')[2]}.log"
         own = {"JAVA_HOME": java_home(), "SPARK_HOME": str(SPARK), "SPARK_DAEMON_MEMORY": "256m"}
-        own |= {"SPARK_DAEMON_JAVA_OPTS": brief_options()}
+        own |= {"SPARK_DAEMON_JAVA_OPTS": brief_options(), "SPARK_LAUNCHER_OPTS": launcher_options()}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["sh", "-c", _UNTIL_INPUT_ENDS, "sh", str(SPARK / "bin" / "spark-class"), main, *arguments],

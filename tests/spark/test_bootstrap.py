@@ -16,7 +16,6 @@ from pyspark.sql import functions as sf
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
-from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import join
@@ -115,8 +114,10 @@ def test_more_files_than_a_manifest_holds_and_names_of_every_kind(spark: SparkSe
     assert evidence.manifests(tmp_path / "root")[-1]["totals"]["events"] == len(tables) + 1
 
 
-# The standalone runner dies before the manifest as well.
-@pytest.mark.parametrize("moment", ["spark-half-written", *(["before-manifest", "after-manifest"] if LONG else [])])
+# In every run `tests.spark.test_adopt` is killed where Spark's log is half written, which both finish in one way, and
+# `tests.operators.local.test_bootstrap` before the manifest.
+@pytest.mark.long
+@pytest.mark.parametrize("moment", ["spark-half-written", "before-manifest", "after-manifest"])
 def test_killed_while_it_is_handed_over(spark: SparkSession, tmp_path: Path, moment: str) -> None:
     tables = sample(4, 60)
     files = write_all(tmp_path / "input", tables)

@@ -65,7 +65,10 @@ def test_three_operators_equal_the_standalone_runner(
 
     def run(drain: bool) -> None:
         query = aggregates().on_spark(
-            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "spark", store=store, partitions=11
+            stream(spark, tmp_path / "input"),
+            checkpoint=tmp_path / "spark",
+            store=store,
+            partitions=11 if LONG else 3,
         )
         query = query.start()
         query.processAllAvailable()

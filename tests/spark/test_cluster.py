@@ -23,7 +23,7 @@ from tests.helpers.evidence import named_files
 from tests.helpers.process import LONG, in_turn
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
-from tests.servers.packages import S3A, WITHOUT_BUNDLE
+from tests.servers.packages import S3A, WITHOUT_BUNDLE, without_links
 from tests.servers.s3 import VARIABLES, s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.servers.spark_cluster import HOSTS, SparkCluster, until
 from tidestate.recovery.inspect.verify import verify
@@ -47,15 +47,15 @@ SPARK = {
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    **without_links(),
     "spark.python.daemon.module": "tests.children.cluster_daemon",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
     "spark.eventLog.rolling.enabled": "false",
-}
-SPECULATION = {
+    # Of one driver for all tests: copies of slow tasks only where a test asks for them, by another quantile.
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
-    "spark.speculation.quantile": "0.25",
+    "spark.speculation.quantile": "1",
     "spark.python.task.killTimeout": "600s",  # a task that lost is ended so late
 }
 
@@ -183,8 +183,7 @@ def test_an_executor_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, m
     until(lambda: rig.tasks("ExecutorLostFailure"), "what Spark noted")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", STORES if LONG else ["memory"])
 def test_a_python_worker_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     root = tmp_path / "root"
     rig.driver.start(str(root), store=store)
@@ -250,9 +249,12 @@ def test_the_driver_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, mo
     is_exact(root, alone)
 
 
-@pytest.mark.parametrize("store", STORES if LONG else ["rocksdb"])
+@pytest.mark.long
+@pytest.mark.parametrize("store", STORES)
 def test_two_drivers_on_one_root(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
-    """The newer one takes over while the older one is about to commit; executors of both are on each host."""
+    """The newer one takes over while the older one is about to commit; executors of both are on each host. In
+    every run `tests.spark.test_job` has a query that is overtaken.
+    """
     root = tmp_path / "root"
     rig.driver.start(str(root), f"before-manifest:{IN_THE_MIDDLE}", store=store)
     assert rig.driver.ask("settle", until="paused")["event"] == "paused"
@@ -268,18 +270,12 @@ def test_two_drivers_on_one_root(rig: Rig, tmp_path: Path, alone: Path, store: s
     is_exact(root, alone)
 
 
-@pytest.fixture(scope="module")
-def speculating(cluster: SparkCluster, usual: Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    yield from rig_of(cluster, tmp_path_factory.mktemp("speculating"), **SPECULATION)
-
-
 @pytest.mark.parametrize("store", STORES if LONG else ["rocksdb"])
-def test_a_zombie_writes_after_the_commit(speculating: Rig, tmp_path: Path, alone: Path, store: str) -> None:
+def test_a_zombie_writes_after_the_commit(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     """A slow task, of which Spark starts a copy that wins; it goes on two batches later, and writes its files."""
-    rig, root, source = speculating, tmp_path / "root", tmp_path / "input"
-    rig.forget()
+    root, source = tmp_path / "root", tmp_path / "input"
     fill(source, 0, IN_THE_MIDDLE)
-    rig.driver.ask("whole", until="whole")
+    rig.driver.ask("speculate", "0.25", until="speculating")
     rig.driver.start(str(root), store=store, source=str(source))
     rig.order("before")
     rig.driver.tell("settle")
@@ -298,6 +294,7 @@ def test_a_zombie_writes_after_the_commit(speculating: Rig, tmp_path: Path, alon
     rig.driver.tell("settle")
     ends(rig.driver, root, alone)
     assert not late & named_files(root)
+    rig.driver.ask("speculate", "1", until="speculating")
     until(lambda: any(event["Task Info"]["Speculative"] for event in rig.tasks("Success")), "what Spark noted")
 
 

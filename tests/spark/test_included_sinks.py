@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,7 +136,7 @@ def test_killed_in_a_job_by_the_connector_of_delta(tmp_path: Path) -> None:
     assert "Spark" in newest["commitInfo"]["engineInfo"]
 
 
-def test_the_block_that_a_new_user_copies_runs(tmp_path: Path) -> None:
+def test_the_block_that_a_new_user_copies_runs(spark: SparkSession, tmp_path: Path) -> None:
     (block,) = re.findall(r"^```py\n(# pip install.*?)^```", (ROOT / "docs/SINKS.md").read_text(), re.S | re.M)
     folder = tmp_path / "flights"
     folder.mkdir()
@@ -145,13 +145,11 @@ def test_the_block_that_a_new_user_copies_runs(tmp_path: Path) -> None:
         at = [begin + timedelta(hours=number, minutes=minute) for minute in range(60)]
         rows = {"scheduled": at, "origin": ["EWR", "JFK"] * 30, "dep_delay": [float(number)] * 60}
         pq.write_table(pa.table(rows), folder / f"{number}.parquet")
-    block = block.replace("/data/", f"{tmp_path}/").replace(
-        "from pyspark.sql import SparkSession", "from tools.java import local_session"
-    )
-    block = re.sub(r"SparkSession\.builder.*?getOrCreate\(\)", 'local_session("copied")', block)
+    block = block.replace("/data/", f"{tmp_path}/")
     for _ in range(2):  # the second time it has nothing to do
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=ROOT, check=False)
-        assert done.returncode == 0, done.stderr
+        names: dict[str, Any] = {}
+        exec(block, names)  # its session is the one that there is
+        assert names["spark"].sparkContext is spark.sparkContext
     found = target_of(f"delta:{tmp_path / 'flights_per_hour'}").table().to_pylist()
     assert sorted((row["window_start"].hour, row["origin"], row["flights"]) for row in found) == [
         (hour, origin, 30) for hour in (0, 1) for origin in ("EWR", "JFK")

@@ -1,5 +1,5 @@
 """SIGKILL on jobs over real flights and weather, at moments of the protocol: a chain, a join, a merge, windows of
-messages that come again.
+messages that come again. A process that is killed has several of them, each at its own moment.
 """
 
 from __future__ import annotations
@@ -11,39 +11,70 @@ from pathlib import Path
 import pytest
 
 from tests.children.spark_job import JOBS, PARTITIONS
-from tests.helpers.killed_jobs import batches_of_spark, begun, fill, forget_planned_batch, is_exact
+from tests.helpers.killed_jobs import batches_of_spark, begun_together, fill, forget_planned_batch, is_exact
 from tests.helpers.process import LONG
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
 
 MOMENTS = ("before-manifest:4", "after-manifest:4", "between-the-logs", "random")
-CASES = [(job, moment, store) for job in JOBS for moment in MOMENTS for store in ("parquet", "memory", "rocksdb")]
-BOUNDED = [("join", "after-manifest:4", "rocksdb")]
-"""Before a manifest: `tests.spark.test_kill`; a chain, at random: `tests.faults.test_kills`."""
+STORES = ("parquet", "memory", "rocksdb")
+Case = tuple[str, str, str]
+TOGETHER: list[list[Case]] = [[(job, moment, store) for job in JOBS] for moment in MOMENTS for store in STORES]
+BOUNDED: list[list[Case]] = [
+    [
+        ("join", "after-manifest:4", "rocksdb"),
+        ("merge", "between-the-logs", "memory"),
+        ("chain", "before-manifest:4", "parquet"),
+    ]
+]
+"""Each moment, each store. At random moments: `tests.faults.test_kills`."""
 
 
-@pytest.mark.parametrize(("job", "moment", "store"), CASES if LONG else BOUNDED)
-def test_killed_and_exact(tmp_path: Path, job: str, moment: str, store: str) -> None:
-    fill(tmp_path)
-    if moment == "random":
-        child = begun(tmp_path, job, store)
-        child.wait_for(lambda event: event["event"] == "started")
-        time.sleep(random.Random(f"{job} {store}").uniform(1.0, 8.0))
-    else:
-        pause = "before-manifest:4" if moment == "between-the-logs" else moment
-        child = begun(tmp_path, job, store, "--pause", pause)
-        child.wait_for(lambda event: event["event"] == "paused")
+@pytest.mark.parametrize(
+    "cases", TOGETHER if LONG else BOUNDED, ids=lambda cases: " ".join("-".join(one) for one in cases)
+)
+def test_killed_and_exact(tmp_path: Path, cases: list[Case]) -> None:
+    for job, _, _ in cases:
+        fill(tmp_path / job)
+    begun = [[job, str(tmp_path / job), "--store", store] for job, _, store in cases]
+    child = begun_together(
+        tmp_path, [[*one, *pause(moment)] for one, (_, moment, _) in zip(begun, cases, strict=True)]
+    )
+    wait(child, cases)
     child.kill()
-    root = tmp_path / "checkpoint"
-    if moment == "between-the-logs":
-        forget_planned_batch(root / "spark")
-    child = begun(tmp_path, job, store, "--drain", "--in-driver")
-    child.wait_for(lambda event: event["event"] == "done")
+    for job, moment, _ in cases:
+        if moment == "between-the-logs":
+            forget_planned_batch(tmp_path / job / "checkpoint" / "spark")
+    child = begun_together(tmp_path, [[*one, "--drain", "--in-driver"] for one in begun])
+    for _ in cases:
+        child.wait_for(lambda event: event["event"] == "done")
     child.finish()
+    for case in cases:
+        went_on(tmp_path, *case)
+
+
+def pause(moment: str) -> list[str]:
+    paused = "before-manifest:4" if moment == "between-the-logs" else moment
+    return [] if moment == "random" else ["--pause", paused]
+
+
+def wait(child: Child, cases: list[Case]) -> None:
+    """Until each job is where it is to be killed."""
+    _, moment, store = cases[0]
+    place = "started" if moment == "random" else "paused"
+    for _ in cases:
+        child.wait_for(lambda event: event["event"] == place)
+    if moment == "random":
+        time.sleep(random.Random(store).uniform(1.0, 8.0))
+
+
+def went_on(folder: Path, job: str, moment: str, store: str) -> None:
+    root = folder / job / "checkpoint"
     if moment == "between-the-logs":
         assert [len(first) for first, *_ in batches_of_spark(root / "spark")] == [1, 1, 2, 1, 1, 0]
-    is_exact(tmp_path, job)
+    is_exact(folder / job, job)
     places = [one.scan.in_driver for one in Checkpoint.open(root).history() if one.scan is not None]
     in_driver = store == "parquet" and job not in PARTITIONS
     # A random kill may come after the last batch.

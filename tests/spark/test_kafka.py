@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.children.driver import Driver
-from tests.children.kafka_job import TOPIC
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
-from tests.servers.kafka import BROKER, RELEASE, Broker, UnavailableError, fetched
+from tests.servers.kafka import RELEASE, UnavailableError, fetched
+from tests.servers.kafka import kafka_servers as kafka_servers
 from tests.servers.packages import CONNECTOR
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
+TOPIC = f"events-{uuid.uuid4().hex}"
 TABLES = sample(4, 80)
 BEFORE = 3
 """Tables in the topic when the root that tests begin with was made."""
@@ -70,19 +72,15 @@ class Topic:
 
 
 @pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+def driver(kafka_servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     folder = tmp_path_factory.mktemp("kafka")
     try:
-        connector, broker = fetched(CONNECTOR, folder), fetched(BROKER, folder)
+        connector = fetched(CONNECTOR, folder)
     except UnavailableError as error:
-        pytest.skip(f"Kafka could not be had from Maven Central: {error}")
-    kafka = Broker(broker, folder)
-    try:
-        driver = Driver(folder, "tests.children.kafka_job", kafka.servers, ",".join(connector))
-        yield driver
-        driver.finish()
-    finally:
-        kafka.stop()
+        pytest.skip(f"Spark's connector could not be had from Maven Central: {error}")
+    driver = Driver(folder, "tests.children.kafka_job", f"{kafka_servers}#{TOPIC}", ",".join(connector))
+    yield driver
+    driver.finish()
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +176,7 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Pat
     assert any("retract" in row for row in panes)
 
 
-@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), (1, 90)])
+@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), pytest.param(1, 90, marks=pytest.mark.long)])
 def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch: int, at_most: int) -> None:
     """Spark cuts the rest otherwise: into 60 events, or into 90 of a topic that has grown, shared out again."""
     to, begin = positions(root)[batch]
@@ -196,8 +194,11 @@ def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_rewound_in_a_topic_as_it_was(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
-    """The same batches come again, and what is observed is that of the run before, row for row."""
+    """The same batches come again, and what is observed is that of the run before, row for row. Of files
+    `tests.spark.test_reset` says so in every run.
+    """
     driver.goes_on(str(root))
     read, observed = ends(root), {kind: output(root, kind) for kind in ("panes", "late")}
     assert answered("rewind", root, "--to", positions(root)[-2][0], "--confirm")["done"]

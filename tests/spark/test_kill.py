@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.process import LONG
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.check import check
 from tools.demo.child import Child
@@ -21,12 +20,11 @@ pytestmark = pytest.mark.spark
 
 FILES = 7
 STORES = ["parquet", "memory", "rocksdb"]
-BEFORE = STORES if LONG else ["rocksdb"]
-"""In CI one store, and one after the manifest in `test_jobs_killed`. Each is killed at each moment without Spark in
-`tests.operators.local.test_standalone_killed`.
+"""In every run `tests.spark.test_jobs_killed` has a job of each, killed at each moment; without Spark
+`tests.operators.local.test_standalone_killed` kills each at each.
 """
-KILLS = 12 if LONG else 0
-"""At random moments; in CI `tests.faults.test_kills` has some."""
+KILLS = 12
+"""At random moments."""
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +62,8 @@ def test_the_flights_are_as_out_of_order_as_described(flights: pa.Table) -> None
     }
 
 
-@pytest.mark.parametrize("store", BEFORE)
+@pytest.mark.long
+@pytest.mark.parametrize("store", STORES)
 def test_killed_between_segments_and_manifest(folder: Path, store: str) -> None:
     child = start(folder, store, "--pause", "before-manifest:5")
     child.wait_for(lambda event: event["event"] == "paused")

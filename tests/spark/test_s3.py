@@ -229,6 +229,16 @@ def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_
     assert Checkpoint.open("s3://elsewhere/root").ids() == []
 
 
+def test_a_query_that_died_goes_on(driver: Driver, root: str, alone: Path) -> None:
+    """By an error at that moment: on S3 nothing is half written, so that the root is as after a kill."""
+    driver.start(root, f"before-manifest:{BEFORE + 3}", dies=True)
+    assert driver.ask("settle", until="died")["event"] == "died"
+    assert Checkpoint.open(root).ids()[-1] == BEFORE + 2
+    driver.goes_on(root)
+    is_exact(root, alone)
+
+
+@pytest.mark.long
 def test_killed(driver: Driver, root: str, alone: Path) -> None:
     """Between the files of a checkpoint and its manifest, with Spark's plan of the batch in its log."""
     driver.start(root, f"before-manifest:{BEFORE + 3}")

@@ -28,6 +28,20 @@ main(*sys.argv[1:])
 """
 
 
+FROM_ZIP = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import pyarrow as pa
+import tidestate
+import tidestate.operators.spark.rdd_job
+from tidestate.operators import count, tumbling, windowed
+job = windowed(event_time="t", key="k").window(tumbling("1 second")).aggregate(n=count())
+rows = pa.table({"t": pa.array([0, 5_000_000], pa.timestamp("us", "UTC")), "k": ["a", "b"]})
+_ = job.standalone(checkpoint=sys.argv[2]).run([rows], drain=True)
+print(tidestate.__file__)
+"""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
@@ -42,12 +56,6 @@ def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Root and input of the job, as arguments."""
     for number, table in enumerate(TABLES):
         write(tmp_path / "input", number, table)
-    # A local cluster has the folders of its executors below SPARK_HOME.
-    home = tmp_path / "spark"
-    home.mkdir()
-    for name in ("bin", "jars", "python"):
-        (home / name).symlink_to(SPARK / name)
-    monkeypatch.setenv("SPARK_HOME", str(home))
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", brief_options())  # of every Java: half the time
     return [str(tmp_path / "root"), str(tmp_path / "input")]
 
@@ -59,9 +67,21 @@ def is_exact(tmp_path: Path) -> None:
         assert list(output(tmp_path / "root", kind).values()) == list(output(tmp_path / "alone", kind).values())
 
 
+def test_a_wheel_is_imported_as_a_zip(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a Python that lacks the package: what its tasks import, and a job."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    sent = shutil.copy(wheel, tmp_path / "tidestate.zip")
+    command = [other_python(tmp_path / "python", libraries=True), "-c", FROM_ZIP, str(sent), str(tmp_path / "root")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, f"{sent}/tidestate/__init__.py"), done.stderr
+    assert sum(map(len, output(tmp_path / "root", "panes").values())) == 2
+
+
+@pytest.mark.long
 def test_a_wheel_that_the_job_sends(
     wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Workers that lack the package are refused in every run too: `tests.spark.test_preflight`."""
     monkeypatch.setenv("PYSPARK_PYTHON", other_python(tmp_path / "python", libraries=True))
     sent = shutil.copy(wheel, tmp_path / "tidestate.zip")  # Spark imports from no file named .whl
     command = [sys.executable, "-m", "tests.children.sent_package", *given, sent]
@@ -73,7 +93,18 @@ def test_a_wheel_that_the_job_sends(
     is_exact(tmp_path)
 
 
+@pytest.fixture
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A local cluster has the folders of its executors below SPARK_HOME."""
+    home = tmp_path / "spark"
+    home.mkdir()
+    for name in ("bin", "jars", "python"):
+        (home / name).symlink_to(SPARK / name)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("_home")
 def test_a_packed_environment(wheel: Path, given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment, packed = tmp_path / "made", tmp_path / "env.tar.gz"
     venv.create(environment, symlinks=True, with_pip=True)

@@ -19,7 +19,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
-from tests.servers.kafka import BROKER, Broker, UnavailableError, fetched
+from tests.servers.kafka import kafka_servers as kafka_servers
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tests.servers.s3 import s3_endpoint as s3_endpoint
@@ -60,24 +60,13 @@ def run(target: Target, form: Form, root: Path, *, dies: bool = False) -> None:
     assert len(seen) > 3 or not dies
 
 
-@pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("kafka")
-    try:
-        broker = Broker(fetched(BROKER, folder), folder)
-    except UnavailableError as error:
-        pytest.skip(f"Kafka could not be had from Maven Central: {error}")
-    yield broker
-    broker.stop()
-
-
 @pytest.fixture
 def place(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A new place for a sink of this kind."""
     if kind == "postgres":
         return f"postgres:{request.getfixturevalue('postgres').uri}#{uuid.uuid4().hex}"
     if kind == "kafka":
-        return f"kafka:{request.getfixturevalue('kafka').servers}#{uuid.uuid4().hex}"
+        return f"kafka:{request.getfixturevalue('kafka_servers')}#{uuid.uuid4().hex}"
     return f"{kind}:{tmp_path / 'target'}"
 
 

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from tests.helpers.manifests import following
-from tests.helpers.spark_checkpoints import BATCHES, KAFKA, files_of, head_of, made
+from tests.helpers.process import in_turn
+from tests.helpers.spark_checkpoints import BATCHES, KAFKA, STORAGES, files_of, head_of, made
 from tests.helpers.spark_checkpoints import root as root
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -21,6 +22,8 @@ from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.spark_checkpoint import files_read, finish_checkpoint
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import IncompatibleError
+
+MOMENTS = ("reset-published", "spark-set-aside", "spark-half-written")
 
 
 class DiedError(Exception):
@@ -40,7 +43,9 @@ def as_spark_has_it(checkpoint: Checkpoint, batch_id: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("root", ["local", "memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
 def test_a_reset_takes_spark_along(root: str) -> None:
+    """On S3 too: what died on the way is finished there in every run."""
     checkpoint = made(root)
     old = {
         name: checkpoint.objects.read(f"spark/sources/0/{name}")
@@ -63,7 +68,7 @@ def test_a_reset_takes_spark_along(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-written"])
+@pytest.mark.parametrize(("root", "moment"), in_turn(STORAGES, MOMENTS), indirect=["root"])
 def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     checkpoint = made(root, 4)
 

@@ -12,15 +12,20 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.namespaces import WHY_NOT, may_mount
+from tests.helpers.spark_inputs import batch, write
+from tests.helpers.spark_inputs import job as spark_job
+from tests.helpers.spark_runs import stream
 from tidestate.operators import count, tumbling, windowed
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
@@ -139,9 +144,51 @@ def test_no_files_cost_nothing() -> None:
     check_visible(Objects("/nowhere"), list[WrittenFile]())
 
 
+OTHER_HOST = """#!/bin/sh
+exec unshare -m sh -c 'mount -t tmpfs tmpfs "$0" && exec "$@"' "{root}" "{python}" "$@"
+"""
+"""A Python of workers that has a file system of its own at a root, as if it were on another host."""
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.skipif(not may_mount(), reason=WHY_NOT)
+def test_workers_with_a_folder_of_their_own_at_the_root(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden, python, context = tmp_path / "hidden", tmp_path / "python", spark.sparkContext
+    hidden.mkdir()
+    python.write_text(OTHER_HOST.format(root=hidden, python=sys.executable))
+    python.chmod(0o755)
+    monkeypatch.setattr(context, "pythonExec", str(python))
+    monkeypatch.setattr(context, "master", "spark://elsewhere:7077")
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    assert ended(spark, tmp_path, "shared") == ("", "batch")
+    assert not list((tmp_path / "shared" / "data" / "probe").iterdir())
+    assert ended(spark, tmp_path, "hidden") == ("root-not-shared", None)
+    monkeypatch.setattr(stream_job, "check_shared", lambda *_: None)  # as if they had come later
+    assert ended(spark, tmp_path, "hidden") == ("file-unseen", "fence")
+
+
+def ended(spark: SparkSession, folder: Path, name: str) -> tuple[str, str | None]:
+    """The code of the error of a job at this root, and of what kind its newest checkpoint is."""
+    code = ""
+    try:
+        query = (
+            spark_job().on_spark(stream(spark, folder / "input"), checkpoint=folder / name, in_driver=False).start()
+        )
+        query.processAllAvailable()
+        query.stop()
+    except UsageError as error:
+        code = error.code
+    newest = Checkpoint.open(folder / name).head()
+    return code, newest.manifest.kind if newest else None
+
+
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.skipif(not may_mount(), reason=WHY_NOT)
 def test_an_executor_with_a_folder_of_its_own_at_the_root(tmp_path: Path) -> None:
+    """One of two, on a cluster."""
     child = Child([sys.executable, "-m", "tests.children.two_hosts", str(tmp_path)], tmp_path / "log", cwd=ROOT)
     found = {event["event"]: (event["code"], event["kind"]) for event in child.events()}
     child.finish()
