@@ -76,13 +76,18 @@ def test_postgres(postgres: Postgres, form: Form, tmp_path: Path) -> None:
     holds_all_once(target, form, tmp_path / "root")
 
 
-@pytest.mark.parametrize("form", ["append", "upsert"] if LONG else ["append"])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["append", "upsert"])
 def test_kafka(kafka: Broker, form: Form, tmp_path: Path) -> None:
+    """In each run a server that dies is that of `test_postgres`, and a broker whose answers are lost that of
+    `tests.operators.sinks.test_kafka`.
+    """
+
     def restart() -> None:
         kafka.stop()
         kafka.start()
 
     target = target_of(f"kafka:{kafka.servers}#{uuid.uuid4().hex}")
-    kills = 20 if LONG else 2
+    kills = 20
     assert run(target, form, tmp_path / "root", restart, moments(form, kills, 0.1)) == kills
     holds_all_once(target, form, tmp_path / "root")

@@ -125,7 +125,7 @@ class Every:
 class Few:
     """Of some kinds of call and moment one, anywhere; kinds and images take turns from one number to the next."""
 
-    of_kinds = 8
+    of_kinds = 16
 
     def __init__(self, number: int) -> None:
         self._number, self._chance = number, random.Random(number)

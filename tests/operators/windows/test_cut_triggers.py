@@ -194,7 +194,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
         .trigger(when=trigger, per_element=True)
     )
     panes, refused = twin(given, trigger, 9 * SECOND)
-    for cut in cuts(given, chance, tries=2, single=name == "either"):
+    for cut in cuts(given, chance, single=name == "either"):
         store, partitions = chance.choice([MEMORY, Parquet()]), chance.choice([1, 3])
         batches = [table(some) for some in cut]
         observed, ledger = played(description, batches, store=store, partitions=partitions, restarts=len(cut) < 9)
@@ -221,7 +221,7 @@ def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name:
         .trigger(when=COMPOSITES[name], per_element=True)
     )
     found = []
-    for cut in cuts(given, chance, tries=2, single=name == "both"):
+    for cut in cuts(given, chance, single=name == "both"):
         panes, ledger = played(description, [table(some) for some in cut], partitions=2)
         rows = Counter((row["v"], str(row["window_start"]), row["reason"]) for row in ledger)
         found.append((plain(panes, "window_start", "window_end", "k", "n", "pane", "kind"), rows))

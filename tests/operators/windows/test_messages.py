@@ -125,7 +125,7 @@ def test_as_the_twin_says_under_redelivery_restarts_and_rescaling(made: list[lis
 def test_any_window_emits_what_it_would_of_each_message_once(
     tmp_path: Path, kind: str, mode: str, store: StoreName
 ) -> None:
-    plain_job, batches, chance = description(WINDOWS[kind], mode), stream(9), random.Random(kind)
+    plain_job, batches, chance = description(WINDOWS[kind], mode), stream(9, 6), random.Random(kind)
     panes, rejected = expected(plain_job, batches, tmp_path / "once")
     again = plain_job.messages(identity=("part", "at"))
     config = store_config(store, tmp_path / "cache")
