@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import FORKS
@@ -19,15 +20,24 @@ from tools.demo.child import Child
 class Forked:
     """What is used of `subprocess.Popen`: a process in a group of its own, its output and input as text."""
 
-    def __init__(self, module: str, *arguments: object, log: Path | None = None) -> None:
-        read, self._output = FORKS.Pipe(duplex=False)
-        self._input, write = FORKS.Pipe(duplex=False)
+    def __init__(
+        self,
+        module: str,
+        *arguments: object,
+        log: Path | None = None,
+        errors: int | None = None,
+        terminal: int | None = None,
+        **environment: str,
+    ) -> None:
+        """Errors go to the end of a ``log``, or to a descriptor; to a ``terminal`` output goes too."""
+        read, output = FORKS.Pipe(duplex=False)
+        source, write = FORKS.Pipe(duplex=False)
         self.stdout, self.stdin = _text(read, "r"), _text(write, "w")
-        given = (module, [*map(str, arguments)], self._input, self._output, dict(os.environ), log)
-        self._process = FORKS.Process(target=_run, args=given)
+        given = (module, [*map(str, arguments)], source, output, os.environ | environment, log)
+        self._process = FORKS.Process(target=_run, args=(*given, _Passed(errors), _Passed(terminal)))
         self._process.start()
-        self._input.close()
-        self._output.close()
+        source.close()
+        output.close()
 
     @property
     def pid(self) -> int:
@@ -71,6 +81,20 @@ def forked(module: str, *arguments: object) -> int:
     return process.wait()
 
 
+class _Passed:
+    """A descriptor, or none, that the fork gets."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (None if self.descriptor is None else DupFd(self.descriptor),)
+
+
+def _received(passed: Any) -> _Passed:
+    return _Passed(None if passed is None else passed.detach())
+
+
 def _text(end: Connection, mode: str) -> TextIO:
     descriptor = os.dup(end.fileno())
     end.close()
@@ -80,20 +104,25 @@ def _text(end: Connection, mode: str) -> TextIO:
 def _run(
     module: str,
     arguments: list[str],
-    input_: Connection,
+    source: Connection,
     output: Connection,
     environment: dict[str, str],
     log: Path | None,
+    errors: _Passed,
+    terminal: _Passed,
 ) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.dup2(input_.fileno(), 0)
-    os.dup2(output.fileno(), 1)
-    if log is not None:
-        os.dup2(os.open(log, os.O_WRONLY | os.O_APPEND), 2)
-    input_.close()
+    os.dup2(source.fileno(), 0)
+    os.dup2(output.fileno() if terminal.descriptor is None else terminal.descriptor, 1)
+    last = errors.descriptor if log is None else os.open(log, os.O_WRONLY | os.O_APPEND)
+    if (last := terminal.descriptor if last is None else last) is not None:
+        os.dup2(last, 2)
+    source.close()
     output.close()
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.chdir(ROOT)
     os.environ.clear()
     os.environ.update(environment)

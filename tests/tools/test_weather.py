@@ -17,7 +17,7 @@ from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
 
-BATCHES = 24
+BATCHES = 12
 WITHOUT = 1_528
 """Flights in hours of which there is no observation."""
 MEASURED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
-from tests.helpers.process import in_turn
+from tests.helpers.process import LONG, in_turn
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
@@ -186,7 +186,7 @@ COMPOSITES = {
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
-    given = events(chance, 40)
+    given = events(chance, 40 if LONG else 28)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(tumbling("9 s"))
@@ -212,7 +212,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 )
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
-    given = events(chance, 50)
+    given = events(chance, 50 if LONG else 32)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(windows)
