@@ -22,7 +22,6 @@ from tests.faults.kills import (
     play,
     section,
 )
-from tests.helpers.process import LONG
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
@@ -31,13 +30,19 @@ def plan_of(job: str, store: str, *kinds: str) -> Plan:
     return Plan(job, job, store, False, tuple(Disturbance(kind, False, 0.6, 0.5) for kind in kinds), 8)
 
 
-ROUNDS = [plan_of("chain", "rocksdb", WORKER, STOPPED)]
-if LONG:
-    ROUNDS += [plan_of("again", "memory", COLLECTED, PYTHON, EXECUTOR), plan_of("join", "parquet", JAVA, SECOND)]
+ROUNDS = [
+    plan_of("chain", "rocksdb", WORKER, STOPPED),
+    plan_of("again", "memory", COLLECTED, PYTHON, EXECUTOR),
+    plan_of("join", "parquet", JAVA, SECOND),
+]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", ROUNDS, ids=lambda plan: plan.seed)
 def test_disturbed_and_exact(plan: Plan, tmp_path: Path) -> None:
+    """In each run `tests.spark.test_jobs_killed` and `test_kill` kill such jobs at moments of their own, and in
+    `tests.spark.test_cluster` one wakes up next to another.
+    """
     did: list[str] = []
     play(plan, tmp_path, did)
     assert did == [one.kind for one in plan.disturbances]

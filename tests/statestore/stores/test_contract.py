@@ -85,11 +85,6 @@ class TestParquetOnS3(StoreContract):
     def test_any_history(self, tmp_path: Path) -> None:
         some_histories(self, tmp_path, 5)
 
-    @pytest.mark.long
-    def test_many_change_sets(self, tmp_path: Path) -> None:
-        """Here each file is a request; over files the same store has them in each run."""
-        super().test_many_change_sets(tmp_path)
-
 
 def some_histories(store: StoreContract, folder: Path, share: int) -> None:
     """In CI a share of the histories: `TestParquetOnFiles` has them all, what differs is where files are."""
