@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.helpers.manifests import following
+from tests.helpers.process import in_turn
 from tests.helpers.spark_checkpoints import BATCHES, KAFKA, files_of, head_of, made
 from tests.helpers.spark_checkpoints import root as root
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -63,7 +64,11 @@ def test_a_reset_takes_spark_along(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-written"])
+@pytest.mark.parametrize(
+    ("root", "moment"),
+    in_turn(["local", "memory", "s3"], ["reset-published", "spark-set-aside", "spark-half-written"]),
+    indirect=["root"],
+)
 def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     checkpoint = made(root, 4)
 
