@@ -88,8 +88,7 @@ class TestParquetOnS3(StoreContract):
 
 def some_histories(store: StoreContract, folder: Path, share: int) -> None:
     """In CI a share of the histories: `TestParquetOnFiles` has them all, what differs is where files are."""
-    count = machine_settings().max_examples // (1 if LONG else share)
-    search = machine_settings(max_examples=count)
+    search = machine_settings(max_examples=machine_settings().max_examples // (1 if LONG else share))
     run_state_machine_as_test(machine(store.open, folder, durable=store.durable), settings=search)
 
 
@@ -398,5 +397,4 @@ def test_an_error_at_any_call_passes(tmp_path: Path, when: When) -> None:
         assert faulty.exists("name") == (name in POSTERIOR or (when == "after" and name == "create name"))
 
 
-POSTERIOR = ("delete data", "exists data", "names ")
-"""Calls after the one that creates the name."""
+POSTERIOR = ("delete data", "exists data", "names ")  # after the call that creates the name
