@@ -85,7 +85,7 @@ FIRST = (
     "spark/test_bootstrap",
     "spark/test_in_driver",
     "spark/test_chaos",
-    "operators/windows/test_reprocess",
+    "package/test_package",
     "operators/test_runners",
     "operators/chaos/test_chaos",
     "operators/engine/test_skipped_twin",
@@ -94,7 +94,6 @@ FIRST = (
     "spark/test_reading",
     "operators/windows/test_cut_triggers",
     "recovery/spark/test_spark_checkpoint",
-    "operators/embedded/test_join_operator_killed",
     "operators/embedded/test_window_operator_killed",
     "statestore/stores/test_parquet",
     "conformance/test_cases",
@@ -107,7 +106,9 @@ FIRST = (
 OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_themselves_are_allowed")
 """The slow ones of the contract of a store, which ships and knows no marks of ours."""
 ON_S3 = "::TestParquetOnS3::"
-"""Of the store that has each request answered by a server: the cases of each test are the same as on files."""
+"""Of the store that has each request answered by a server: its tests and cases are the same as on files."""
+ALSO_ON_S3 = ("test_any_history", "test_killed_at_any_moment", "test_opened_again_and_again")
+"""Those of them that are in each run."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -115,15 +116,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked as of the long form is skipped in others: a cheaper test holds its promise in every run.
     """
     places = {name: place for place, name in enumerate(FIRST)}
-    on_s3 = set[str]()
     items.sort(key=lambda item: places.get(item.nodeid.partition(".py::")[0].removeprefix("tests/"), len(FIRST)))
     for item in items:
         if "killed" in item.nodeid:
             item.add_marker("kill")
-        if ON_S3 in item.nodeid:
-            if (test := item.nodeid.partition("[")[0]) in on_s3:
-                item.add_marker("long")
-            on_s3.add(test)
+        if ON_S3 in item.nodeid and item.name not in ALSO_ON_S3:
+            item.add_marker("long")
         if not LONG and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))
         if item.name in OF_CONTRACT:

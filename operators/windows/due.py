@@ -18,8 +18,8 @@ from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 
-WIDER, LEAST_SPAN = 2, 1_000_000
-"""Each range in which the next time is looked for is so many times longer than the one before; the first one."""
+LEAST_SPAN = 1_000_000
+"""The first range in which the next time is looked for; each is 2, 4, 8, … times longer than the one before."""
 
 
 def due_mark(
@@ -120,14 +120,14 @@ def least_stored(view: StateView, table: str, column: str, above: int, otherwise
     """The least stored time above a bound, ``otherwise`` if none is below that: looked for in ranges that grow from
     ``span``, as files of other times are not read.
     """
-    lower = above + 1
+    lower, longer = above + 1, 2
     while lower < otherwise:
         upper = min(lower + span, otherwise)
         keys = key_range((lower,), None if upper == END_US else (upper,))
         found = least(view[table].scan(keys, folded=False), column, above)
         if found != END_US:
             return min(found, otherwise)
-        lower, span = upper, span * WIDER
+        lower, span, longer = upper, span * longer, longer * 2
     return otherwise
 
 

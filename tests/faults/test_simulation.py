@@ -23,12 +23,12 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tidestate.statestore.storage.probe import probe
 
-SEEDS = range(1000 if LONG else 12)
+SEEDS = range(1000) if LONG else range(3, 11)
 MOST_SEEDS = 40
 """So many a planted fault may take, from the first one on that has found it."""
 DIGEST = """
 from tests.faults.simulation.run import simulate
-print([simulate(seed).digest for seed in (1, 2)])
+print(simulate(2).digest)
 """
 
 

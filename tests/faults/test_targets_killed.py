@@ -88,6 +88,6 @@ def test_kafka(kafka: Broker, form: Form, tmp_path: Path) -> None:
         kafka.start()
 
     target = target_of(f"kafka:{kafka.servers}#{uuid.uuid4().hex}")
-    kills = 20 if LONG else 2
+    kills = 20
     assert run(target, form, tmp_path / "root", restart, moments(form, kills, 0.1)) == kills
     holds_all_once(target, form, tmp_path / "root")

@@ -123,7 +123,9 @@ class Every:
 
 
 class Few:
-    """Of some kinds of call and moment one, anywhere; kinds and images take turns from one number to the next."""
+    """Of some kinds of call and moment one, anywhere; kinds and images take turns from one number to the next, those
+    of a job that makes calls of many kinds less often.
+    """
 
     of_kinds = 8
 
@@ -134,7 +136,8 @@ class Few:
     def __call__(self, call: Call, when: When, images: Sequence[str]) -> Sequence[str]:
         place = list(self._seen).index((call.name, when)) if (call.name, when) in self._seen else len(self._seen)
         count = self._seen[call.name, when] = self._seen.get((call.name, when), 0) + 1
-        if (place + self._number) % self.of_kinds or self._chance.random() * count >= 1:
+        others = place >= self.of_kinds and (place + self._number) // self.of_kinds % 2
+        if others or (place + self._number) % self.of_kinds or self._chance.random() * count >= 1:
             return ()
         return [images[(place + self._number // self.of_kinds) % len(images)]]
 

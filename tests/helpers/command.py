@@ -18,7 +18,7 @@ from tests.helpers.worked_example import STREAM, example
 from tidestate.statestore.spec.store import Parquet
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([__name__, "tidestate.recovery.cli.main"])
+FORKS.set_forkserver_preload([__name__, "tidestate.recovery.cli.main", "tests.twins.streams", "tools.demo.job"])
 """A start of Python with these imports takes half a second of processor time, a fork that has them a tenth."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from tests.helpers.process import LONG
 from tidestate.operators import Memory
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.harness import Harness
@@ -21,7 +22,13 @@ MEMORY = Memory()
 EVENTS = pa.schema([("k", pa.string()), ("t", TIME), ("v", pa.int64()), ("part", pa.string()), ("at", pa.int64())])
 
 
-def cuts(rows: Sequence[T], chance: random.Random, tries: int = 2, *, single: bool = True) -> Iterator[list[list[T]]]:
+TRIES = 3 if LONG else 1
+"""How often rows are cut at random."""
+
+
+def cuts(
+    rows: Sequence[T], chance: random.Random, tries: int = TRIES, *, single: bool = True
+) -> Iterator[list[list[T]]]:
     """All rows in one batch, cut at random, and, with ``single``, one row a batch."""
     yield [list(rows)]
     for _ in range(tries):
@@ -82,7 +89,7 @@ def by_cut(
 ) -> list[list[dict[str, Any]]]:
     """The panes of each cut, none of whose rows is late."""
     found = []
-    for cut in cuts(given, chance, tries=3, single=False):
+    for cut in cuts(given, chance, single=False):
         panes, ledger = played(description, [table(some) for some in cut], partitions=chance.choice([1, 3]), **how)
         assert not ledger
         found.append(panes)

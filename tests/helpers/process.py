@@ -17,7 +17,7 @@ QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
 
 def examples(count: int) -> int:
     """Of so many examples of the long form those of this one, where each takes a job and not a function."""
-    return count if LONG else max(2, count // (8 if QUICK else 5))
+    return count if LONG else max(2, count // 10)
 
 
 def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:

@@ -49,7 +49,7 @@ class Runner:
         policy: Policy | None = None,
         sink: Any = None,
         late_sink: Any = None,
-        partitions: int | None = 2,
+        partitions: int | None = 1,
         had: Sequence[Given] = (),
         retain: CheckpointRetention | None = None,
     ) -> None:

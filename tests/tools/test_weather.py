@@ -17,7 +17,7 @@ from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
 
-BATCHES = 24
+BATCHES = 12
 WITHOUT = 1_528
 """Flights in hours of which there is no observation."""
 MEASURED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
@@ -98,7 +98,7 @@ def test_each_flight_meets_the_observation_of_its_hour(
     panes = running.run(_batches(JOINS[name], flights, observations), drain=True)
     counters = total([manifest.counters for manifest in Checkpoint.open(str(tmp_path / "root")).history()])
     assert counters["accepted"] == counters["events"] == flights.num_rows + observations.num_rows
-    assert counters["mildly_late"] > 50, "some flights left behind the watermark"
+    assert counters["mildly_late"] > 20, "some flights left behind the watermark"
     columns = [name for name in panes.column_names if name.startswith(("left_", "right_"))]
     found, expected = _settled(panes, ["origin", *columns]), _in_one_go(flights, observations, columns)
     assert expected.num_rows == flights.num_rows

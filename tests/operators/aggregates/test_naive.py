@@ -60,7 +60,7 @@ def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=max(8, settings.default.max_examples // 5))
+@settings(max_examples=max(3, settings.default.max_examples // 5))
 @given(data=st.data())
 def test_however_cut_up_it_is_what_plain_python_says(kind: str, data: st.DataObject) -> None:
     events = data.draw(events_of(kind), label="events")
@@ -182,7 +182,7 @@ INVERTIBLE: dict[str, Callable[[], Aggregate]] = {
 
 
 @pytest.mark.parametrize("kind", ["int8", "decimal", "float"])
-@settings(max_examples=max(8, settings.default.max_examples // 5))
+@settings(max_examples=max(3, settings.default.max_examples // 5))
 @given(data=st.data())
 def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) -> None:
     events = [{**event, "k": "a"} for event in data.draw(events_of(kind, least=2), label="events")]
@@ -209,7 +209,7 @@ def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) 
             assert found[name] == value
 
 
-@settings(max_examples=max(5, settings.default.max_examples // 8))
+@settings(max_examples=max(3, settings.default.max_examples // 8))
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=3000), st.data())
 @example(list(range(3000)), None)
 def test_a_sketch_depends_on_what_it_saw_only(seen: list[int], data: st.DataObject | None) -> None:

@@ -137,7 +137,7 @@ def results(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=max(10, settings.default.max_examples // 4))
+@settings(max_examples=max(3, settings.default.max_examples // 4))
 @given(data=st.data())
 def test_what_is_left_is_what_plain_python_says_however_cut_up(kind: str, data: st.DataObject) -> None:
     rows = data.draw(signed_rows(kind), label="rows")
@@ -161,7 +161,7 @@ def test_what_is_left_is_what_plain_python_says_however_cut_up(kind: str, data: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["int8", "uint64", "double", "decimal", "string", "struct"])
-@settings(max_examples=max(10, settings.default.max_examples // 4))
+@settings(max_examples=max(3, settings.default.max_examples // 4))
 @given(data=st.data())
 def test_a_row_may_be_taken_back_before_it_comes(kind: str, data: st.DataObject) -> None:
     """What does not depend on the order of rows is the same in any order, folded in any pieces."""

@@ -7,8 +7,6 @@ from __future__ import annotations
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +18,9 @@ import pytest
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import forked
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
-from tests.helpers.process import forget
+from tests.helpers.process import LONG, forget
 from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
@@ -79,8 +77,7 @@ def test_killed_at_the_fence_of_a_change(tmp_path: Path, moment: str, name: Stor
     root, cache, before = tmp_path / "root", tmp_path / "cache", first("sliding", "retracting")
     run(before, root, ROWS[:CHANGED], store_config(name, cache))
     had = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.parent.name != REACHED}
-    command = [sys.executable, "-m", "tests.children.evolution", str(root), name, str(cache), moment]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    assert forked("tests.children.evolution", root, name, cache, moment) == -signal.SIGKILL
     left = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     assert had.items() <= left.items()
     fence = CHANGED + 2
@@ -94,11 +91,16 @@ def test_killed_at_the_fence_of_a_change(tmp_path: Path, moment: str, name: Stor
     assert verify(Checkpoint.open(root), read_percent=100).worst is None
 
 
-AROUND = pytest.mark.parametrize(
-    ("name", "store"),
-    [("all", Parquet(max_levels=2)), ("column", Memory(max_levels=2)), ("early and added", RocksDB(max_levels=2))],
-    ids=["all", "column", "early"],
-)
+CASES_AROUND = [
+    pytest.param("all", Parquet(max_levels=2), id="all"),
+    pytest.param("column", Memory(max_levels=2), id="column"),
+    pytest.param("early and added", RocksDB(max_levels=2), id="early"),
+]
+
+
+def around(turn: int) -> pytest.MarkDecorator:
+    """Changes and stores: in the long form all, else each test has its own."""
+    return pytest.mark.parametrize(("name", "store"), CASES_AROUND if LONG else [CASES_AROUND[turn]])
 
 
 class Jobs:
@@ -121,7 +123,7 @@ class Jobs:
 
 
 @pytest.mark.slow
-@AROUND
+@around(0)
 def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """The old description goes on as if there had been no change, the new one changes there."""
     jobs, root, other = Jobs(name), tmp_path / "root", tmp_path / "other"
@@ -138,7 +140,7 @@ def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfi
 
 
 @pytest.mark.slow
-@AROUND
+@around(1)
 def test_changed_and_divided_again(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """After the change, and in another root between its last batch before and its start after."""
     jobs, roots = Jobs(name), (tmp_path / "after", tmp_path / "between")
@@ -154,7 +156,7 @@ def test_changed_and_divided_again(tmp_path: Path, name: str, store: StoreConfig
 
 
 @pytest.mark.slow
-@AROUND
+@around(2)
 def test_a_fork_that_is_changed(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """From a checkpoint of a job that goes on unchanged; the fork reads its files through the new tables."""
     jobs, root = Jobs(name), tmp_path / "root"

@@ -53,7 +53,7 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.write_input(folder, 6, 40)
+    module.write_input(folder, 5, 25)
     return folder
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.children.join_operator import BATCHES, JOBS
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import expected
 from tests.helpers.operator_messages import STORES
 from tests.helpers.process import LONG
@@ -36,10 +34,9 @@ manifest in `tests.operators.local.test_standalone_killed`.
 """
 
 
-def child(folder: Path, name: StoreName, kind: str, *death: str) -> subprocess.Popen[str]:
-    places = [str(folder / "root"), name, str(folder / "cache"), str(folder / "out"), kind]
-    command = [sys.executable, "-m", "tests.children.join_operator", *places, *death]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def child(folder: Path, name: StoreName, kind: str, *death: str) -> Forked:
+    places = [folder / "root", name, folder / "cache", folder / "out", kind]
+    return Forked("tests.children.join_operator", *places, *death)
 
 
 def check_exact(folder: Path, kind: str) -> None:
@@ -69,7 +66,6 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
     chance = random.Random(STORES.index(name))
     for _ in range(3):
         process = child(tmp_path, name, "join")
-        assert process.stdout is not None
         for _ in range(chance.randint(1, 14)):
             process.stdout.readline()
         time.sleep(chance.uniform(0, 0.02))

@@ -52,8 +52,7 @@ def batches(seed: int) -> list[list[Message]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("windows", "store"), in_turn(WINDOWS, STORES))
-@pytest.mark.parametrize("key", ["k", None])
+@pytest.mark.parametrize(("windows", "store", "key"), in_turn(WINDOWS, STORES, ["k", None]))
 def test_each_offset_once_and_the_panes_of_the_harness(
     tmp_path: Path, store: StoreName, windows: str, key: str | None
 ) -> None:

@@ -21,6 +21,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
+from tests.helpers.process import some
 from tidestate.operators import Policy, tumbling
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -105,7 +106,7 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", some(STORES, 1))
 def test_rewound_it_takes_the_messages_again(tmp_path: Path, store: StoreName) -> None:
     root, batches = tmp_path / "root", stream(3)
     give(root, store, batches[:9])

@@ -6,15 +6,13 @@ import itertools
 import json
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.children.operator import JOBS, MERGED, batches
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, STORES, plain
 from tests.helpers.process import LONG
@@ -32,10 +30,9 @@ BOUNDED: list[tuple[str, StoreName, str]] = [
 """
 
 
-def child(folder: Path, name: StoreName, kind: str, *death: str) -> subprocess.Popen[str]:
-    places = [str(folder / "root"), name, str(folder / "cache"), str(folder / "out"), kind]
-    command = [sys.executable, "-m", "tests.children.operator", *places, *death]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def child(folder: Path, name: StoreName, kind: str, *death: str) -> Forked:
+    places = [folder / "root", name, folder / "cache", folder / "out", kind]
+    return Forked("tests.children.operator", *places, *death)
 
 
 def undisturbed(kind: str, folder: Path) -> list[tuple[object, ...]]:
@@ -83,7 +80,6 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, kind: str, name: StoreN
     chance = random.Random(STORES.index(name))
     for _ in range(4):
         process = child(tmp_path, name, kind)
-        assert process.stdout is not None
         for _ in range(chance.randint(1, 14)):
             process.stdout.readline()
         time.sleep(chance.uniform(0, 0.02))

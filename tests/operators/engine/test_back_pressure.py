@@ -99,7 +99,7 @@ ACTIONS = st.lists(st.sampled_from(ACTS), max_size=12)
 
 
 @given(ACTIONS, ACTIONS, st.sampled_from(["panes", "late", "both", "same"]), st.sets(st.integers(2, 12), max_size=2))
-@settings(max_examples=max(10, settings.default.max_examples // 4), deadline=None)
+@settings(max_examples=max(3, settings.default.max_examples // 4), deadline=None)
 def test_whatever_sinks_do_they_have_each_row_once(
     tmp_path_factory: pytest.TempPathFactory, acts: list[Act], of_late: list[Act], which: str, deaths: set[int]
 ) -> None:

@@ -168,7 +168,7 @@ def test_harness_and_standalone_publish_deliver_and_warn_in_the_same_way(
 
 @pytest.mark.slow
 @given(streams.settings(), streams.batches())
-@settings(max_examples=max(5, settings.default.max_examples // 4))
+@settings(max_examples=max(3, settings.default.max_examples // 4))
 def test_any_stream_gives_both_the_same_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, setting: Setting, made: list[streams.Batch]
 ) -> None:

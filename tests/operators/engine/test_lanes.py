@@ -4,7 +4,6 @@ run; what waits is bounded, seen, and kept.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.helpers.checkout import ROOT
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.example_manifest import example
+from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, chain, run_operator, union
@@ -29,7 +28,6 @@ from tidestate.recovery.log.outputs import output_of
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import UnavailableError, UsageError
-from tools.demo.child import Child
 
 BATCHES = sample(9, 60)
 
@@ -272,15 +270,14 @@ def test_metrics_name_each_sink() -> None:
 @pytest.mark.slow
 def test_killed_while_one_is_behind(tmp_path: Path) -> None:
     places: Any = [f"parquet:{tmp_path / 'first'}", f"delta:{tmp_path / 'lagging'}"]
-    command = [sys.executable, "-m", "tests.children.lagging_sink", *places, str(tmp_path / "root")]
-    command.append(str(tmp_path / "up"))
-    child = Child(command, tmp_path / "log", cwd=ROOT)
+    command = ("tests.children.lagging_sink", *places, tmp_path / "root", tmp_path / "up")
+    child = ForkedChild(*command, log=tmp_path / "log")
     refused = [child.wait_for(lambda event: event["event"] == "refused")["checkpoint"] for _ in range(9)]
     child.kill()
     assert len({*refused}) == 1
     assert len(evidence.work(tmp_path / "root")) < 9, "it was held"
     (tmp_path / "up").touch()
-    child = Child(command, tmp_path / "log", cwd=ROOT)
+    child = ForkedChild(*command, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
     for place in places:

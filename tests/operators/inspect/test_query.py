@@ -245,7 +245,7 @@ def test_values_of_windows_without_the_description(tmp_path: Path, kind: str, mo
     job = windowed(event_time="t", key="k", name="values").window(WINDOWS[kind]).aggregate(**AGGREGATES)
     job = job.late("20 seconds").accumulation(mode)
     harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3, store=Parquet())
-    for batch in stream(6, 5):
+    for batch in stream(6, 3):
         harness.feed(table(batch))
         asked, given = query(tmp_path), query(tmp_path, description=job, schema=SCHEMA)
         assert rows_of(asked.get_windows()) == rows_of(harness.windows())

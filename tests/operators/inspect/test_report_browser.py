@@ -18,6 +18,7 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.command import copy as copy
 from tests.helpers.example_root import root as root
+from tests.helpers.process import in_turn
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.inspect.report.document import report_page, write_report
 from tidestate.operators.inspect.report.server import ReportServer
@@ -97,8 +98,7 @@ class Observed:
         return [list(row) for row in self.page.evaluate(script, caption)]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(("width", "scheme"), in_turn([390, 1440], ["light", "dark"]))
 def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
     observed = Observed(browser, report, width, scheme)
     sizes = observed.ask(

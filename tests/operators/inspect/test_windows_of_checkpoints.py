@@ -38,7 +38,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-FEW = run_settings(max_examples=max(4, run_settings.default.max_examples // 4))
+FEW = run_settings(max_examples=max(3, run_settings.default.max_examples // 4))
 LONG_WINDOWS = [sliding(70, 1), sliding(9, 2, 1), sliding(2, 5), tumbling(3), session(2), session(7)]
 """Those that wait in parts, one with coarse ones."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.children.lost_sessions import JOB, LOST_AFTER, batches
 from tests.children.lost_sessions import main as finish
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import forked
 from tests.helpers.join_jobs import SCHEMA, SECOND, STORES, table
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
 from tests.helpers.process import examples
@@ -253,8 +251,7 @@ def test_a_replay_of_sessions_that_is_killed_at_its_manifest_is_given_again(tmp_
     assert lose(root, tables=TABLES)
     # After the fence come two batches that are served, and a replay in two pieces: it dies in the second.
     death = f"before-manifest:{Checkpoint.open(root).present_ids()[-1] + 5}"
-    died = subprocess.run([sys.executable, "-m", "tests.children.lost_sessions", root, death], cwd=ROOT, check=False)
-    assert died.returncode == -signal.SIGKILL
+    assert forked("tests.children.lost_sessions", root, death) == -signal.SIGKILL
     finish(str(root))
     found = Checkpoint.open(root)
     panes = [read_rows(found, output.panes, whole.schema) for output in found.outputs()]

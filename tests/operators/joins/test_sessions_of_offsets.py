@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.command import json_lines, tidestate
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, in_turn
 from tests.helpers.two_streams import STORES, TIME, Row
 from tests.twins.sessions import ENDED, Brute, Pair
 from tidestate.operators import (
@@ -243,15 +243,14 @@ RUNNERS: dict[str, Callable[[SessionJoin, StoreConfig, str], InHarness | Alone |
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_what_is_emitted_is_the_product_of_sessions(runner: str, store: StoreConfig) -> None:
+@pytest.mark.parametrize(("runner", "store"), in_turn(RUNNERS, STORES))
+def test_what_is_emitted_is_the_product_of_sessions(runner: str, store: str) -> None:
     @settings(deadline=None, max_examples=examples(16))
     @given(joins(), st.one_of(logs(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5)), st.booleans())
     def check(made: tuple[SessionJoin, Callable[[], Line]], batches: list[list[Row]], restart: bool) -> None:
         description, line = made[0], made[1]()
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            running = RUNNERS[runner](description, store, folder)
+            running = RUNNERS[runner](description, STORES[store], folder)
             net: Counter[Pair] = Counter()
             for batch in batches:
                 line.add(sorted(batch, key=lambda row: row.side))

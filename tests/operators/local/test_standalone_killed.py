@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 
 from tests.children.standalone import PARTITIONS, SETTING, store_config, stream
 from tests.helpers import evidence
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
 from tests.helpers.process import LONG
 from tests.twins import streams
 from tests.twins.naive import Twin
@@ -23,17 +21,8 @@ from tidestate.statestore.spec.store import StoreName
 STORES: tuple[StoreName, ...] = ("memory", "parquet", "rocksdb")
 
 
-def child(folder: Path, name: StoreName, *death: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "tests.children.standalone",
-        str(folder / "root"),
-        name,
-        str(folder / "cache"),
-        *death,
-    ]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+def child(folder: Path, name: StoreName, *death: str) -> Forked:
+    return Forked("tests.children.standalone", folder / "root", name, folder / "cache", *death)
 
 
 def check_exact(root: Path) -> None:
@@ -54,7 +43,6 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
     chance = random.Random(STORES.index(name))
     for _ in range(4):
         process = child(tmp_path, name)
-        assert process.stdout is not None
         for _ in range(chance.randint(1, 9)):
             assert process.stdout.readline() != ""
         time.sleep(chance.uniform(0, 0.02))  # anywhere between two lines
@@ -70,7 +58,7 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
     check_exact(tmp_path / "root")
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", STORES if LONG else ["memory", "rocksdb"])
 def test_killed_between_segments_and_manifest(tmp_path: Path, name: StoreName) -> None:
     root = tmp_path / "root"
     process = child(tmp_path, name, "before-manifest:7")
@@ -87,7 +75,7 @@ def test_killed_between_segments_and_manifest(tmp_path: Path, name: StoreName) -
     check_exact(root)
 
 
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", STORES if LONG else ["parquet"])
 def test_killed_after_the_manifest(tmp_path: Path, name: StoreName) -> None:
     root = tmp_path / "root"
     process = child(tmp_path, name, "after-manifest:7")

@@ -140,7 +140,7 @@ class Twin:
         return late
 
 
-@settings(max_examples=max(10, settings.default.max_examples // 2))
+@settings(max_examples=max(3, settings.default.max_examples // 2))
 @given(history=histories())
 def test_files_in_any_order_move_the_watermark_and_lose_nothing_that_is_on_time(
     history: list[list[Part] | None],

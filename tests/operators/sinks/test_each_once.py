@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Iterator
 from importlib import import_module
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from adbc_driver_postgresql import dbapi
 
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, KINDS, Target, holds_all_once, target_of
@@ -29,12 +28,13 @@ from tidestate.operators.sinks import included
 from tidestate.operators.sinks import postgres as postgres_sink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import Tables
-from tools.demo.child import Child
 
 pytestmark = pytest.mark.slow
 
-QUICK_CASES = [(kind, form) for kind, form in CASES if LONG or kind != "kafka"]
+WITHOUT_KAFKA = [(kind, form) for kind, form in CASES if LONG or kind != "kafka"]
 """A producer takes seconds to take over from another one."""
+FIRST_HALF, SECOND_HALF = (WITHOUT_KAFKA, WITHOUT_KAFKA) if LONG else (WITHOUT_KAFKA[::2], WITHOUT_KAFKA[1::2])
+"""Each form of each kind either dies after each commit, or meets an older self that wakes up."""
 
 
 class DiedError(Exception):
@@ -75,7 +75,7 @@ def target(place: str) -> Target:
     return target_of(place)
 
 
-@pytest.mark.parametrize(("kind", "form"), [*QUICK_CASES, *([] if LONG else [("kafka", "upsert")])])
+@pytest.mark.parametrize(("kind", "form"), [*FIRST_HALF, *([] if LONG else [("kafka", "upsert")])])
 def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target, form: Form, tmp_path: Path) -> None:
     run(target, form, tmp_path / "root", dies=True)
     assert holds_all_once(target, form, tmp_path / "root") > 20
@@ -84,11 +84,11 @@ def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target
 @pytest.mark.parametrize(("kind", "form"), CASES if LONG else [(kind, one.forms[-1]) for kind, one in KINDS.items()])
 def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    command = [sys.executable, "-m", "tests.children.included_sink", place, form, str(root)]
-    child = Child([*command, "3"], tmp_path / "log", cwd=ROOT)
+    command = ("tests.children.included_sink", place, form, root)
+    child = ForkedChild(*command, 3, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
-    child = Child(command, tmp_path / "log", cwd=ROOT)
+    child = ForkedChild(*command, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "done")
     child.finish()
     assert holds_all_once(target_of(place), form, root) > 20
@@ -110,7 +110,7 @@ WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
 """There the second one waits for the first."""
 
 
-@pytest.mark.parametrize(("kind", "form"), QUICK_CASES)
+@pytest.mark.parametrize(("kind", "form"), SECOND_HALF)
 def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
     """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
     first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()

@@ -13,7 +13,6 @@ from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from tests.helpers.pane_checks import check_panes
-from tests.helpers.process import LONG
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain, sensible
 from tests.twins.ordered import Message, OrderedSetting, OrderedTwin
@@ -51,7 +50,7 @@ from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.memory import MemoryStore, MemoryTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-RUNS = run_settings(max_examples=run_settings.default.max_examples * (1 if LONG else 3))
+RUNS = run_settings(max_examples=run_settings.default.max_examples)
 NOT_MOVED = BEGINNING_US
 """The watermark after a batch that does not move it."""
 LATE = [EACH_BATCH, EACH_BATCH, None, Trigger("after_count", 2), Trigger("every_processing_time", 4)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
-from tests.helpers.process import in_turn
+from tests.helpers.process import LONG, in_turn
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
@@ -186,7 +186,7 @@ COMPOSITES = {
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
-    given = events(chance, 40)
+    given = events(chance, 40 if LONG else 28)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(tumbling("9 s"))
@@ -194,7 +194,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
         .trigger(when=trigger, per_element=True)
     )
     panes, refused = twin(given, trigger, 9 * SECOND)
-    for cut in cuts(given, chance, tries=2, single=name == "either"):
+    for cut in cuts(given, chance, single=name == "either"):
         store, partitions = chance.choice([MEMORY, Parquet()]), chance.choice([1, 3])
         batches = [table(some) for some in cut]
         observed, ledger = played(description, batches, store=store, partitions=partitions, restarts=len(cut) < 9)
@@ -212,7 +212,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 )
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
-    given = events(chance, 50)
+    given = events(chance, 50 if LONG else 32)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(windows)
@@ -221,7 +221,7 @@ def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name:
         .trigger(when=COMPOSITES[name], per_element=True)
     )
     found = []
-    for cut in cuts(given, chance, tries=2, single=name == "both"):
+    for cut in cuts(given, chance, single=name == "both"):
         panes, ledger = played(description, [table(some) for some in cut], partitions=2)
         rows = Counter((row["v"], str(row["window_start"]), row["reason"]) for row in ledger)
         found.append((plain(panes, "window_start", "window_end", "k", "n", "pane", "kind"), rows))

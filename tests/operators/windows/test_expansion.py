@@ -168,7 +168,7 @@ DESCRIPTIONS = {
 
 
 @pytest.mark.parametrize("triggered", [False, True], ids=["slices", "general"])
-@settings(max_examples=max(8, settings.default.max_examples // 5))
+@settings(max_examples=max(3, settings.default.max_examples // 5))
 @given(data=st.data())
 def test_any_budget_shows_the_same(data: st.DataObject, triggered: bool) -> None:
     """Three steps, the last two with late rows, once in one band and once pair by pair."""

@@ -27,8 +27,8 @@ from tidestate.operators.windows import shares
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
-RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
-HALF = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 3))
+RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 3))
+HALF = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 4))
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
 PARTITIONS = st.sampled_from([1, 1, 1, 3])
 patient = pytest.mark.timeout(7200 if LONG else 600)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.helpers.process import LONG
 from tidestate.operators import (
     RETRACTING,
     accumulate,
@@ -77,10 +78,13 @@ def test_one_batch_of_more_than_a_row_may_be_given(tmp_path: Path, aggregate: st
     assert kinds == [("emit", 20), ("retract", 20), ("emit", 21)]
 
 
+LONG_CASES = [("triggered", "memory"), ("triggered", "parquet")] if LONG else []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "store"),
-    [("triggered", "memory"), ("triggered", "parquet"), ("triggered", "rocksdb"), ("sessions", "parquet")],
+    [("sessions", "parquet"), ("triggered", "rocksdb"), *LONG_CASES],
 )
 def test_state_that_is_put_back_whole_may_grow(tmp_path: Path, kind: str, store: str) -> None:
     windows = tumbling("1 minute") if kind == "triggered" else session("10 seconds")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.every_store import new_folder, store_config
+from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain
@@ -55,8 +56,7 @@ def test_the_twin_says_what_was_worked_out_by_hand(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", HERE)
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("name", "restarts"), in_turn(HERE, [False, True]))
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = HERE[name]
     check_scenario(setting, steps, restarts)

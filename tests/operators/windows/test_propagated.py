@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain
@@ -38,8 +39,7 @@ EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROPAGATED)
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("name", "restarts"), in_turn(PROPAGATED, [False, True]))
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = PROPAGATED[name]
     check_scenario(setting, steps, restarts)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
-from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
+from tests.helpers.forked import forked
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples, in_turn
@@ -383,8 +381,7 @@ def test_a_replay_that_is_killed_at_its_manifest_is_given_again(tmp_path: Path) 
     lose(root)
     # After the fence come a batch that is served, and a replay in two pieces: it dies in the second.
     death = f"before-manifest:{Checkpoint.open(root).present_ids()[-1] + 4}"
-    died = subprocess.run([sys.executable, "-m", "tests.children.rebuild", root, death], cwd=ROOT, check=False)
-    assert died.returncode == -signal.SIGKILL
+    assert forked("tests.children.rebuild", root, death) == -signal.SIGKILL
     finish(str(root))
     found = Checkpoint.open(root)
     panes = [read_rows(found, output.panes, whole.schema) for output in found.outputs()]

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
+from tests.helpers.process import LONG
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.prefetch import AT_ONCE, prefetch, prefetch_with_progress
@@ -20,13 +22,6 @@ from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.slow
 
-COMMAND = """
-import sys
-from tidestate.recovery.cli import progress_bar
-progress_bar.BAR_DELAY_S = float(sys.argv.pop(1))
-from tidestate.recovery.cli.main import main
-main()
-"""
 VERBS = {
     "list": (["list", "ROOT"], "checkpoints"),
     "state": (["state", "ROOT", "--at", 7], "partitions"),
@@ -63,25 +58,17 @@ def on_terminal(
 ) -> tuple[int, str, str]:
     """Exit code, standard output, and what a terminal got: standard error, with ``rows_too`` both."""
     ours, theirs = pty.openpty()
-    code = [sys.executable, "-c", COMMAND, str(patience)]
-    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    output = theirs if rows_too else subprocess.PIPE
-    with subprocess.Popen(
-        [*code, *(places.get(str(one), str(one)) for one in arguments)],
-        cwd=ROOT,
-        env=environment,
-        stdout=output,
-        stderr=theirs,
-    ) as process:
-        os.close(theirs)
-        drawn: list[bytes] = []
-        reader = threading.Thread(target=lambda: drawn.extend(_read(ours)))
-        reader.start()
-        printed = process.stdout.read().decode() if process.stdout is not None else ""
-        process.wait()
-        reader.join()
+    where = {"terminal" if rows_too else "errors": theirs}
+    given = [places.get(str(one), str(one)) for one in arguments]
+    process = Forked("tests.children.barred", patience, *given, **where, COLUMNS="100", TERM="xterm")
+    os.close(theirs)
+    drawn: list[bytes] = []
+    reader = threading.Thread(target=lambda: drawn.extend(_read(ours)))
+    reader.start()
+    printed, _ = process.communicate()
+    reader.join()
     os.close(ours)
-    return process.returncode, printed, b"".join(drawn).decode()
+    return process.wait(), printed, b"".join(drawn).decode()
 
 
 def _read(terminal: int) -> Iterator[bytes]:
@@ -161,7 +148,8 @@ print([read().manifest.id for _, read in checkpoint.load_each(checkpoint.ids())]
 
 @pytest.mark.slow
 def test_threads_may_be_the_first_to_read_a_manifest(places: dict[str, str]) -> None:
-    for _ in range(8):  # msgspec builds what it knows of a type at the first decoding, guarded by nothing
+    # msgspec builds what it knows of a type at the first decoding, guarded by nothing.
+    for _ in range(8 if LONG else 3):
         done = subprocess.run(
             [sys.executable, "-c", READER, places["ROOT"]], cwd=ROOT, capture_output=True, text=True, check=False
         )

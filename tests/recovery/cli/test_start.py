@@ -12,6 +12,7 @@ import pytest
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
+from tests.helpers.command import tidestate
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Parquet, chain, count, sum_, tumbling, windowed
 from tidestate.recovery import cli
@@ -106,7 +107,9 @@ def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_bash_completes_what_a_root_has(shell: dict[str, str], tmp_path: Path) -> None:
+def test_bash_completes_what_a_root_has(
+    shell: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tmp_path / "root"
     second = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
     first = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds")).aggregate(n=count())
@@ -125,14 +128,17 @@ def test_bash_completes_what_a_root_has(shell: dict[str, str], tmp_path: Path) -
         f"state {root} --operator first --table g": {"groups"},
         f"show {tmp_path / 'none'} ": set(),
     }
-    script = ["source <(tidestate --show-completion)"]
-    for line in lines:
-        words = ["tidestate", *line.split(" ")]
-        listed = " ".join(f"'{one}'" for one in words)
-        script.append(f"COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _tidestate_completion tidestate")
-        script.append('echo "${COMPREPLY[@]}"')
-    found = bash("; ".join(script), shell).splitlines()
-    assert {line: set(one.split()) for line, one in zip(lines, found, strict=True)} == lines
+    last = f"state {root} --operator first --table g"
+    place = len(last.split(" "))
+    listed = " ".join(f"'{one}'" for one in ["tidestate", *last.split(" ")])
+    script = f"source <(tidestate --show-completion); COMP_WORDS=({listed}); COMP_CWORD={place}; "
+    found = bash(f'{script}_tidestate_completion tidestate; echo "${{COMPREPLY[@]}}"', shell)
+    assert set(found.split()) == lines[last]
+    monkeypatch.setenv("_TIDESTATE_COMPLETE", "complete_bash")  # as the function of bash does
+    for line, words in lines.items():
+        monkeypatch.setenv("COMP_WORDS", f"tidestate {line}")
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" "))))
+        assert set(tidestate().stdout.split()) == words, line
 
 
 def test_completion_installs_itself_for_bash(shell: dict[str, str]) -> None:

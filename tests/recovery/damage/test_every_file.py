@@ -16,7 +16,7 @@ from tidestate.recovery.log.checkpoint import manifest_path
 from tidestate.statestore.errors import CorruptionError
 
 DOCUMENT = ROOT / "docs" / "DAMAGE.md"
-TURNS = 16
+TURNS = 32
 """In each case one in so many verbs is asked, another one in the next."""
 
 

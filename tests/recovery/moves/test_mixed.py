@@ -143,7 +143,7 @@ EXPECTED = {}
     steps=st.lists(STEPS, max_size=12),
     stores=st.lists(st.sampled_from(range(len(STORES))), min_size=1, max_size=4),
 )
-@settings(max_examples=max(10, settings.default.max_examples // 2))
+@settings(max_examples=max(3, settings.default.max_examples // 2))
 def test_whatever_is_done_to_a_root_its_job_goes_on(
     name: str, steps: list[tuple[str, int]], stores: list[int]
 ) -> None:

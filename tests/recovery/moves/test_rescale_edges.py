@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import msgspec
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.command import json_lines, tidestate
+from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.operators import Memory, Parquet, RocksDB, count, min_, tumbling, windowed
@@ -25,7 +25,6 @@ from tidestate.recovery.moves.rescale import plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, NotFoundError, UsageError
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
 from tidestate.statestore.spec.store import StoreConfig
-from tools.demo.child import Child
 
 TABLES = sample(6, 60)
 
@@ -185,7 +184,7 @@ def test_killed_around_the_rescale(root: Path, tmp_path: Path, moment: str) -> N
     whole = job().standalone(checkpoint=tmp_path / "whole").run(TABLES, drain=True)
     before = everything(root)
     panes = Checkpoint.open(root).pane_paths()
-    child = Child([sys.executable, "-m", "tests.children.rescale", str(root), "3", moment], tmp_path / "log")
+    child = ForkedChild("tests.children.rescale", root, 3, moment, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
     assert newest(root).partitions == (3 if moment == "after" else 4)

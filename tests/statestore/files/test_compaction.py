@@ -155,7 +155,7 @@ def test_small_files_are_folded_into_one() -> None:
     [
         (1000, MB, 5, 256 * MB),
         (10_000, MB, 8, 256 * MB),
-        (50_000, MB, 10, 256 * MB),
+        pytest.param(50_000, MB, 10, 256 * MB, marks=pytest.mark.long),
         (1000, 64 * MB, 7, 256 * MB),
         (1000, 8 * MB, 7, 16 * MB),
     ],

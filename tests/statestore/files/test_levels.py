@@ -138,7 +138,7 @@ def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: st
     for number in range(1, 80):
         written.write(number, 100)
         # Sometimes it falls behind what has been folded meanwhile.
-        if number % 3 == 0 and number % 30 > 10:
+        if number % 6 == 0 and number % 30 > 10:
             with open_store(config, written.objects, f"{tmp_path}", [BY_KEY], written.state) as store:
                 assert [row for rows in store["t"].scan() for row in as_tuples(rows)] == written.model.snapshot()
     assert written.pieces > 2

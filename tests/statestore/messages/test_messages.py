@@ -96,7 +96,7 @@ def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObjec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
-@settings(max_examples=max(5, SHARE // 2))
+@settings(max_examples=max(3, SHARE // 2))
 @given(data=st.data())
 def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> None:
     tables = tables_of(layout, data.draw(st.sampled_from([Retention(), Retention(count=5), Retention(time=9)])))
@@ -115,7 +115,7 @@ def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
-@settings(max_examples=max(5, SHARE // 2))
+@settings(max_examples=max(3, SHARE // 2))
 @given(data=st.data())
 def test_a_crash_at_any_batch_and_a_replay_give_the_same_state(layout: str, data: st.DataObject) -> None:
     tables = tables_of(layout, data.draw(st.sampled_from([Retention(), *LIMITS])))
@@ -233,7 +233,7 @@ def test_bytes_of_a_row_do_not_depend_on_where_it_lies() -> None:
 
 @pytest.mark.parametrize("layout", ["ts_eq_offset", "session_eq_offset"])
 @pytest.mark.parametrize("kind", ["rocksdb", "parquet"])
-@settings(max_examples=max(5, SHARE // 4))
+@settings(max_examples=max(3, SHARE // 4))
 @given(data=st.data())
 def test_the_other_stores_hold_the_same(
     kind: str, layout: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -57,6 +57,9 @@ class TestParquet(StoreContract):
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return ParquetStore(specs, budget_bytes=SMALL_BUDGET)
 
+    def test_any_history(self, tmp_path: Path) -> None:
+        some_histories(self, tmp_path, 3)
+
 
 @pytest.mark.usefixtures("_small_bands")
 class TestParquetOnFiles(StoreContract):
@@ -80,10 +83,13 @@ class TestParquetOnS3(StoreContract):
         return DurableStore(specs, Objects(root, copies=os.environ["TIDESTATE_TEST_COPIES"]), FOLDING)
 
     def test_any_history(self, tmp_path: Path) -> None:
-        """In CI half of the histories: over files the same store has them all, here each file is a request."""
-        search = machine_settings()
-        search = machine_settings(max_examples=search.max_examples if LONG else search.max_examples // 2)
-        run_state_machine_as_test(machine(self.open, tmp_path, durable=self.durable), settings=search)
+        some_histories(self, tmp_path, 5)
+
+
+def some_histories(store: StoreContract, folder: Path, share: int) -> None:
+    """In CI a share of the histories: `TestParquetOnFiles` has them all, what differs is where files are."""
+    search = machine_settings(max_examples=machine_settings().max_examples // (1 if LONG else share))
+    run_state_machine_as_test(machine(store.open, folder, durable=store.durable), settings=search)
 
 
 SMALL_BUDGET = 4096
@@ -391,5 +397,4 @@ def test_an_error_at_any_call_passes(tmp_path: Path, when: When) -> None:
         assert faulty.exists("name") == (name in POSTERIOR or (when == "after" and name == "create name"))
 
 
-POSTERIOR = ("delete data", "exists data", "names ")
-"""Calls after the one that creates the name."""
+POSTERIOR = ("delete data", "exists data", "names ")  # after the call that creates the name

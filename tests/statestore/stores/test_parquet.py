@@ -17,6 +17,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.durable_store import DurableStore
 from tests.helpers.lineage import advance
+from tests.helpers.process import LONG
 from tidestate.statestore.errors import TidestateError, UnavailableError
 from tidestate.statestore.files import sortedfile
 from tidestate.statestore.files.partition_log import PartitionLog
@@ -123,13 +124,13 @@ def test_state_twenty_times_the_budget_fits_into_the_budget_and_a_constant() -> 
 
     With the system's allocator: Arrow's own keeps freed memory for a while, which is another constant.
     """
-    budget = 12
+    budget, times, constant = (12, 21, 200) if LONG else (6, 24, 130)
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
-    command = [sys.executable, "-c", LARGE, str(budget)]
+    command = [sys.executable, "-c", LARGE, str(budget), str(times)]
     with_state = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment)
     facts = json.loads(with_state.stdout)
     assert facts["state_mb"] >= 20 * budget
-    assert facts["resident_mb"][1] - facts["resident_mb"][0] < budget + 200
+    assert facts["resident_mb"][1] - facts["resident_mb"][0] < budget + constant < facts["state_mb"]
     assert facts["found"] == 1000
 
 
@@ -139,7 +140,7 @@ from itertools import product
 from pathlib import Path
 from tools.bench.stores import large
 with tempfile.TemporaryDirectory() as folder:
-    print(json.dumps(large(Path(folder), int(sys.argv[1]), 21)))
+    print(json.dumps(large(Path(folder), int(sys.argv[1]), int(sys.argv[2]))))
 """
 
 
@@ -162,7 +163,7 @@ def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path
     run(watched, ModelHistory(SPECS), range(1, STEPS))
     calls = watched.calls
     assert calls > 60
-    for at in range(1, calls + 1, 1 if os.environ.get("TIDESTATE_LONG") else 11):
+    for at in range(1, calls + 1, 1 if LONG else 17):
         root = tmp_path / f"{when}-{at}"
         history = ModelHistory(SPECS)
         with pytest.raises(Crash):
