@@ -258,6 +258,7 @@ def postgres_rows(server: Postgres, statement: str, sink: PostgresSink) -> None:
 def test_a_form_that_a_sink_has_not_and_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"sink-form.*forms=\['append', 'changelog'\]"):
         ParquetSink("/tmp/never", changes="upsert")
+    monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)  # its connector could write to Delta instead
     for sink, module, extra in (
         (DeltaSink("/tmp/never"), "deltalake", "delta"),
         (PostgresSink("postgresql://", "t"), "adbc_driver_postgresql.dbapi", "postgres"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import STORES, WINDOWS, description, expected, plain, store_config, stream
 from tests.helpers.operator_messages import table as message_table
-from tests.helpers.process import LONG, examples, in_turn
+from tests.helpers.process import examples, in_turn
 from tests.twins.known import Row, Twin, as_dicts
 from tidestate.operators import (
     Memory,
@@ -312,7 +312,7 @@ def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
         base.messages(("part", "at"), retention=Retention(bytes=700)), MESSAGES, partitions=2, store=STORE
     )
     panes, kept = [], []
-    for batch in stream(2, batches=14 if LONG else 9, size=20):
+    for batch in stream(2, batches=14, size=20):
         panes += harness.feed(message_table([*batch, *batch[:5]])).to_pylist()
         kept.append(harness.state("messages").num_rows)
     assert max(kept) < 160 < harness.counters()["accepted"]
