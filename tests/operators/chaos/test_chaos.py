@@ -65,7 +65,8 @@ def given(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> JobInput:
 
 def rounds(given: JobInput, folder: Path, job: str = "clicks", sink: str = "sink") -> ChaosRounds:
     user = UserJob(f"{EXAMPLE}:{job}", given, f"{EXAMPLE}:{sink}", f"{EXAMPLE}:sink_rows")
-    return ChaosRounds(user, folder, seed=3, kinds=[*ALONE, *RECUT])
+    # A seed whose faults are not among the last calls of a run: these are some more or fewer from run to run.
+    return ChaosRounds(user, folder, seed=16, kinds=[*ALONE, *RECUT])
 
 
 @pytest.mark.parametrize("name", PLANTED)
