@@ -30,10 +30,10 @@ def nowhere(uri: str) -> str:
     port = "port=1" if "," in uri else ""
     if not uri.startswith(("postgresql://", "postgres://")):
         return f"{uri} host={NOWHERE} hostaddr='' {port}".rstrip()
-    place = uri.partition("://")[2]
-    if "@" in place.partition("/")[0]:  # a password may have a question mark
-        place = place.partition("@")[2]
-    begins = "" if place.endswith(("?", "&")) else "&" if "?" in place else "?"
+    authority = uri.partition("://")[2]
+    if "@" in authority.partition("/")[0]:  # a password may have a question mark
+        authority = authority.partition("@")[2]
+    begins = "" if authority.endswith(("?", "&")) else "&" if "?" in authority else "?"
     return f"{uri}{begins}host={NOWHERE.replace('/', '%2F')}&hostaddr={'&' if port else ''}{port}"
 
 

@@ -81,10 +81,10 @@ class GroupTables(Plan):
         late = triggers.late.kind if triggers.late is not None else ""
         timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
         grows = any(group.combiner != "moments" for group in self.state_groups)
-        whole = self.in_cells and (grows or self.sees_order)
+        kept_whole = self.in_cells and (grows or self.sees_order)
         # An event that touches several slices of a window would count in each of them.
         sliced = self.touching and not self.slices.tumbles
-        return self.has_parts and not looks and not timed and not whole and not sliced
+        return self.has_parts and not looks and not timed and not kept_whole and not sliced
 
     @property
     def only_changes(self) -> bool:

@@ -24,7 +24,7 @@ STORES = ["parquet", "memory", "rocksdb"]
 `tests.operators.local.test_standalone_killed` kills each at each.
 """
 KILLS = 12
-"""At random moments."""
+"""How often the job of the demo is killed at a random moment."""
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,9 @@ def test_a_query_that_died_goes_on(driver: Driver, root: str, alone: Path) -> No
 
 @pytest.mark.long
 def test_killed(driver: Driver, root: str, alone: Path) -> None:
-    """Between the files of a checkpoint and its manifest, with Spark's plan of the batch in its log."""
+    """Between the files of a checkpoint and its manifest, with Spark's plan of the batch in its log. In every run
+    `test_a_query_that_died_goes_on` ends there by an error, and `tests.spark.test_jobs_killed` by a kill on files.
+    """
     driver.start(root, f"before-manifest:{BEFORE + 3}")
     driver.ask("settle", until="paused")
     driver.kill()
