@@ -23,8 +23,8 @@ needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `resc
 terminal a progress bar on standard error accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
-`verify` and `chaos` have their own. An error is one line on standard error, with a code that [ERRORS.md](ERRORS.md)
-explains. Shell completion: `tidestate --install-completion`.
+`check`, `verify` and `chaos` have their own. An error is one line on standard error, with a code that
+[ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate --install-completion`.
 
 A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped. Text that
 standard output cannot write, where it is not UTF-8, is printed as escapes.

@@ -39,6 +39,9 @@ def serve(
 ) -> None:
     """Serve the report about a root to browsers, which renew it, and metrics for Prometheus at /metrics.
 
+    /healthz answers with 200 or 503 as `tidestate check` does; its limits are in the address:
+    /healthz?running&max-lag=10+minutes.
+
     The job need not run, here or at all. There is no password: all who reach the address can read the report, by an
     address, localhost, or a name that --host or --name allows (another may be of a foreign site). Needs the extras
     `report` and, for metrics, `metrics`.

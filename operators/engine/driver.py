@@ -135,7 +135,8 @@ class Driver(Generic[B, _P]):
         if self._served_at is not None and self._endpoint is None:
             # Not `self`, as above.
             this = weakref.ref(self)
-            self._endpoint = Endpoint(self._served_at, lambda: driver.families() if (driver := this()) else [])
+            families = lambda: driver.families() if (driver := this()) else []  # noqa: E731
+            self._endpoint = Endpoint(self._served_at, families, self.job.checkpoint)
         if not self.head.drained:
             self._heartbeat.begin()
             self._upkeep.begin()

@@ -1,13 +1,20 @@
-"""Where metrics go: text of Prometheus, an HTTP endpoint, OpenTelemetry. Libraries of theirs do the work."""
+"""Where metrics and health go: text of Prometheus, an HTTP endpoint, OpenTelemetry. Libraries do the work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
 
 from tidestate.operators.progress.metrics import Family
+from tidestate.recovery.inspect.health import health
+from tidestate.recovery.inspect.limits import limits_of
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.distribution import NAME, install
-from tidestate.statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.errors import TidestateError, UnavailableError, UsageError
 
 LOOPBACK = "127.0.0.1"
 Source = Callable[[], Sequence[Family]]
@@ -31,13 +38,32 @@ def address_of(given: int | str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
-class Endpoint:
-    """Serves the metrics of a job at ``/metrics`` until `close`; port 0 takes any that is free."""
+HEALTH = "/healthz"
 
-    def __init__(self, at: tuple[str, int], source: Source) -> None:
+
+def health_answer(checkpoint: Checkpoint, query: str) -> tuple[int, bytes]:
+    """Status and JSON of a request for `HEALTH`, whose query has the options of ``tidestate check``: 200 if all
+    limits hold, 400 for options that are wrong, 503 otherwise, also for a root that cannot be read.
+    """
+    try:
+        limits = limits_of(dict(parse_qsl(query, keep_blank_values=True)))
+    except UsageError as error:
+        return 400, msgspec.json.encode({"error": str(error)})
+    try:
+        found = health(checkpoint, limits)
+    except TidestateError as error:
+        return 503, msgspec.json.encode({"error": str(error)})
+    return (200 if found.holds else 503), msgspec.json.encode(found.plain())
+
+
+class Endpoint:
+    """Serves the metrics of a job at ``/metrics``, and its health, until `close`; port 0 takes any that is free."""
+
+    def __init__(self, at: tuple[str, int], source: Source, checkpoint: Checkpoint) -> None:
         client = _client()
         try:
             self._server, self._thread = client.start_http_server(at[1], at[0], _registry(client, source))
+            self._server.set_app(_with_health(self._server.get_app(), checkpoint))
         except OSError as error:
             raise UnavailableError(
                 f"metrics cannot be served there ({error.strerror or error}): choose another port",
@@ -78,6 +104,19 @@ def instrument(source: Source, provider: Any = None) -> None:
     for family in source():
         make = meter.create_observable_counter if family.kind == "counter" else meter.create_observable_gauge
         make(f"{NAME}.{family.name}", [observed(family.name)], description=family.help)
+
+
+def _with_health(metrics: Any, checkpoint: Checkpoint) -> Any:
+    """An application of WSGI that answers requests for `HEALTH` itself."""
+
+    def answer(environment: dict[str, Any], start: Any) -> Any:
+        if environment["PATH_INFO"] != HEALTH:
+            return metrics(environment, start)
+        status, body = health_answer(checkpoint, environment["QUERY_STRING"])
+        start(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "application/json")])
+        return [body]
+
+    return answer
 
 
 def _client() -> Any:

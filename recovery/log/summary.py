@@ -207,13 +207,18 @@ def source_progress(manifest: Manifest) -> list[SummaryRow]:
     ]
 
 
+def time_of_source(source: SummaryRow, *, offsets: bool) -> int | None:
+    """The watermark of a source; None before the first, after the end, and where it is an offset."""
+    mark: int = source["watermark_us"]
+    return None if offsets or mark in (-END_OF_TIME_US - 1, END_OF_TIME_US) else mark
+
+
 def _source(name: str, source: SummaryRow, now_us: int | None, *, offsets: bool) -> SummaryRow:
-    mark = source["watermark_us"]
-    real = mark not in (-END_OF_TIME_US - 1, END_OF_TIME_US) and not offsets
+    mark, time_us = source["watermark_us"], time_of_source(source, offsets=offsets)
     return {
         "source": name,
         "watermark": mark_text(mark, offsets=offsets) if mark != -END_OF_TIME_US - 1 else None,
-        "lag_seconds": (now_us - mark) / 1e6 if real and now_us is not None else None,
+        "lag_seconds": (now_us - time_us) / 1e6 if time_us is not None and now_us is not None else None,
         "standing": source["standing"].replace("_", " "),
         "rows": source["rows"],
     }

@@ -50,6 +50,7 @@ VERBS = (
     ["late"],
     ["diff", "3", "4"],
     ["verify", "--json"],
+    ["check", "--max-rejected", "9", "--max-undelivered", "9", "--max-lag", "1 hour", "--json"],
     ["verify", "--read-data", "100", "--spark-checkpoint"],
     ["rewind", "--to", "3"],
     ["repair", "--to", "newest-good"],

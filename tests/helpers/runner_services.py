@@ -278,6 +278,7 @@ VERBS = {
     "late": [],
     "diff": ["2", "3"],
     "verify": ["--read-data"],
+    "check": ["--max-rejected", "1%", "--max-undelivered", "9"],
     "report": ["--output", "{}/report.html"],
     "history": ["--key", "k=a", "--window", "1970-01-01T00:00:04"],
     "restore": [],

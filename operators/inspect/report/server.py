@@ -1,4 +1,6 @@
-"""The report over HTTP: made again when a browser asks and it has become old; metrics of the newest checkpoint."""
+"""The report over HTTP: made again when a browser asks and it has become old; metrics of the newest checkpoint, and
+its health.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Callable, Collection
 from http.server import BaseHTTPRequestHandler
 from typing import Self
 
-from tidestate.operators.engine.exposition import exposition_text
+from tidestate.operators.engine.exposition import HEALTH, exposition_text, health_answer
 from tidestate.operators.engine.job_metrics import stored_families
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.inspect.report.listening import Listening
@@ -18,14 +20,14 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import TidestateError
 
-HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+HTML, TEXT, JSON = "text/html; charset=utf-8", "text/plain; charset=utf-8", "application/json"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ReportServer:
-    """Serves the report about a root at ``/``, which ``make`` makes, and metrics at ``/metrics``, while it is
-    entered. A page is at most ``every_s`` old when it is sent, and a browser asks again after that time. Requests
-    for other hosts than ``names``, the one of ``at``, localhost and addresses are refused.
+    """Serves the report about a root at ``/``, which ``make`` makes, metrics at ``/metrics``, and whether limits hold
+    at ``/healthz``, while it is entered. A page is at most ``every_s`` old when it is sent, and a browser asks again
+    after that time. Requests for other hosts than ``names``, the one of ``at``, localhost and addresses are refused.
 
     Raises `NotFoundError` for no root, `UsageError` without the extra ``report`` and what `Listening` raises.
     """
@@ -72,8 +74,15 @@ class ReportServer:
         progress = {name: found for name, one in operators.items() if (found := progress_of(one)) is not None}
         return exposition_text(stored_families(next(reversed(operators)), head.manifest, progress)).encode()
 
+    def health(self, query: str) -> tuple[int, str, bytes]:
+        """Status, kind and text of the answer to limits in a query, see `health_answer`."""
+        with self._lock:
+            status, body = health_answer(self._checkpoint, query)
+        return status, JSON, body
+
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        path, objects = request.path.partition("?")[0], self._checkpoint.objects
+        path, _, query = request.path.partition("?")
+        objects = self._checkpoint.objects
         try:
             if not objects.exists(MARKER):
                 raise no_root(objects.root)
@@ -81,8 +90,10 @@ class ReportServer:
                 _send(request, 200, HTML, self.page(), refresh=max(1, round(self._every_s)))
             elif path == "/metrics":
                 _send(request, 200, EXPOSITION, self.metrics())
+            elif path == HEALTH:
+                _send(request, *self.health(query))
             else:
-                _send(request, 404, TEXT, b"here are / and /metrics\n")
+                _send(request, 404, TEXT, b"here are /, /metrics and /healthz\n")
         except TidestateError as error:
             _send(request, 500, TEXT, f"{error}\n".encode("utf-8", "replace"))
 

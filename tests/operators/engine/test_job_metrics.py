@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,6 +42,15 @@ def samples(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
         for one in family.samples:
             found.setdefault(one.name, {})[tuple(sorted(one.labels.items()))] = one.value
     return found
+
+
+def answer_of(url: str) -> tuple[int, bool | None]:
+    """The status, and whether the limits hold."""
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status, json.load(answer)["holds"]
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error).get("holds")
 
 
 def of(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -118,6 +128,16 @@ def test_an_endpoint_serves_them_while_the_job_runs(tmp_path: Path) -> None:
     assert alone.metrics_url is None
     with pytest.raises(OSError):
         urllib.request.urlopen(url or "")
+
+
+def test_the_endpoint_says_whether_limits_hold(tmp_path: Path) -> None:
+    alone = JOB.standalone(checkpoint=tmp_path, metrics=0)
+    queries = ("", "?running&max-age=1+hour", "?max-age=0+s", "?max-age=soon")
+    for _panes in alone.stream(TABLES[:1]):
+        url = (alone.metrics_url or "").removesuffix("metrics") + "healthz"
+        answers = [answer_of(url + query) for query in queries]
+        assert answers == [(200, True), (200, True), (503, False), (400, None)]
+    assert alone.head.id == 2
 
 
 def test_a_port_that_is_taken_or_none_stops_the_start(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -50,6 +51,9 @@ def test_the_report_is_renewed_and_has_the_metrics_of_the_newest_checkpoint(tmp_
             assert found["tidestate_checkpoint_id"][0].value == alone.head.id
             assert found["tidestate_state_bytes"][0].value == state_size(alone.head).bytes
             assert "tidestate_checkpoints" not in found, "no counter of a run that it does not know"
+            assert json.loads(read(f"{server.url}healthz?max-age=1+hour")[0])["checkpoint"] == alone.head.id
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            read(f"{server.url}healthz?running")
         with pytest.raises(urllib.error.HTTPError, match="404"):
             read(f"{server.url}nothing")
 

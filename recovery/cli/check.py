@@ -1,0 +1,94 @@
+"""The verb check."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.printing import data_table, print_error, print_json, print_out
+from tidestate.recovery.inspect.health import health
+from tidestate.recovery.inspect.limits import Health, limits_of
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import NotFoundError, UsageError
+
+EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
+
+
+@verbs.command(
+    "check",
+    epilog="Example: tidestate check /data/flights --running --max-lag '10 minutes' --max-rejected 1%",
+)
+def check_health(
+    root: Root,
+    running: Annotated[bool, typer.Option("--running", help="A driver has to be running.")] = False,
+    max_lag: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="How far the watermark of a source may be behind the clock.")
+    ] = None,
+    max_age: Annotated[str | None, typer.Option(metavar="SPAN", help="How old the newest checkpoint may be.")] = None,
+    max_rejected: Annotated[
+        str | None, typer.Option(metavar="ROWS|PERCENT%", help="How many rows, or which share, may be rejected.")
+    ] = None,
+    within: Annotated[str, typer.Option(metavar="SPAN", help="The span that counts for --max-rejected.")] = "1 hour",
+    max_undelivered: Annotated[
+        str | None, typer.Option(metavar="COUNT", help="How many checkpoints a sink may be behind.")
+    ] = None,
+    max_waiting: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="For how long a sink may refuse what it is given.")
+    ] = None,
+    count_idle: Annotated[bool, typer.Option("--count-idle", help="Count the lag of idle sources too.")] = False,
+    starting_ok: Annotated[
+        bool, typer.Option("--starting-ok", help="Take no root, or none with a checkpoint, for healthy.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare a job with limits, for orchestrators: lag, age, rejected rows, sinks behind. It is only read.
+
+    An idle source, a drained job and what has no limit are always in order. A job without input makes no checkpoints
+    unless it has tick=. While a job runs, the next checkpoint records what sinks have of the newest, so a sink that
+    keeps up may be one checkpoint behind.
+
+    Exit codes: 0 every limit holds, 1 one does not (a line each on standard error), 2 a wrong option, 3 a checkpoint
+    that counts is damaged or gone, 4 there is no root or no checkpoint yet.
+    """
+    texts = {
+        "running": "" if running else None,
+        "max-lag": max_lag,
+        "max-age": max_age,
+        "max-rejected": max_rejected,
+        "within": within,
+        "max-undelivered": max_undelivered,
+        "max-waiting": max_waiting,
+        "count-idle": "" if count_idle else None,
+    }
+    try:
+        limits = limits_of(texts)
+    except UsageError as error:
+        print_error(error)
+        raise typer.Exit(EXIT_OPTION) from None
+    found = Health(root, None)
+    with suppress(*([NotFoundError] if starting_ok else [])):
+        found = health(Checkpoint.open(root), limits)
+    if as_json:
+        print_json(found.plain())
+    else:
+        _print(found)
+    for broken in found.checks:
+        if not broken.holds:
+            print_error(f"{broken.name}: {broken.found}, expected {broken.limit}")
+    if not found.holds:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def _print(found: Health) -> None:
+    if found.checkpoint is None:
+        print_out(Text(f"{found.root}: no checkpoint yet"))
+        return
+    table = data_table(("check", "found", "limit", "holds"))
+    for line in found.checks:
+        holds = "-" if line.limit is None else "yes" if line.holds else "no"
+        table.add_row(line.name, Text(line.found), line.limit or "-", holds)
+    print_out(table)

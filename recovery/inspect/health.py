@@ -1,0 +1,68 @@
+"""Whether a job is healthy, by its root alone: the newest manifest, the lease, what sinks have acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidestate.recovery.inspect.limits import Health, HealthLimits, RejectedRows, RootFacts, RunningDriver, checks_of
+from tidestate.recovery.log.acknowledgements import delivered
+from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.lease import running
+from tidestate.recovery.log.manifest import Delivered, Manifest
+from tidestate.recovery.log.moments import counting
+from tidestate.recovery.log.summary import events_of
+
+
+def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
+    """Compare a root with limits. It is only read: two manifests, the lease, a listing; with a limit of rejected rows
+    each manifest of that span, with one of undelivered checkpoints those that sinks have not acknowledged.
+
+    Raises `CorruptionError` for a checkpoint that is damaged or known to be gone where it would be counted, and
+    `NotFoundError` before the first.
+    """
+    head = checkpoint.chosen(None).manifest
+    lease, reached = running(checkpoint), delivered(checkpoint, head)
+    facts = RootFacts(
+        head,
+        None if lease is None else RunningDriver(lease.who(), lease.since_us, lease.waiting_us),
+        min(reached.panes, reached.late) if reached.late_sink else reached.panes,
+        None if limits.undelivered is None else _undelivered(checkpoint, reached, limits.undelivered),
+        _rejected(checkpoint, limits.within_us) if limits.counts_rejected else None,
+        now_us(),
+    )
+    return Health(str(checkpoint.objects.root), head.id, checks_of(facts, limits))
+
+
+def _undelivered(checkpoint: Checkpoint, reached: Delivered, limit: int) -> int:
+    """How many checkpoints have output that a sink has yet to acknowledge; of more than ``limit`` one more."""
+    least, count = min(reached.panes, reached.late) if reached.late_sink else reached.panes, 0
+    for manifest in _newest_first(checkpoint, least + 1):
+        late = reached.late_sink and manifest.id > reached.late and manifest.late
+        count += bool(late or (manifest.id > reached.panes and manifest.panes))
+        if count > limit:
+            break
+    return count
+
+
+def _rejected(checkpoint: Checkpoint, within_us: int) -> RejectedRows:
+    """By the checkpoints of this span."""
+    since_us, rows, events = now_us() - within_us, 0, 0
+    for manifest in _newest_first(checkpoint, 0):
+        if manifest.created_us < since_us:
+            break
+        rows += sum(ref.rows for ref in manifest.late)
+        events += events_of(manifest, manifest.counters)
+    return RejectedRows(rows, events, since_us)
+
+
+def _newest_first(checkpoint: Checkpoint, first: int) -> Iterator[Manifest]:
+    """Checkpoints that count, from the newest down to ``first``. Raises `CorruptionError` for one that is damaged or
+    gone: what it has would not be counted.
+    """
+    above: int | None = None
+    for found in counting(checkpoint, first):
+        manifest = found if isinstance(found, Manifest) else checkpoint.load(found).manifest
+        if above is not None and above - manifest.id > 1:
+            checkpoint.ids(manifest.id)
+        above = manifest.id
+        yield manifest
