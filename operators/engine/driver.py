@@ -149,6 +149,7 @@ class Driver(Generic[B, _P]):
         except TidestateError as error:
             log.warning("the last deliveries could not be recorded, and are repeated at the next start: %s", error)
         finally:
+            self.job.log_rest()
             self.offers.give_up()
             self._upkeep.end()
             endpoint, self._endpoint = self._endpoint, None

@@ -17,7 +17,7 @@ import msgspec
 from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector
+from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector, RejectionWarnings
 from tidestate.operators.engine.partition import OperatorResult, Round
 from tidestate.operators.engine.rebuild import after_replay, replayed, standing_outputs, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
@@ -86,6 +86,8 @@ class Job:
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
         self._begun, self._leaps, self._ahead = False, LeapDetector(), AheadWarnings()
+        self._rejections = RejectionWarnings()
+        self._logged: CheckpointLog | None = None
         self.parallel: int | None = None
         """The number of state partitions that run at once, if the runner knows it."""
         self._head = head
@@ -276,12 +278,18 @@ class Job:
         if not self._begun and restored is not None:
             self._begun = True
             log.info(restore_text(restored))
-        logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
+        self._logged = logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
         ahead = {name: sum(one.counters.get("future", 0) for one in of_name) for name, of_name in answers.items()}
         rejected = {name: [one.rejected for one in of_name] for name, of_name in answers.items()}
-        logged.report(self._leaps, self._ahead.due(ahead, time.monotonic()), rejected)
+        now_s = time.monotonic()
+        logged.report(self._leaps, self._ahead.due(ahead, now_s), self._rejections.due(manifest.id, rejected, now_s))
         self._hook("after-manifest", manifest.id)
         return manifest
+
+    def log_rest(self) -> None:
+        """Warn of the rows that were rejected since the last warning; the run ends."""
+        if self._logged is not None:
+            self._logged.warn_of_rejections(self._rejections.rest())
 
     def _operators_after(
         self, answers: Mapping[str, Sequence[OperatorResult]], progress: Mapping[str, Progress], *, rebuilt: bool

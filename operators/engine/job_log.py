@@ -23,7 +23,8 @@ from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import text_of
 
 log = logging.getLogger("tidestate")
-AHEAD_EVERY_S = 60.0
+EVERY_S = 60.0
+"""How often a source, or an operator, is warned of."""
 
 
 class Rejections(msgspec.Struct, frozen=True):
@@ -68,10 +69,47 @@ class AheadWarnings:
         due = {
             name: count
             for name, count in ahead.items()
-            if count and now_s - self._warned.get(name, -AHEAD_EVERY_S) >= AHEAD_EVERY_S
+            if count and now_s - self._warned.get(name, -EVERY_S) >= EVERY_S
         }
         self._warned |= dict.fromkeys(due, now_s)
         return due
+
+
+@dataclass(frozen=True)
+class RejectedSince:
+    """What an operator has rejected from this checkpoint on."""
+
+    checkpoint_id: int
+    rows: Rejections
+
+
+class RejectionWarnings:
+    """Collects what operators reject: once a minute is enough, and no row is left out."""
+
+    def __init__(self) -> None:
+        self._warned: dict[str, float] = {}
+        self._waiting: dict[str, RejectedSince] = {}
+
+    def due(
+        self, checkpoint_id: int, rejected: Mapping[str, Sequence[Rejections]], now_s: float
+    ) -> dict[str, RejectedSince]:
+        """What each operator has rejected since it was last warned of, if that is long enough ago."""
+        for name, parts in rejected.items():
+            reasons = total([part.reasons for part in parts])
+            if set(reasons) <= {PURGED}:
+                continue  # `tidestate.operators.engine.reprocess` logs those
+            waiting = self._waiting.get(name, RejectedSince(checkpoint_id, Rejections()))
+            example = next(part.example for part in parts if part.reasons)
+            rows = Rejections(total([waiting.rows.reasons, reasons]), example)
+            self._waiting[name] = RejectedSince(waiting.checkpoint_id, rows)
+        due = [name for name in self._waiting if now_s - self._warned.get(name, -EVERY_S) >= EVERY_S]
+        self._warned |= dict.fromkeys(due, now_s)
+        return {name: self._waiting.pop(name) for name in due}
+
+    def rest(self) -> dict[str, RejectedSince]:
+        """What nobody has been warned of when a job ends."""
+        rest, self._waiting = self._waiting, {}
+        return rest
 
 
 @dataclass(frozen=True)
@@ -83,11 +121,9 @@ class CheckpointLog:
     progress: Mapping[str, Progress]
     manifest: Manifest
 
-    def report(
-        self, leaps: LeapDetector, ahead: Mapping[str, int], rejected: Mapping[str, Sequence[Rejections]]
-    ) -> None:
-        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it, and for each
-        operator that rejected rows.
+    def report(self, leaps: LeapDetector, ahead: Mapping[str, int], rejected: Mapping[str, RejectedSince]) -> None:
+        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it, and for what
+        operators rejected.
         """
         _log_checkpoint(self)
         for name, plan in self.plans.items():
@@ -97,8 +133,12 @@ class CheckpointLog:
                 _warn_of_leap(self, plan, before, progress.tracker.peak)
             elif ahead.get(name):
                 _warn_of_ahead(self, plan, ahead[name])
-            if any(one.reasons for one in rejected[name]):
-                _warn_of_rejections(self, plan, rejected[name])
+        self.warn_of_rejections(rejected)
+
+    def warn_of_rejections(self, rejected: Mapping[str, RejectedSince]) -> None:
+        """A line for each operator."""
+        for name, rows in rejected.items():
+            _warn_of_rejections(self, self.plans[name], rows)
 
 
 def _log_checkpoint(job: CheckpointLog) -> None:
@@ -168,20 +208,17 @@ def _prevention(plan: Plan) -> str:
     )
 
 
-def _warn_of_rejections(job: CheckpointLog, plan: Plan, rejected: Sequence[Rejections]) -> None:
-    reasons = total([one.reasons for one in rejected])
-    if set(reasons) == {PURGED}:
-        return  # `tidestate.operators.engine.reprocess` logs those
-    example = next(one.example for one in rejected if one.reasons)
+def _warn_of_rejections(job: CheckpointLog, plan: Plan, rejected: RejectedSince) -> None:
+    first, last, reasons = rejected.checkpoint_id, job.manifest.id, rejected.rows.reasons
     late = plan.reprocesses and VERY_LATE in reasons
     log.warning(
-        "checkpoint %d: %d rows rejected by %s (%s), for example one with %s%s; they are in the late ledger, "
+        "%s: %d rows rejected by %s (%s), for example one with %s%s; they are in the late ledger, "
         "late/%s: tidestate late %s%s",
-        job.manifest.id,
+        f"checkpoint {last}" if first == last else f"checkpoints {first} to {last}",
         sum(reasons.values()),
         plan.name,
         ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())),
-        example,
+        rejected.rows.example,
         _behind(job, plan),
         plan.name,
         job.root,

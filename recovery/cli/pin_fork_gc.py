@@ -19,6 +19,7 @@ from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import Collected, execute_collection, plan_collection
 from tidestate.recovery.retention.rules import retain
+from tidestate.statestore.durations import text_of
 
 
 @verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
@@ -105,10 +106,10 @@ def collect_checkpoints(
         checkpoint = Checkpoint.open(root, progress)
         planned = plan_collection(checkpoint, retention)
         found = execute_collection(checkpoint, planned) if confirm else planned.result
-    _print(found, as_json, done=confirm)
+    _print(found, as_json, done=confirm, grace=text_of(retention.grace_us))
 
 
-def _print(found: Collected, as_json: bool, *, done: bool) -> None:
+def _print(found: Collected, as_json: bool, *, done: bool, grace: str) -> None:
     if as_json:
         print_json({**asdict(found), "done": done})
         return
@@ -120,6 +121,9 @@ def _print(found: Collected, as_json: bool, *, done: bool) -> None:
     )
     table.add_row("", f"{pluralize(len(found.files), 'file')}, {size_text(found.bytes)}")
     table.add_row("kept" if done else "to keep", pluralize(found.kept, "checkpoint") + _pinned(found))
+    if found.within_grace:
+        young = pluralize(found.within_grace, "checkpoint")
+        table.add_row("", f"{young} only because of --grace: the newest within {grace} stay for who reads them")
     for what, gone in (("panes", found.panes_gone), ("ledgers", found.late_gone)):
         if gone:
             table.add_row("", f"{what} of checkpoints above {gone} only")

@@ -44,8 +44,9 @@ from tidestate.statestore.storage.objects import Objects, put_all
 class Collected:
     """What a collection deletes: manifests up to the boundary, files and their bytes; and what it keeps.
 
-    ``unacknowledged`` files of panes and ledgers are old enough, but no sink has acknowledged them. ``freed`` are the
-    roots that this one was forked from and no longer needs: its pins there are removed.
+    ``within_grace`` checkpoints are kept only because they were the newest within the grace. ``unacknowledged`` files
+    of panes and ledgers are old enough, but no sink has acknowledged them. ``freed`` are the roots that this one was
+    forked from and no longer needs: its pins there are removed.
     """
 
     boundary: int
@@ -53,6 +54,7 @@ class Collected:
     files: tuple[str, ...]
     bytes: int
     kept: int
+    within_grace: int
     pinned: tuple[int, ...]
     panes_gone: int
     late_gone: int
@@ -107,6 +109,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
         files=tuple(sizes),
         bytes=sum(sizes.values()),
         kept=sum(number > boundary.id for number in known.stored),
+        within_grace=_within_grace(known, retention, boundary, at_us),
         pinned=tuple(sorted(known.pinned)),
         panes_gone=boundary.panes_gone,
         late_gone=boundary.late_gone,
@@ -114,6 +117,11 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
         freed=_roots(_unneeded(checkpoint.objects, bases_read(known, boundary))),
     )
     return Collection(result, known.boundary, known.head.id, boundary, index, sizes)
+
+
+def _within_grace(known: RootContents, retention: CheckpointRetention, boundary: Boundary, at_us: int) -> int:
+    limit = collection_limit(known, replace(retention, grace_us=0), at_us)
+    return sum(boundary.id < number <= limit and number not in known.pinned for number in known.stored)
 
 
 def collect(checkpoint: Checkpoint, retention: CheckpointRetention, at_us: int | None = None) -> Collected:

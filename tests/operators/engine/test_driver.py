@@ -22,7 +22,7 @@ from tests.twins.naive import Setting
 from tidestate.operators import DeliveryId, Refused, WindowOperator, run_operator
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.engine import delivery
+from tidestate.operators.engine import delivery, job_log
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
@@ -137,8 +137,13 @@ def _session(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def warnings(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[Path], list[str]]]:
-    """What was logged since the last call, without the name of the root."""
+def warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Path], list[str]]]:
+    """What was logged since the last call, without the name of the root; of every checkpoint, as some runners make
+    one run of what others make several of.
+    """
+    monkeypatch.setattr(job_log, "EVERY_S", 0.0)
 
     def answered(root: Path) -> list[str]:
         found = [one.getMessage().replace(str(root), "ROOT") for one in caplog.records]

@@ -22,7 +22,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.embedded.window_operator import WindowOperator
-from tidestate.operators.engine.job_log import AheadWarnings
+from tidestate.operators.engine.job_log import AheadWarnings, RejectedSince, Rejections, RejectionWarnings
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import Peak, TimeSteps, highest, leapt, peak_of, time_steps
@@ -80,6 +80,27 @@ def test_each_source_is_warned_of_once_a_minute() -> None:
     assert ahead.due({"a": 1, "b": 0}, 100.0) == {"a": 1}
     assert ahead.due({"a": 2, "b": 3}, 159.9) == {"b": 3}
     assert ahead.due({"a": 2, "b": 3}, 160.0) == {"a": 2}
+
+
+def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:
+    late, null, purged = Rejections({"very_late": 2}, "t=1"), Rejections({"null_key": 1}, "t=2"), {"purged": 9}
+    warned = RejectionWarnings()
+    assert warned.due(3, {"a": [Rejections(), late], "b": [Rejections(purged, "t=0")]}, 100.0) == {
+        "a": RejectedSince(3, late)
+    }
+    assert warned.due(4, {"a": [late, null], "b": [null]}, 159.9) == {"b": RejectedSince(4, null)}
+    assert warned.due(5, {"a": [null], "b": []}, 160.0) == {
+        "a": RejectedSince(4, Rejections({"very_late": 2, "null_key": 2}, "t=2"))
+    }
+    assert warned.due(6, {"a": [], "b": [late]}, 161.0) == {}
+    assert (warned.rest(), warned.rest()) == ({"b": RejectedSince(6, late)}, {})
+
+
+def test_a_job_that_ends_warns_of_the_rest(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    alone = job().standalone(checkpoint=str(tmp_path), store=Memory())
+    alone.run([leap(), normal(1, 2), normal(3, 4), normal(5, 6)])
+    found = [text.partition(" rejected by ")[0] for text in warnings(caplog) if " rejected by " in text]
+    assert found == ["checkpoint 3: 20 rows", "checkpoints 4 to 5: 40 rows"]
 
 
 def check_leap(found: list[str], root: Path, checkpoint: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.collected import NOW, TABLES, files, observed, run, state, whole
 from tests.helpers.collected import root as root
+from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
@@ -24,6 +25,15 @@ from tidestate.recovery.retention.collection import collect, plan_collection, su
 from tidestate.recovery.retention.rules import CheckpointRetention, collection_limit
 from tidestate.statestore.errors import CorruptionError, FencedError, NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
+
+
+def test_what_the_grace_keeps_is_counted(root: Path) -> None:
+    """Of ten batches and a fence three would stay; all were the newest within the grace."""
+    checkpoint = Checkpoint.open(root)
+    assert plan_collection(checkpoint, CheckpointRetention(keep=3)).result.within_grace == 8
+    assert plan_collection(checkpoint, NOW).result.within_grace == 0
+    done = tidestate("gc", root, "--keep", "3")
+    assert "8 checkpoints only because of --grace: the newest within 1 hour stay" in done.stdout
 
 
 def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
