@@ -61,7 +61,8 @@ def manifests_gone(lost: Sequence[Ids]) -> CorruptionError:
 def newer_manifests_gone(root: str, newest: int, beyond: int) -> CorruptionError:
     """The error for a root with traces of checkpoint ``beyond``, above its newest manifest."""
     return CorruptionError(
-        "the manifests of the newest checkpoints are gone, but traces of them remain: restore the manifests",
+        "the manifests of the newest checkpoints are gone, but traces of them remain: put the manifests back, "
+        "or go on above them: tidestate repair ROOT --to newest-good",
         code="root-further",
         root=root,
         newest=newest,

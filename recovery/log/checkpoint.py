@@ -240,7 +240,8 @@ class Checkpoint:
                 continue  # it has been collected since, so there are newer ones
             if head.manifest.follows in found.ids and self.parent_differs(head):
                 raise CorruptionError(
-                    "the newest manifest does not match its parent: restore the right copies of both",
+                    "the newest manifest does not match its parent: put back the right copies of both, or go back: "
+                    "tidestate repair ROOT --to newest-good",
                     code="manifest-chain",
                     path=manifest_path(head.manifest.id),
                 )

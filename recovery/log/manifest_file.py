@@ -97,7 +97,8 @@ def _check_readable(found: _Reader, path: str) -> None:
 
 def _damaged(path: str, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"the manifest is damaged ({reason.lower()}): nothing was changed; restore a good copy of this file",
+        f"the manifest is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file, "
+        "or go back: tidestate repair ROOT --to newest-good",
         code="manifest-damaged",
         path=path,
     )

@@ -258,7 +258,8 @@ def _path(folder: str) -> str:
 
 def _damaged(ref: FileRef, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"a part of the manifest is damaged ({reason}): nothing was changed; restore a good copy of this file",
+        f"a part of the manifest is damaged ({reason}): nothing was changed; put back a good copy of this file, "
+        "or go back: tidestate repair ROOT --to newest-good",
         code="manifest-part",
         path=ref.path,
     )

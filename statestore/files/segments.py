@@ -136,7 +136,8 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
     fits = table is not None and table.name == ref.table and (spec is None or readable(table, spec))
     if found != expected or table is None or not fits:
         raise CorruptionError(
-            "a state file is not the one that the manifest means: restore it or an older checkpoint",
+            "a state file is not the one that the manifest means: put back a good copy, "
+            "or go back: tidestate repair ROOT --to newest-good",
             code="file-foreign",
             path=ref.path,
             expected=expected if found != expected else ref.table,
@@ -181,7 +182,8 @@ def missing(objects: Objects, ref: FileRef) -> CorruptionError:
             path=ref.path,
         )
     return CorruptionError(
-        "a file that the manifest names is missing: restore it or an older checkpoint",
+        "a file that the manifest names is missing: put back a good copy, or go back: "
+        "tidestate repair ROOT --to newest-good",
         code="file-missing",
         path=ref.path,
     )
@@ -201,7 +203,7 @@ def damaged(ref: FileRef, reason: str) -> CorruptionError:
     """The file does not hold what was written."""
     return CorruptionError(
         f"a state file does not hold the bytes that were written ({reason.lower()}): "
-        "restore it or an older checkpoint",
+        "put back a good copy, or go back: tidestate repair ROOT --to newest-good",
         code="file-damaged",
         path=ref.path,
     )
