@@ -79,8 +79,8 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "store"), [("manifest", "parquet"), ("state", "memory"), ("state", "rocksdb")])
 def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: StoreName, what: str) -> None:
-    root, batches = tmp_path / "root", stream(2)
-    had = give(root, store, batches[:8])
+    root, batches = tmp_path / "root", stream(2, 8)
+    had = give(root, store, batches[:6])
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()
     assert head is not None
