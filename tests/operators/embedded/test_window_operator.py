@@ -340,7 +340,7 @@ def test_the_example_of_the_document_runs() -> None:
 
 def test_several_partitions_answer_as_one(tmp_path: Path) -> None:
     """In each of them the same is due, known and asked for; one that no message reaches keeps up with the others."""
-    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3)
+    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3, 8)
     store, late = Parquet(), [Message("x", 900 + n, 0, key, n) for n, key in enumerate("abc")]
     with (
         operator(job, tmp_path / "one", store) as one,
