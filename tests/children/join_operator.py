@@ -34,7 +34,7 @@ JOBS: dict[str, Join | SessionJoin] = {
     "held": held(),
     "offsets": of_offsets(),
 }
-BATCHES = {kind: two_streams(9) for kind in JOBS} | {"offsets": one_log(two_streams(9))}
+BATCHES = {kind: two_streams(9, 8) for kind in JOBS} | {"offsets": one_log(two_streams(9, 8))}
 
 
 def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:

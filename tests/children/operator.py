@@ -39,7 +39,7 @@ def opened(kind: str, root: Path, store: StoreConfig, **more: Any) -> WindowOper
 
 def batches(kind: str) -> list[dict[str, pa.Table] | pa.Table]:
     """As `WindowOperator.add_messages` takes them: of a merge by side."""
-    return [sided(one) for one in two_streams(9)] if kind == "merge" else [table(one) for one in stream(9)]
+    return [sided(one) for one in two_streams(9, 8)] if kind == "merge" else [table(one) for one in stream(9, 8)]
 
 
 def main(root: str, name: StoreName, cache: str, out: str, kind: str, death: str = "") -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from msgspec import structs
 
+from tests.helpers.process import LONG
 from tidestate.operators import (
     count,
     every_element,
@@ -26,7 +27,7 @@ from tidestate.operators import (
 )
 from tidestate.operators.describe.windowed import Windowed
 
-BATCHES, CHANGED = 8, 4
+BATCHES, CHANGED = (8, 4) if LONG else (6, 3)
 Row = dict[str, Any]
 KINDS = {
     "tumbling": tumbling("20 seconds"),

@@ -8,7 +8,7 @@ from datetime import time
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH
@@ -60,6 +60,7 @@ def _ends(members: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([10, 5]))
 def test_they_are_those_of_python(batches: list[list[dict[str, Any]]], slide: int) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
@@ -72,6 +73,7 @@ def test_they_are_those_of_python(batches: list[list[dict[str, Any]]], slide: in
         assert last == naive([row for rows in batches for row in rows], slide)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(ROWS, min_size=1, max_size=3))
 def test_of_panes_that_are_taken_back_too(batches: list[list[dict[str, Any]]]) -> None:
     first = described(10).accumulation(RETRACTING).trigger(early=every_element())

@@ -119,7 +119,7 @@ JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["mem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "store", "window"), some(((*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)), 5))
+@pytest.mark.parametrize(("kind", "store", "window"), some(((*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)), 4))
 def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
     aggregates = wanted(kind)

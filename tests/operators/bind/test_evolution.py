@@ -135,10 +135,11 @@ def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, pair: t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["memory", "rocksdb"])
-@pytest.mark.parametrize("case", CASES if LONG else ["all", "early and added"])
-@pytest.mark.parametrize("kind", ["sliding", "session"] if LONG else ["sliding"])
-def test_in_every_store(tmp_path: Path, case: str, kind: str, store: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "store", "kind"),
+    in_turn(CASES if LONG else ["all", "early and added"], ["memory", "rocksdb"], ["sliding", "session"]),
+)
+def test_in_every_store(tmp_path: Path, case: str, store: str, kind: str) -> None:
     config = Memory(max_levels=2) if store == "memory" else RocksDB(cache_dir=str(tmp_path / "db"), max_levels=2)
     check(tmp_path, kind, "retracting", CASES[case], config, seed=1)
 

@@ -47,7 +47,7 @@ class Slow(Receiver):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -> None:
-    job, made, slow = description(session("3 seconds"), "retracting"), stream(4), Slow()
+    job, made, slow = description(session("3 seconds"), "retracting"), stream(4, 7), Slow()
     panes, _ = expected(job, made, tmp_path / "harness")
     pauses: list[int] = []
 

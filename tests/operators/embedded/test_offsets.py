@@ -27,7 +27,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.opening import _memory
 
-TOTAL = 120
+TOTAL = 80
 WINDOWS = {
     "tumbling": count_window(8, by="offset"),
     "hopping": count_window(9, 3, by="offset", late=20),

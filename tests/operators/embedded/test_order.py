@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
-from tests.helpers.process import in_turn
+from tests.helpers.process import LONG, in_turn
 from tidestate.operators import (
     RETRACTING,
     after_count,
@@ -68,10 +68,10 @@ def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: rando
 @pytest.mark.parametrize(("windows", "when"), in_turn(WINDOWS, [None, FINISHING]))
 def test_messages_are_taken_in_the_order_of_their_times(tmp_path: Path, windows: str, when: Any) -> None:
     chance = random.Random(windows)
-    given, description = events(chance, 50), job(windows, when)
+    given, description = events(chance, 40), job(windows, when)
     expected, _ = played(description, [table(given)])
     assert Counter(pane["kind"] for pane in expected)["emit"] > 5
-    for number, cut in enumerate(cuts(given, chance, tries=2, single=False)):
+    for number, cut in enumerate(cuts(given, chance, tries=2 if LONG else 1, single=False)):
         panes = by_hand(description, [table(some) for some in cut], tmp_path / str(number), chance)
         assert net(panes, "pane", "timing", "last", "every") == net(expected, "pane", "timing", "last", "every")
         every = [sorted(str(pane["every"]) for pane in some) for some in (panes, expected)]

@@ -56,7 +56,7 @@ def give(root: Path, store: StoreName, batches: Sequence[list[Message]], policy:
 
 @pytest.mark.slow
 def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
-    store, batches = store_config("parquet", tmp_path / "cache"), stream(1)
+    store, batches = store_config("parquet", tmp_path / "cache"), stream(1, 6)
     with operator(JOB, tmp_path / "root", store) as first:
         first.add_messages(table(batches[0]))
         first.flush()
@@ -79,8 +79,8 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "store"), [("manifest", "parquet"), ("state", "memory"), ("state", "rocksdb")])
 def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: StoreName, what: str) -> None:
-    root, batches = tmp_path / "root", stream(2)
-    had = give(root, store, batches[:8])
+    root, batches = tmp_path / "root", stream(2, 8)
+    had = give(root, store, batches[:6])
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()
     assert head is not None
@@ -108,8 +108,8 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
 @pytest.mark.slow
 @pytest.mark.parametrize("store", some(STORES, 1))
 def test_rewound_it_takes_the_messages_again(tmp_path: Path, store: StoreName) -> None:
-    root, batches = tmp_path / "root", stream(3)
-    give(root, store, batches[:9])
+    root, batches = tmp_path / "root", stream(3, 8)
+    give(root, store, batches[:7])
     rewind(Checkpoint.open(root), 5)
     give(root, store, batches)
     with operator(JOB, root, store_config(store, tmp_path / "cache")) as running:

@@ -38,7 +38,7 @@ WINDOWS: dict[str, Windows] = {
 def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:
     job = description(WINDOWS[windows], "retracting", allowed=3).late("3 seconds", rule=rule, keep=("part", "at"))  # type: ignore[arg-type]
     job = job.retain("20 seconds")
-    harness, wanted, batches = Harness(job, SCHEMA, folder=tmp_path / "harness"), [], stream(4)
+    harness, wanted, batches = Harness(job, SCHEMA, folder=tmp_path / "harness"), [], stream(4, 8)
     receiver, config = Receiver(), store_config(store, tmp_path / "cache")
     for number, batch in enumerate(batches):
         wanted += plain(harness.feed(table(sorted(batch))))

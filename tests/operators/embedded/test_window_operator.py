@@ -136,7 +136,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
 @pytest.mark.parametrize(("name", "kind"), in_turn(STORES, sorted(WINDOWS)))
 def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name: StoreName, kind: str) -> None:
     job = description(WINDOWS[kind], "retracting", allowed=30)
-    made, receiver = stream(7), Receiver()
+    made, receiver = stream(7, 12 if kind == "tumbling" else 7), Receiver()
     panes, _ = expected(job, made, tmp_path / "harness")
     with operator(job, tmp_path / "root", store_config(name, tmp_path / "cache")) as running:
         assert str(running.layout) == LAYOUTS[kind]
@@ -290,12 +290,12 @@ def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "kind"), in_turn(STORES, ["tumbling", "sliding", "session"]))
 def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: StoreName, kind: str) -> None:
     # Messages of a session that is longer than the lateness are known no more.
-    made, receiver = stream(5), Receiver()
+    made, receiver = stream(5, 8), Receiver()
     job = description(WINDOWS[kind], allowed=60 if kind == "session" else 15)
     panes, _ = expected(job, made, tmp_path / "harness")
     root, store = tmp_path / "root", store_config(name, tmp_path / "cache")
     with operator(job, root, store, partitions=1 if kind == "tumbling" else 3) as running:
-        for batch in made[:9]:
+        for batch in made[:6]:
             running.add_messages(table(batch))
         running.flush()
         take(running, receiver)
@@ -306,11 +306,11 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
         running.get_messages()
     with operator(job, root, store) as running, pytest.raises(TidestateError, match='messages="rebuild"'):
         running.drain()
-    replay = [m for batch in made[:9] for m in batch if m.at >= origins.get(m.part, 0)]
+    replay = [m for batch in made[:6] for m in batch if m.at >= origins.get(m.part, 0)]
     with operator(job, root, store, policy=REBUILD) as running:
         running.rebuild([table(replay), table(replay[:5])])
         running.rebuild(table(replay))
-        for batch in made[9:]:
+        for batch in made[6:]:
             running.add_messages(table(batch))
         running.drain()
         take(running, receiver)
@@ -340,7 +340,7 @@ def test_the_example_of_the_document_runs() -> None:
 
 def test_several_partitions_answer_as_one(tmp_path: Path) -> None:
     """In each of them the same is due, known and asked for; one that no message reaches keeps up with the others."""
-    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3)
+    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3, 8)
     store, late = Parquet(), [Message("x", 900 + n, 0, key, n) for n, key in enumerate("abc")]
     with (
         operator(job, tmp_path / "one", store) as one,

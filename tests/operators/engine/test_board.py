@@ -132,7 +132,7 @@ def test_every_panel_has_data_of_a_real_prometheus(tmp_path: Path) -> None:
     next(running)  # the endpoint is there until the job goes on after its last batch
     with prometheus(tmp_path, urlsplit(alone.metrics_url or "").netloc, RULES) as server:
         scraped(server, alone.head.id)
-        for _panes in islice(running, 4):
+        for _panes in islice(running, 3):
             scraped(server, alone.head.id)
         found = {title: [server.query(one) for one in several] for title, several in queries().items()}
         names = server.ask("label/query/values", **{"match[]": "tidestate_checkpoint_id"})

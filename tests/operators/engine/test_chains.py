@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
-from tests.helpers.process import LONG, examples
+from tests.helpers.process import LONG, examples, in_turn
 from tidestate.operators import (
     DISCARDING,
     RETRACTING,
@@ -60,8 +60,7 @@ def observed_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("store", "partitions"), in_turn(STORES, [3, 1]))
 def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) -> None:
     tested = Harness(chain(per_user(), per_country()), CLICKS, store=store, partitions=partitions, folder=tmp_path)
     panes = [

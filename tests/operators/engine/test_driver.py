@@ -191,8 +191,8 @@ def test_spark_publishes_delivers_and_warns_as_standalone_does(
     tmp_path: Path, warnings: Callable[[Path], list[str]]
 ) -> None:
     dropped = IDENTITIES, CLOCK, OF_THE_RUNNER, OF_BYTES
-    found = what_came(by_spark, job(), tmp_path / "a", sample(6, 60), *dropped), warnings(tmp_path / "a")
-    alone = what_came(by_standalone, job(), tmp_path / "b", sample(6, 60), *dropped), warnings(tmp_path / "b")
+    found = what_came(by_spark, job(), tmp_path / "a", sample(4, 60), *dropped), warnings(tmp_path / "a")
+    alone = what_came(by_standalone, job(), tmp_path / "b", sample(4, 60), *dropped), warnings(tmp_path / "b")
     assert found == alone
 
 

@@ -272,7 +272,7 @@ def test_killed_while_one_is_behind(tmp_path: Path) -> None:
     places: Any = [f"parquet:{tmp_path / 'first'}", f"delta:{tmp_path / 'lagging'}"]
     command = ("tests.children.lagging_sink", *places, tmp_path / "root", tmp_path / "up")
     child = ForkedChild(*command, log=tmp_path / "log")
-    refused = [child.wait_for(lambda event: event["event"] == "refused")["checkpoint"] for _ in range(9)]
+    refused = [child.wait_for(lambda event: event["event"] == "refused")["checkpoint"] for _ in range(6)]
     child.kill()
     assert len({*refused}) == 1
     assert len(evidence.work(tmp_path / "root")) < 9, "it was held"

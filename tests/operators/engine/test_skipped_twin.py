@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import examples, in_turn, some
+from tests.helpers.process import LONG, examples, in_turn, some
 from tidestate.operators import (
     RETRACTING,
     Harness,
@@ -46,7 +46,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("n", pa.int64())])
-PARTITIONS = 7
+PARTITIONS = 7 if LONG else 4
 Event = tuple[int, str]
 
 
@@ -110,7 +110,9 @@ RETAINED: dict[str, tuple[Retention, str | None]] = {
     "count and late": (Retention(count=2), "7 seconds"),
     "count and time": (Retention(count=4, time=20 * SECOND), None),
 }
-BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6)
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6 if LONG else 4
+)
 
 
 @pytest.mark.parametrize("kind", some(WINDOWS, 4))
@@ -154,7 +156,7 @@ def retained(root: Path, kind: str, batches: Sequence[Sequence[Event]], name: st
     for turn, events in enumerate(batches):
         found.append(lines(tested.feed(rows(events, number))))
         number += len(events)
-        for second in (0, 2, 30):
+        for second in (0, 2, 30) if LONG else (2, 30):
             found.append(lines(tested.advance_watermark((turn * 12 + second) * SECOND)))
             found += [lines(tested.state(of)) for of in ("messages", "metadata", "messages_seen", "messages_marks")]
         if turn % 2:
@@ -205,7 +207,7 @@ EVENTS = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(
 def test_joins_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     found = []
 
-    @given(st.lists(st.lists(EVENTS, max_size=4), max_size=6), st.integers(1, PARTITIONS))
+    @given(st.lists(st.lists(EVENTS, max_size=4), max_size=6 if LONG else 4), st.integers(1, PARTITIONS))
     @example([[(1, "a", "left"), (2, "b", "right")], [(12, "c", "left")], []], PARTITIONS)
     @settings(deadline=None, max_examples=examples(8))
     def check(batches: list[list[tuple[int, str, str]]], partitions: int) -> None:

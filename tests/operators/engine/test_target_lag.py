@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample
 from tidestate.operators import DeliveryId, Refused
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -57,8 +58,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if "Target" in one.getMessage()]
 
 
-@pytest.mark.parametrize("lost", [1, 3, 5])
-@pytest.mark.parametrize("behind", [0, 100])
+@pytest.mark.parametrize(("lost", "behind"), in_turn([1, 3, 5], [0, 100]))
 def test_a_target_that_lacks_its_newest_is_delivered_from_there(
     lost: int, behind: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -46,8 +46,7 @@ def outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "example"), in_turn(STORES, EXPECTED))
-@pytest.mark.parametrize("restart", [False, True], ids=["through", "restarted"])
+@pytest.mark.parametrize(("store", "example", "restart"), in_turn(STORES, EXPECTED, [True, False]))
 def test_the_documents_examples(example: str, store: str, tmp_path: Path, restart: bool) -> None:
     description, expected = EXPECTED[example]
     assert outputs(description, STORES[store], tmp_path, 1, restart) == expected

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
+from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence, look_up
@@ -81,6 +82,7 @@ imported = st.sampled_from(
 )
 
 
+@run_settings(max_examples=run_settings.default.max_examples // 2)
 @given(batches, own, own | imported, st.booleans(), st.sampled_from(sorted(STORES)), st.booleans())
 def test_pairs_are_those_of_the_twin_after_each_batch(
     given_: list[dict[str, list[tuple[str, Row]]]],
@@ -275,6 +277,7 @@ def of_panes() -> Any:
     return chain(per_ten, limited, inputs={"per_ten": "clicks", "limited": ("per_ten", "limits")})
 
 
+@run_settings(max_examples=run_settings.default.max_examples // 2)
 @given(
     st.lists(
         st.tuples(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Twin, Window
 from tidestate.operators import JoinOperator, chain, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
@@ -41,7 +41,7 @@ def drawn(pick: random.Random) -> Asked:
     return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60 if LONG else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
 def test_it_comes_to_what_a_join_emits_that_has_lost_nothing(
     tmp_path_factory: pytest.TempPathFactory, seed: int, store: str, partitions: int

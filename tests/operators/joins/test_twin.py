@@ -134,6 +134,6 @@ def test_what_is_emitted_is_what_the_twin_shows(store: StoreConfig) -> None:
 @pytest.mark.slow
 def test_a_microsecond_counts() -> None:
     """Bounds, watermarks and retention that are off by one give other pairs, or another ledger."""
-    for seed in range(30 if LONG else 14):
+    for seed in range(30 if LONG else 9):
         for found, wanted in played(seed, STORES["memory"], "us"):
             assert found == wanted

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
-from tests.helpers.process import SCRATCH, some
+from tests.helpers.process import SCRATCH, in_turn, some
 from tests.twins.cti import CtiTwin
 from tidestate.operators import (
     DISCARDING,
@@ -134,12 +134,13 @@ batches = st.lists(
 
 
 @pytest.mark.parametrize("kind", some(JOBS, 3))
+@settings(max_examples=settings.default.max_examples // 2)
 @given(given_=batches, left=st.sampled_from(SETTINGS), right=st.sampled_from((*SETTINGS, *IMPORTED)))
 def test_the_sides_of_a_job_advance_like_their_twins(
     kind: str, given_: list[dict[str, list[Row]]], left: AdvanceTime, right: AdvanceTime
 ) -> None:
-    settings = {"left": left, "right": right}
-    described, twins, numbers = JOBS[kind]().advance_time(settings, **ABOUT), Twins(settings), dict.fromkeys(SIDES, 0)
+    both = {"left": left, "right": right}
+    described, twins, numbers = JOBS[kind]().advance_time(both, **ABOUT), Twins(both), dict.fromkeys(SIDES, 0)
     schema = described.schema(SCHEMA, SCHEMA)
     panes, kept = [], {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
@@ -172,8 +173,8 @@ def test_the_sides_of_a_job_advance_like_their_twins(
 
 
 def test_the_slow_side_follows_the_ctis_of_the_fast_one_in_the_same_batch(tmp_path: Path) -> None:
-    settings = {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
-    described = JOBS["distance"]().advance_time(settings, **ABOUT)
+    both = {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
+    described = JOBS["distance"]().advance_time(both, **ABOUT)
     schema = described.schema(SCHEMA, SCHEMA)
     tested = Harness(described, schema, folder=tmp_path / "root", partitions=1)
     tested.feed(described.rows(schema, left=table([(0, Row("point", 30))])))
@@ -210,11 +211,10 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert caught.value.code == "offset"
 
 
-@pytest.mark.parametrize("kind", ["distance", "window", "sessions"])
-@pytest.mark.parametrize("settings", SETTINGS[1:3])
-def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, settings: AdvanceTime) -> None:
+@pytest.mark.parametrize(("kind", "by"), in_turn(["distance", "window", "sessions"], SETTINGS[1:3]))
+def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: AdvanceTime) -> None:
     """What comes again changes nothing, across a crash too; a refused row is in the ledger each time."""
-    chance, described, made = Random(kind), JOBS[kind]().advance_time(settings, **ABOUT), []
+    chance, described, made = Random(kind), JOBS[kind]().advance_time(by, **ABOUT), []
     for base in range(0, 30, 6):
         one = {}
         for place, side in enumerate(SIDES):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tidestate.operators import DISCARDING, Memory, Windowed, count, tumbling, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
@@ -219,7 +219,7 @@ def streams(draw: st.DrawFn) -> pa.Table:
 
 @pytest.mark.slow
 @given(stream=streams(), at_query=st.sampled_from(SETTINGS), data=st.data())
-@settings(max_examples=settings.default.max_examples * 2)
+@settings(max_examples=settings.default.max_examples * (2 if LONG else 1))
 def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     stream: pa.Table, at_query: Any, data: st.DataObject
 ) -> None:

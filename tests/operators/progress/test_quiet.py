@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
@@ -82,13 +82,13 @@ def twin(steps: list[tuple[int, int | None]], quiet: int) -> list[int]:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 50)), max_size=12), st.integers(0, 12))
 def test_a_twin_counts_it_second_by_second(moves: list[tuple[int, int | None]], quiet: int) -> None:
-    clock, steps, found, settings = 0, [], list[int](), sources("a")
-    tracker: Tracker = begin(settings)
+    clock, steps, found, about = 0, [], list[int](), sources("a")
+    tracker: Tracker = begin(about)
     for further, event in moves:
         clock += further
         steps.append((clock, event))
         report = SourceReport() if event is None else SourceReport(event, rows=1, generated=True)
-        tracker = observe(settings, tracker, {"a": report}, clock, quiet)
+        tracker = observe(about, tracker, {"a": report}, clock, quiet)
         found.append(tracker.watermark_us)
     assert found == twin(steps, quiet)
 
@@ -132,6 +132,7 @@ def test_each_source_is_quiet_by_itself(tmp_path: Path) -> None:
     assert evidence.work(tmp_path)[-1]["watermark_us"] == 11 * SECOND
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans(), st.none() | st.integers(0, 60)), max_size=10))
 def test_a_restart_changes_nothing(steps: list[tuple[int, bool, int | None]]) -> None:
     """The clock stands still between a death and the next round; how long the source was quiet is in the manifest."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.process import LONG
 from tests.twins.general_streams import plain
 from tests.twins.naive_aggregates import Event, Naive, chosen, listed, top
 from tidestate.operators import (
@@ -128,6 +129,7 @@ BATCHES = st.lists(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WINDOWS)
+@settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(batches=BATCHES, refuses=st.booleans(), lists=st.booleans(), early=st.booleans())
 def test_what_came_first_is_first(kind: str, batches: list[Batch], refuses: bool, lists: bool, early: bool) -> None:
     """Late events are taken as they come, or (``refuses``, not of sessions) refused and put back later. Windows with

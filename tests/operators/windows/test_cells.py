@@ -272,7 +272,7 @@ def test_look_ups_are_of_keys_that_are_due(looks: int) -> None:
         patch.setattr(MemoryTable, "lookup", lambda table, keys: asked.append(keys.num_rows) or lookup(table, keys))
         patch.setattr(MemoryTable, "ranges", lambda table, keys: asked.append(keys.num_rows) or ranges(table, keys))
         chance, panes, due_rows = np.random.default_rng(1), 0, 0
-        for batch in range(120):
+        for batch in range(60):
             times = batch * 1_000_000 + np.sort(chance.integers(0, 1_000_000, 20))
             rows = pa.table([times, chance.integers(0, 1000, 20), np.zeros(20, np.int64)], schema=ORDER_SCHEMA)
             due = steps.parts().filter(

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tidestate.operators import (
     ACCUMULATING,
     DISCARDING,
@@ -50,8 +51,7 @@ def first_window(panes: list[pa.Table]) -> list[dict[str, Any]]:
     return [pane for pane in found if pane["window_start"].timestamp() in (0, 1)]
 
 
-@pytest.mark.parametrize("grid", ["tumbling", "sliding"])
-@pytest.mark.parametrize("early", [None, every_element(), after_count(5)])
+@pytest.mark.parametrize(("grid", "early"), in_turn(["tumbling", "sliding"], [None, every_element(), after_count(5)]))
 def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path: Path, grid: str, early: Any) -> None:
     described = job(GRIDS[grid]).trigger(late=every_element()).accumulation(DISCARDING)
     panes = [Harness(described, SCHEMA, folder=tmp_path).feed(rows((1, 1), (12, 10)))]
@@ -60,9 +60,14 @@ def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path:
     assert sum(pane["s"] for pane in first_window(panes)) == 1101
 
 
-@pytest.mark.parametrize("grid", ["tumbling", "session"])
-@pytest.mark.parametrize("mode", [ACCUMULATING, DISCARDING])
-@pytest.mark.parametrize("late", [None, after_count(3), after_processing_time("10 seconds")])
+@pytest.mark.parametrize(
+    ("late", "mode", "grid"),
+    in_turn(
+        [None, after_count(3), after_processing_time("10 seconds")],
+        [ACCUMULATING, DISCARDING],
+        ["tumbling", "tumbling", "session"],
+    ),
+)
 def test_what_waited_for_a_trigger_that_is_gone_is_emitted(tmp_path: Path, grid: str, mode: str, late: Any) -> None:
     described = job(GRIDS[grid]).accumulation(mode)  # type: ignore[arg-type]
     harness = Harness(described.trigger(late=late), SCHEMA, folder=tmp_path)
@@ -74,8 +79,9 @@ def test_what_waited_for_a_trigger_that_is_gone_is_emitted(tmp_path: Path, grid:
     assert again.ledger().num_rows == 0
 
 
-@pytest.mark.parametrize("rule", ["event", "window"])
-@pytest.mark.parametrize("between", [[], [5], [5, 30], [5, 30, 5, 30], [5, 90, 30]])
+@pytest.mark.parametrize(
+    ("rule", "between"), in_turn(["event", "window"], [[], [5], [5, 30], [5, 30, 5, 30], [5, 90, 30]])
+)
 def test_lateness_that_was_less_for_a_moment_closes_nothing(tmp_path: Path, rule: Any, between: list[int]) -> None:
     """Restarts without a batch between them."""
 
@@ -103,9 +109,10 @@ def test_a_closed_window_that_is_retained_emits_nothing_by_the_clock(grid: str, 
     assert sum(pane.num_rows for pane in [*panes, harness.finish()]) == 0
 
 
-@pytest.mark.parametrize("rule", ["event", "window"])
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("late", [None, after_count(2)])
+@pytest.mark.parametrize(
+    ("late", "grid", "rule"),
+    in_turn([None, after_count(2), after_count(2), None], [*GRIDS], ["event", "window"]),
+)
 def test_less_lateness_closes_with_the_pane_of_what_waited(tmp_path: Path, rule: Any, grid: str, late: Any) -> None:
     """Also where events arrive meanwhile that would have joined the session."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tidestate.operators import (
     Harness,
     after_count,
@@ -42,8 +43,9 @@ def first_window(panes: pa.Table) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("kind", [tumbling("10 seconds"), session("9 seconds")], ids=["tumbling", "session"])
-@pytest.mark.parametrize("cut", [[[5], [15]], [[5, 15]]], ids=["before", "within"])
+@pytest.mark.parametrize(
+    ("kind", "cut"), in_turn([tumbling("10 seconds"), session("9 seconds")], [[[5], [15]], [[5, 15]]]), ids=str
+)
 def test_a_closed_window_fires_by_no_clock(clock: str, kind: Any, cut: list[list[int]]) -> None:
     tested = harness(kind, **CLOCKS[clock])
     for seconds in ([1], [10], *cut):

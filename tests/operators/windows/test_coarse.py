@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tidestate.operators import count, every_element, max_, sliding, sum_, windowed
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
@@ -76,7 +76,7 @@ class Player:
         return Counter(map(str, moved.panes.to_pylist()))
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=150 if LONG else 8)
 @given(
     size=st.integers(4, 14),
     slide=st.integers(1, 3),
@@ -99,7 +99,7 @@ def test_panes_are_those_of_slices_alone(
     assert coarse.step([], END_US) == fine.step([], END_US)
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=200 if LONG else 10)
 @given(
     size=st.integers(1, 6),
     slide=st.integers(1, 8),

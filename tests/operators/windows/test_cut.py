@@ -13,6 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from tests.helpers.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
+from tests.helpers.process import LONG
+from tests.helpers.process import in_turn as turns
 from tidestate.operators import (
     ACCUMULATING,
     RETRACTING,
@@ -61,16 +63,18 @@ def in_turn(rows: list[dict[str, Any]], within: int | None) -> list[int]:
     return sorted(passed)
 
 
+DEDUPLICATED: dict[str, Any] = {"memory": Memory(), "parquet": Parquet(max_levels=2, snapshot_bytes=1)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("within", [None, 0, 3, 11])
-@pytest.mark.parametrize("store", [Memory(), Parquet(max_levels=2, snapshot_bytes=1)], ids=["memory", "parquet"])
-def test_deduplication_in_order_passes_the_same_rows_by_any_cut(within: int | None, store: Any) -> None:
+@pytest.mark.parametrize(("store", "within"), turns(DEDUPLICATED, [None, 0, 3, 11]))
+def test_deduplication_in_order_passes_the_same_rows_by_any_cut(store: str, within: int | None) -> None:
     chance = random.Random(within)
     given = events(chance, 70)
     span = None if within is None else f"{within} s"
     description = deduplicated(event_time="t", on="k", within=span, watermark_delay=DELAY, in_order=True)
     expected = in_turn(given, None if within is None else within * SECOND)
-    for panes in by_cut(description, given, chance, store=store, restarts=True):
+    for panes in by_cut(description, given, chance, store=DEDUPLICATED[store], restarts=True):
         assert sorted(pane["v"] for pane in panes) == expected
     assert len(expected) < len(given) or within == 0
 
@@ -293,7 +297,7 @@ def test_what_several_streams_come_to_is_the_same_by_any_cut(name: str) -> None:
     chance, description = random.Random(name), SEVERAL[name]
     given = events(chance, 50)
     found = []
-    for cut in cuts(given, chance, tries=4, single=False):
+    for cut in cuts(given, chance, tries=4 if LONG else 2, single=False):
         batches = [pa.concat_tables(both(description, some)) for some in cut]
         panes, ledger = played(description, batches, partitions=chance.choice([1, 2]))
         assert not ledger
@@ -313,7 +317,7 @@ def test_a_join_with_windows_of_each_side_goes_by_them_in_a_chain(in_order: bool
     described = chain(once, alone, inputs={"once": "lefts", "joined": ("once", "rights")})
     schemas = {"lefts": EVENTS, "rights": EVENTS}
     expected = None
-    for cut in cuts(given, chance, tries=2, single=False):
+    for cut in cuts(given, chance, tries=2 if LONG else 1, single=False):
         direct, chained = Harness(alone, alone.schema(EVENTS, EVENTS)), Harness(described, schemas, partitions=2)
         pairs, others = [], []
         for some in cut:

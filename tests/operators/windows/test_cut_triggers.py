@@ -186,7 +186,7 @@ COMPOSITES = {
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
-    given = events(chance, 40 if LONG else 28)
+    given = events(chance, 40 if LONG else 22)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(tumbling("9 s"))
@@ -212,7 +212,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 )
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
-    given = events(chance, 50 if LONG else 32)
+    given = events(chance, 50 if LONG else 24)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(windows)
@@ -270,7 +270,7 @@ def naive_sessions(rows: list[dict[str, Any]], trigger: Trigger, gap: int) -> tu
 @pytest.mark.parametrize("name", ["two then done", "threes until seven", "both"])
 def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
-    given = events(chance, 70)
+    given = events(chance, 70 if LONG else 45)
     description = (
         windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
         .window(session("3 s"))

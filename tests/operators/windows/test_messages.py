@@ -125,11 +125,11 @@ def test_as_the_twin_says_under_redelivery_restarts_and_rescaling(made: list[lis
 def test_any_window_emits_what_it_would_of_each_message_once(
     tmp_path: Path, kind: str, mode: str, store: StoreName
 ) -> None:
-    plain_job, batches, chance = description(WINDOWS[kind], mode), stream(9, 6), random.Random(kind)
+    plain_job, batches, chance = description(WINDOWS[kind], mode), stream(9, batches=6), random.Random(kind)
     panes, rejected = expected(plain_job, batches, tmp_path / "once")
     again = plain_job.messages(identity=("part", "at"))
     config = store_config(store, tmp_path / "cache")
-    harness = Harness(again, MESSAGES, folder=tmp_path / "again", partitions=3, store=config)
+    harness = Harness(again, MESSAGES, folder=tmp_path / "again", partitions=2, store=config)
     found: list[Any] = []
     for number, batch in enumerate(batches):
         known = [message for before in batches[:number] for message in before]
@@ -308,14 +308,12 @@ def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
         .accumulation("retracting")
     )
     base = base.aggregate(n=count(), total=sum_("v"), each=list_("v"))
-    harness = Harness(
-        base.messages(("part", "at"), retention=Retention(bytes=700)), MESSAGES, partitions=2, store=STORE
-    )
+    harness = Harness(base.messages(("part", "at"), retention=Retention(bytes=700)), MESSAGES, store=STORE)
     panes, kept = [], []
-    for batch in stream(2, batches=14, size=20):
+    for batch in stream(2, batches=10, size=20):
         panes += harness.feed(message_table([*batch, *batch[:5]])).to_pylist()
         kept.append(harness.state("messages").num_rows)
-    assert max(kept) < 160 < harness.counters()["accepted"]
+    assert max(kept) < 100 < harness.counters()["accepted"]
     assert sum(harness.counters().get(reason, 0) for reason in ("very_late", "out_of_retention")) > 10
     assert len(panes) > 50
     assert all((pane["n"], pane["total"]) == (len(pane["each"]), sum(pane["each"])) for pane in panes)

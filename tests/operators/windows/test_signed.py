@@ -38,7 +38,7 @@ from tidestate.statestore.spec.store import StoreName
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-@settings(max_examples=max(3, settings.default.max_examples // 2))
+@settings(max_examples=max(3, settings.default.max_examples // 4))
 @given(
     case=cases(),
     batches=streams(),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.process import in_turn
 from tests.twins.message import added, open_store
 from tidestate.operators.windows.messages import window_metadata as metadata
 from tidestate.operators.windows.messages.window_metadata import WindowTables
@@ -86,24 +87,25 @@ def found_offsets(rows: pa.Table) -> dict[Any, list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "rocksdb", "parquet"])
-@pytest.mark.parametrize(("measure", "by"), [("time", "time"), ("tuple", "offset")])
+@pytest.mark.parametrize(
+    ("kind", "by"), in_turn(["memory", "rocksdb", "parquet"], [("time", "time"), ("tuple", "offset")])
+)
 @settings(max_examples=SHARE)
 @given(stream=streams, bounds=st.tuples(st.integers(-30, 30), st.integers(-30, 40)), forget=st.integers(-30, 30))
 def test_fixed_windows_equal_the_twin(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
-    measure: Any,
-    by: str,
+    by: tuple[Any, str],
     stream: list[list[Row]],
     bounds: tuple[int, int],
     forget: int,
 ) -> None:
+    measure, column = by
     tables = WindowTables(measure, SIZE, KEY)
     store = open_store(kind, tables.specs, tmp_path_factory)
     everything: list[Row] = []
     for batch in stream:
-        rows = exploded(batch, by)
+        rows = exploded(batch, column)
         apply(store, metadata.add_messages(tables, rows_of(tables, rows, BATCH)))
         everything += rows
     apply(store, metadata.expire_windows(tables, forget))

@@ -151,6 +151,7 @@ def moves(setting: Setting, event: Event, before: int | None) -> bool:
 
 
 @pytest.mark.slow
+@HALF
 @given(setting=streams.settings(), stream=streams.batches(), data=st.data())
 def test_the_net_does_not_depend_on_how_events_are_split(
     setting: Setting, stream: list[streams.Batch], data: st.DataObject
