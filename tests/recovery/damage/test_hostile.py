@@ -30,6 +30,7 @@ from tests.helpers.hostile import (
 )
 from tests.helpers.hostile import root as root
 from tests.helpers.hostile import roots as roots
+from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -119,6 +120,7 @@ SILENT = ("operators", "windows", "progress", "sources", "input", "standing")
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
+    """That it is refused when it is read; some of the verbs, others each time, say so."""
     path, value = LIES[lie]
     body = json.dumps(changed(tree_of(root), path, value, "put")).encode()
     with pytest.raises(CorruptionError) as caught:
@@ -126,7 +128,7 @@ def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
     assert caught.value.code == "manifest-damaged"
     put(root, 7, body)
     assert len(str(caught.value)) < 1000
-    check_answers(root)
+    check_answers(root, VERBS if LONG else VERBS[[*LIES].index(lie) % 4 :: 4])
 
 
 def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
