@@ -160,7 +160,7 @@ def test_output_that_is_deleted_by_its_age_meanwhile_is_not_missed(
     """Nor is a file of the index, which a collection replaces."""
     collect(Checkpoint.open(root), CheckpointRetention(keep=6, grace_us=0))
     deleted = set()
-    for moment in range(1, 60, 2 if LONG else 5):
+    for moment in range(1, 60, 2):
         copy = copy_of(root, moment)
         before = files(copy)
         assert look(interrupted(copy, moment, partial(collect, Checkpoint.open(copy), BY_AGE)))
