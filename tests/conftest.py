@@ -112,12 +112,17 @@ ALSO_ON_S3 = ("test_killed_at_any_moment", "test_opened_again_and_again")
 VOLATILE_KILLED = ("::TestMemory::test_killed_at_any_moment", "::TestParquet::test_killed_at_any_moment")
 """These come back empty, as `test_opened_again_and_again` has them do."""
 OF_EACH_KIND = (
+    "test_a_sum_never_wraps",
+    "test_columns_have_any_name",
     "test_expired_rows_are_never_seen",
     "test_keys_of_every_type",
+    "test_refused_whole",
+    "test_rows_have_their_tables_columns",
     "test_rows_of_a_key_combine",
     "test_values_of_every_type",
+    "test_wrong_bounds_are_refused",
 )
-"""Of the contract too. `TestMemory` has each type and combiner in every run."""
+"""Of the contract too. `TestMemory` has each type, combiner, name and refusal in every run."""
 TURNS = {"TestRocksDB": 0, "TestParquetOnFiles": 1, "TestParquet": 2}
 """These stores have one in three, each another one."""
 
@@ -145,11 +150,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _has_turn(item: pytest.Item) -> bool:
-    """Whether a store has this type or combiner in every run."""
+    """Whether a store has this type, combiner, name or refusal in every run."""
     store = getattr(getattr(item, "cls", None), "__name__", "")
     if store not in TURNS or getattr(item, "originalname", "") not in OF_EACH_KIND:
         return True
-    (place,) = item.callspec.indices.values()  # type: ignore[attr-defined]
+    place = next(iter(item.callspec.indices.values()))  # type: ignore[attr-defined]
     return bool(place % len(TURNS) == TURNS[store])
 
 

@@ -135,7 +135,7 @@ def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: st
     cache = str(tmp_path / "cache")
     config = Memory() if name == "memory" else RocksDB(cache_dir=cache)
     written = Table(BY_KEY, tmp_path / "root", 2)
-    for number in range(1, 50):
+    for number in range(1, 41):
         written.write(number, 100)
         # Sometimes it falls behind what has been folded meanwhile.
         if number % 6 == 0 and number % 30 > 10:

@@ -77,7 +77,7 @@ class TestParquetOnFiles(StoreContract):
         return DurableStore(specs, Objects(folder), FOLDING)
 
     def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 2)
+        some_histories(self, tmp_path, 3)
 
 
 @pytest.mark.usefixtures("_on_s3")
@@ -319,7 +319,7 @@ def test_a_bug_is_found_by_its_test(tmp_path: Path, broken: Callable[..., StateS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", some(BY_CHANCE, 4), ids=lambda broken: broken.__name__)
+@pytest.mark.parametrize("broken", some(BY_CHANCE, 3), ids=lambda broken: broken.__name__)
 def test_a_bug_is_found_by_chance(tmp_path: Path, broken: Callable[..., StateStore]) -> None:
     search = machine_settings(phases=[Phase.generate], max_examples=200, derandomize=True, database=None)
     with pytest.raises(BrokenPromise):
