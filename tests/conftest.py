@@ -107,8 +107,24 @@ OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_the
 """The slow ones of the contract of a store, which ships and knows no marks of ours."""
 ON_S3 = "::TestParquetOnS3::"
 """Of the store that has each request answered by a server: its tests and cases are the same as on files."""
-ALSO_ON_S3 = ("test_any_history", "test_killed_at_any_moment", "test_opened_again_and_again")
+ALSO_ON_S3 = ("test_killed_at_any_moment", "test_opened_again_and_again")
 """Those of them that are in each run."""
+VOLATILE_KILLED = ("::TestMemory::test_killed_at_any_moment", "::TestParquet::test_killed_at_any_moment")
+"""These come back empty, as `test_opened_again_and_again` has them do."""
+OF_EACH_KIND = (
+    "test_a_sum_never_wraps",
+    "test_columns_have_any_name",
+    "test_expired_rows_are_never_seen",
+    "test_keys_of_every_type",
+    "test_refused_whole",
+    "test_rows_have_their_tables_columns",
+    "test_rows_of_a_key_combine",
+    "test_values_of_every_type",
+    "test_wrong_bounds_are_refused",
+)
+"""Of the contract too. `TestMemory` has each type, combiner, name and refusal in every run."""
+TURNS = {"TestRocksDB": 0, "TestParquetOnFiles": 1, "TestParquet": 2}
+"""These stores have one in three, each another one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,6 +138,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kill")
         if ON_S3 in item.nodeid and item.name not in ALSO_ON_S3:
             item.add_marker("long")
+        if item.nodeid.endswith(VOLATILE_KILLED) or not _has_turn(item):
+            item.add_marker("long")
         if not LONG and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))
         if item.name in OF_CONTRACT:
@@ -129,6 +147,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+
+
+def _has_turn(item: pytest.Item) -> bool:
+    """Whether a store has this type, combiner, name or refusal in every run."""
+    store = getattr(getattr(item, "cls", None), "__name__", "")
+    if store not in TURNS or getattr(item, "originalname", "") not in OF_EACH_KIND:
+        return True
+    place = next(iter(item.callspec.indices.values()))  # type: ignore[attr-defined]
+    return bool(place % len(TURNS) == TURNS[store])
 
 
 def pytest_collection_finish() -> None:

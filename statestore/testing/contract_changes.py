@@ -104,6 +104,10 @@ def _among_others(rows: list[KeyRow]) -> list[list[KeyRow]]:
 SPLITS = (_one_by_one, _at_once, _among_others)
 
 
+MANY = 60
+"""Change sets in a row."""
+
+
 class Applying(Opening):
     """Apply: merge, put, delete, expire; whole or not at all."""
 
@@ -176,7 +180,7 @@ class Applying(Opening):
         """Rows that were merged long ago combine with new ones."""
         history = ModelHistory(SPECS)
         with self.opened(SPECS, tmp_path / "store") as store:
-            for sequence in range(1, 61):
+            for sequence in range(1, MANY + 1):
                 history.apply(store, seeded_changes(7, sequence), applied(sequence))
                 if sequence % 6 == 0:
                     for model in history.now.tables.values():

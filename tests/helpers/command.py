@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.plain_reports import plain_reports
 from tests.helpers.worked_example import STREAM, example
 from tidestate.statestore.spec.store import Parquet
 
@@ -59,6 +60,7 @@ def _run(command: list[str], environment: dict[str, str], outputs: list[Path]) -
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = ["tidestate", *command]
+    plain_reports(command)
     from tidestate.recovery.cli.main import main
 
     main()

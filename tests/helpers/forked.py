@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import FORKS
+from tests.helpers.plain_reports import plain_reports
 from tools.demo.child import Child
 
 
@@ -127,4 +128,5 @@ def _run(
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [module, *arguments]
+    plain_reports(arguments)
     runpy.run_module(module, run_name="__main__", alter_sys=True)

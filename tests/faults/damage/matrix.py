@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -35,6 +35,8 @@ WAY_OUT, NO_WAY = "way out", "none!"
 VERIFY = "verify data"
 FILES = 4
 """Of a kind with many files: the first one, and others at equal distances."""
+STRIDE = 29
+"""A prime number: where fewer verbs are asked than there are cases, those without any are spread."""
 LONGEST_S = 120
 """For all answers of one case."""
 _NAMED = {
@@ -63,7 +65,8 @@ class Case:
 class Chosen:
     """Which cases: these ``faults``; of each kind so many ``files``, 0 for all; of each kind and fault the ``first``
     case only. Of the verbs one in ``turns`` is asked in each case, another one in the next; one in ``rest`` where
-    another case of this kind and fault has been asked before. ``kinds``: of files, by default all.
+    another case of this kind and fault has been asked before; a start, where there is nothing else to ask, in one of
+    ``sole`` cases. ``kinds``: of files, by default all.
     """
 
     faults: tuple[str, ...] = FAULTS
@@ -73,6 +76,7 @@ class Chosen:
     turns: int = 1
     rest: int = 1
     kinds: tuple[str, ...] = ()
+    sole: int = 1
 
 
 Answers = dict[str, str]
@@ -92,9 +96,7 @@ class Field:
         self._tree = Tree(self._pristine / subject.below, subject.kinds)
         self._twin = Tree(twin / subject.below, subject.kinds)
         self._root, self._caches, self._starts = str(self._work / "root"), folder / "caches", 0
-        self._whole = {name: answered(ask) for name, ask in self._asked({})}
-        wrong = [(name, found) for name, found in self._whole.items() if isinstance(found, Foreign)]
-        assert not wrong, wrong
+        self._whole: dict[str, Any] = {}
 
     def cases(self) -> Iterator[tuple[Case, Change]]:
         kinds = dict.fromkeys(kind for kind, _ in self.subject.kinds)
@@ -116,9 +118,11 @@ class Field:
         """What is answered where files are so; ``number`` says whose turn it is."""
         found, refused = {}, None
         turns = self._chosen.turns if case.main else self._chosen.rest
-        turns = turns if self.subject.readers else 1
-        for place, (name, ask) in enumerate(self._asked(change)):
-            if (place + number) % turns:
+        turns = turns if self.subject.readers else self._chosen.sole
+        asked = self._names[-number * STRIDE % turns :: turns]
+        self._ask_of_the_whole(asked)
+        for name, ask in self._asked(change) if asked else ():
+            if name not in asked:
                 continue
             one = answered(ask)
             found[name] = outcome(one, self._whole[name])
@@ -130,6 +134,18 @@ class Field:
         if found.get(VERIFY) == SAME and failed:
             found[VERIFY] = UNNOTICED
         return found
+
+    @cached_property
+    def _names(self) -> list[str]:
+        """Of all that may be asked, in this order."""
+        return [name for name, _ in self._asked({})]
+
+    def _ask_of_the_whole(self, asked: list[str]) -> None:
+        """What these answer where nothing is damaged."""
+        if missing := {*asked} - self._whole.keys():
+            self._whole |= {name: answered(ask) for name, ask in self._asked({}) if name in missing}
+            wrong = [(name, found) for name, found in self._whole.items() if isinstance(found, Foreign)]
+            assert not wrong, wrong
 
     def _asked(self, change: Change) -> Iterator[tuple[str, _Asked]]:
         """Readers one after the other; each verb that writes gets the root damaged afresh."""

@@ -16,6 +16,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.command import root as root
+from tests.helpers.process import some
 from tests.helpers.two_sources import SCHEMA
 from tests.helpers.two_sources import job as sources
 from tests.helpers.two_sources import rows as events
@@ -190,7 +191,10 @@ def test_a_table_goes_into_the_file_that_is_named(root: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "verb",
-    [["panes"], ["list"], ["panes", "--format", "csv"], ["panes", "--format", "arrow", "--output", "/dev/full"]],
+    some(
+        [["panes"], ["list"], ["panes", "--format", "arrow", "--output", "/dev/full"], ["panes", "--format", "csv"]],
+        2,
+    ),
 )
 def test_output_that_cannot_be_written(root: Path, verb: list[str]) -> None:
     with open("/dev/full", "wb") as full:

@@ -48,6 +48,12 @@ def root(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "root"))
 
 
+@pytest.fixture(scope="module")
+def before(whole: Path) -> dict[tuple[str, ...], str]:
+    """What readers print of the whole root."""
+    return {tuple(reader): run(whole, reader).output for reader in READERS}
+
+
 def newest(root: Path) -> int:
     return Checkpoint.open(root).ids()[-1]
 
@@ -142,8 +148,9 @@ UNREAD = ("checksum of another snapshot", "tail of a ledger")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_is_not_as_its_files_is_refused(root: Path, lie: str) -> None:
-    before = {tuple(reader): run(root, reader).output for reader in READERS}
+def test_a_manifest_that_is_not_as_its_files_is_refused(
+    root: Path, before: dict[tuple[str, ...], str], lie: str
+) -> None:
     forged = Forged(root)
     if "ledger" in lie or "panes" in lie:
         forged = next(one for n in range(forged.number, 0, -1) if (one := Forged(root, n)).tree["late"])

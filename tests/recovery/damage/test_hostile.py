@@ -30,6 +30,7 @@ from tests.helpers.hostile import (
 )
 from tests.helpers.hostile import root as root
 from tests.helpers.hostile import roots as roots
+from tests.helpers.process import LONG, some
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -119,6 +120,7 @@ SILENT = ("operators", "windows", "progress", "sources", "input", "standing")
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES)
 def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
+    """That it is refused when it is read; some of the verbs, others each time, say so."""
     path, value = LIES[lie]
     body = json.dumps(changed(tree_of(root), path, value, "put")).encode()
     with pytest.raises(CorruptionError) as caught:
@@ -126,7 +128,7 @@ def test_what_cannot_be_is_damage(root: Path, lie: str) -> None:
     assert caught.value.code == "manifest-damaged"
     put(root, 7, body)
     assert len(str(caught.value)) < 1000
-    check_answers(root)
+    check_answers(root, VERBS if LONG else VERBS[[*LIES].index(lie) % 4 :: 4])
 
 
 def rewritten(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -190,7 +192,7 @@ def test_what_is_nested_without_end(root: Path) -> None:
 def test_manifests_without_end_are_not_read(root: Path) -> None:
     with (root / manifest_path(7)).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: takes no room
-    assert check_answers(root) == {"manifest-damaged"}
+    assert check_answers(root, some(VERBS, 6)) == {"manifest-damaged"}
 
 
 @pytest.mark.slow
@@ -258,7 +260,9 @@ def test_files_that_may_not_be_read(root: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
-    for end in ("", "no json", "[", "7", '{"logOffset":"x"}', '{"logOffset":null}', "[" * 100_000, '{"t":{"0":[]}}'):
+    """Half of the verbs in each case, the others in the next."""
+    ends = ("", "no json", "[", "7", '{"logOffset":"x"}', '{"logOffset":null}', "[" * 100_000, '{"t":{"0":[]}}')
+    for number, end in enumerate(ends):
         tree = tree_of(root)
         tree["spark"] |= {"start": [end], "end": [end, end], "files": {}}
         put(root, 7, json.dumps(tree).encode())
@@ -266,8 +270,8 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
         (root / "spark" / "metadata").write_text('{"id":"q"}')
         (root / "spark" / "offsets" / "7").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
         (root / "spark" / "offsets" / "6").write_text(f'v1\n{{"batchTimestampMs":1}}\n{end}\n{end}')
-        assert check_answers(root, OF_SPARK) <= {"manifest-damaged"}
-    for body in (b"", b"no json", b"[1]", b'{"0":7}', b"\xff"):
+        assert check_answers(root, OF_SPARK if LONG else OF_SPARK[number % 2 :: 2]) <= {"manifest-damaged"}
+    for number, body in enumerate((b"", b"no json", b"[1]", b'{"0":7}', b"\xff")):
         path = root / "data" / "spark" / "long.files.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(body)
@@ -275,7 +279,7 @@ def test_offsets_and_lists_of_files_that_are_no_json(root: Path) -> None:
         tree = tree_of(root)
         tree["spark"] |= {"files": {}, "files_ref": ref}
         put(root, 7, json.dumps(tree).encode())
-        assert check_answers(root, OF_SPARK) <= {"file-damaged"}
+        assert check_answers(root, OF_SPARK if LONG else OF_SPARK[number % 2 :: 2]) <= {"file-damaged"}
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.hostile import POOL, changed, check_answers, manifest_of, places, put, run, untouched
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tests.helpers.worked_example import STREAM, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.lease import Lease, this_process
@@ -129,14 +129,14 @@ def answered(root: Path) -> list[tuple[int, str]]:
 def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     (copy / "alive").mkdir(exist_ok=True)
-    whole = answered(copy)
+    whole, codes = answered(copy), check_answers(root, VERBS)
     strange = ("5.json", "²³.json", "٥.json", "0" * 20 + ".json", "9" * 20 + ".json", "9" * 200 + ".json")
     for folder in ("gc/boundary", "manifests", "pins", "alive"):
         for name in (*strange, "x y.json", os.fsdecode(b"\xff.json"), f"{3:020d}.json~", "-1.json", "1-2-3.json"):
             if not (folder == "pins" and is_pin(name.removesuffix(".json"))):
                 (copy / folder / name).write_bytes(b"{}")
         assert answered(copy) == whole
-        assert check_answers(copy, VERBS) == check_answers(root, VERBS)
+        assert check_answers(copy, VERBS) == codes
 
 
 def test_a_boundary_that_is_listed_and_leads_nowhere(root: Path, tmp_path: Path) -> None:
@@ -149,14 +149,18 @@ def stop(_signal: int, _frame: object) -> None:
     raise AssertionError("a reader waits for ever")
 
 
+NO_FILES = ("pipe", "folder", "socket", "device", "loop")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pipe", "folder", "socket", "device", "loop"])
+@pytest.mark.parametrize("kind", NO_FILES)
 def test_what_is_no_file_in_place_of_one(root: Path, tmp_path: Path, kind: str) -> None:
+    """In each folder each kind; or each folder has one or two of the kinds, and each kind some of the folders."""
     copy = Path(shutil.copytree(root, tmp_path / "root"))
     named = {path.parent: path for path in sorted(copy.rglob("*")) if path.is_file()}
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        for path in named.values():
+        for path in list(named.values()) if LONG else list(named.values())[NO_FILES.index(kind) % 3 :: 3]:
             path.rename(tmp_path / "aside")
             with in_place(path, kind):
                 signal.alarm(30)

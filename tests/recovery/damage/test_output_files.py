@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -13,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.forked import Forked
 from tests.helpers.hostile import run
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, example
@@ -55,10 +54,9 @@ def footer_of(path: Path) -> int:
 def flipped(root: Path, path: Path, step: int) -> Counter[str]:
     """What `history` makes of each ``step``-th bit of a footer."""
     bits = (path.stat().st_size - footer_of(path)) * 8, path.stat().st_size * 8
-    command = [sys.executable, "-m", "tests.children.flipped", root, path, *bits, step]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=3000)
-    answered = [line.split(" ", 1)[1] for line in done.stdout.splitlines()]
-    assert done.returncode == 0, (len(answered), done.stderr[-2000:])
+    process = Forked("tests.children.flipped", root, path, *bits, step)
+    answered = [line.split(" ", 1)[1] for line in process.communicate()[0].splitlines()]
+    assert process.returncode == 0, len(answered)
     assert len(answered) == len(range(*bits, step))
     return Counter(answered)
 

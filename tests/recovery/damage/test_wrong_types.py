@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.hostile import check_answers, put
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, in_turn
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
@@ -59,7 +59,7 @@ def test_columns_of_other_types(root: Path, kind: str, tmp_path: Path) -> None:
     path = root / tree[kind][0]["path"]
     was = path.read_bytes(), (root / manifest_path(number)).read_bytes()
     rows = pq.read_table(path)
-    cases = [(name, value) for name in COLUMNS[kind] for value in (VALUES if LONG else VALUES[:5])]
+    cases = in_turn(COLUMNS[kind], VALUES if LONG else VALUES[:5])
     for name, value in [*cases, *((name, None) for name in COLUMNS[kind])]:
         if value is None:
             other = rows.drop_columns([name])

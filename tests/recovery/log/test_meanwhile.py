@@ -17,6 +17,7 @@ from tests.helpers.collected import root as root
 from tests.helpers.forks import JOB
 from tests.helpers.interrupted import Interrupted
 from tests.helpers.manifests import chain, following
+from tests.helpers.process import LONG
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin, unpin
@@ -95,7 +96,7 @@ def test_a_root_that_another_process_makes_meanwhile_is_opened(
 def test_a_collection_that_another_one_overtakes_says_so(root: Path) -> None:
     """Also where the job has gone on, or a pin was removed."""
     outcomes = set()
-    for moment in range(1, 60, 3):
+    for moment in range(1, 60, 3 if LONG else 7):
         copy = copy_of(root, moment)
         pin(Checkpoint.open(copy), 3, "one")
         collect(Checkpoint.open(copy), CheckpointRetention(keep=5, grace_us=0))
@@ -184,7 +185,7 @@ def test_the_mark_of_a_removed_pin_that_comes_back_is_no_pin(root: Path) -> None
 
 @pytest.mark.slow
 def test_a_repair_that_is_overtaken_by_the_job_and_a_collection_looks_again(root: Path) -> None:
-    for moment in range(1, 60, 3):
+    for moment in range(1, 60, 3 if LONG else 7):
         copy = copy_of(root, moment)
 
         def act(copy: Path = copy) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.every_store import new_folder
-from tests.helpers.process import forget
+from tests.helpers.process import LONG, forget
 from tests.helpers.spark_inputs import rows, sample
 from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
 from tidestate.operators.describe.windowed import Windowed
@@ -143,7 +143,7 @@ EXPECTED = {}
     steps=st.lists(STEPS, max_size=12),
     stores=st.lists(st.sampled_from(range(len(STORES))), min_size=1, max_size=4),
 )
-@settings(max_examples=max(3, settings.default.max_examples // 2))
+@settings(max_examples=max(3, settings.default.max_examples // (2 if LONG else 4)))
 def test_whatever_is_done_to_a_root_its_job_goes_on(
     name: str, steps: list[tuple[str, int]], stores: list[int]
 ) -> None:

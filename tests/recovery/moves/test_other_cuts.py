@@ -51,7 +51,7 @@ SEEDS = range(100 if os.environ.get("TIDESTATE_LONG") else 1)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", some(KINDS, 4))
+@pytest.mark.parametrize("name", some(KINDS, 2))
 def test_every_event_is_once_whatever_is_done_and_however_the_rest_is_cut(name: str, seed: int) -> None:
     with new_folder() as path:
         root = history(KINDS[name], random.Random(f"{name} {seed}"), path, lambda root: check_exact(root, name))
@@ -61,7 +61,7 @@ def test_every_event_is_once_whatever_is_done_and_however_the_rest_is_cut(name: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:50])
-@pytest.mark.parametrize("name", some(JOINS, 2))
+@pytest.mark.parametrize("name", some(JOINS, 1))
 def test_every_row_of_a_join_is_once(name: str, seed: int) -> None:
     with new_folder() as path:
         root = history(JOINS[name], random.Random(f"{name} {seed}"), path, lambda _root: None)

@@ -115,7 +115,7 @@ def judged(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(KINDS, 8))
+@pytest.mark.parametrize("name", some(KINDS, 4))
 @settings(
     max_examples=60 if LONG else 2,
     deadline=None,

@@ -96,7 +96,7 @@ class Job:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
-@settings(max_examples=max(3, settings.default.max_examples // 4))
+@settings(max_examples=max(2, settings.default.max_examples // 4))
 @given(setting=streams.settings(), stream=streams.batches(), steps=STEPS, limits=LIMITS)
 def test_it_ends_as_the_twin_does(
     name: StoreName,

@@ -6,18 +6,17 @@ import dataclasses
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.helpers.checkout import ROOT
 from tests.helpers.collected import NOW, files, observed, run, state, whole
 from tests.helpers.collected import root as root
+from tests.helpers.forked import forked
 from tests.helpers.interrupted import Interrupted
+from tests.helpers.process import LONG
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.reset import reset_to
@@ -33,7 +32,7 @@ __all__ = ["root"]
 def test_who_comes_second_sees_the_other(root: Path) -> None:
     """A pin made at any moment of a collection either keeps its checkpoint, or says that it came too late."""
     outcomes = set()
-    for moment in range(1, 60, 2):
+    for moment in range(1, 60, 1 if LONG else 4):
         copy = _copy(root, root.parent / f"copy-{moment}")
         before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
         kept: list[bool] = []
@@ -56,7 +55,7 @@ def test_who_comes_second_sees_the_other(root: Path) -> None:
 def test_a_pin_that_a_collection_overtakes_keeps_its_checkpoint_or_says_so(root: Path) -> None:
     """The same the other way round: a whole collection at any moment of a pin."""
     outcomes = set()
-    for moment in range(1, 16):
+    for moment in range(1, 16, 1 if LONG else 2):
         copy = _copy(root, root.parent / f"pinned-{moment}")
         before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
         overtaken = Interrupted(copy, moment, lambda copy=copy: collect(Checkpoint.open(copy), NOW))
@@ -74,7 +73,7 @@ def test_a_pin_that_a_collection_overtakes_keeps_its_checkpoint_or_says_so(root:
 def test_a_reset_meanwhile_keeps_what_it_goes_back_to(root: Path) -> None:
     """At any moment of a collection: it is refused, or all that it names stays."""
     outcomes = set()
-    for moment in range(1, 60, 2):
+    for moment in range(1, 60, 1 if LONG else 4):
         copy = _copy(root, root.parent / f"copy-{moment}")
         before = state(Checkpoint.open(copy), Checkpoint.open(copy).read(4).manifest)
         done: list[bool] = []
@@ -114,7 +113,7 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
     chosen = [n for n, call in enumerate(counted.log, 1) if call.split()[0] in ("create", "put")]
     deletes = [n for n, call in enumerate(counted.log, 1) if call.startswith("delete ")]
     assert len(deletes) > 12
-    for number in (*chosen, *deletes[::5], deletes[-1]):
+    for number in (*chosen, *deletes[::9], deletes[-1]):
         copy = _copy(root, tmp_path / f"{when}-{number}")
         faulty = FaultyObjects(Objects(copy), number, crash=True, when=when)
         with pytest.raises(Crash):
@@ -132,31 +131,18 @@ def test_dead_at_any_call_and_finished_by_the_next(root: Path, tmp_path: Path, w
         whole(copy)
 
 
-CHILD = """
-import os, signal, sys
-from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import CheckpointRetention
-def seen(what, done, total):
-    if (what, done) == (sys.argv[2], int(sys.argv[3])):
-        os.kill(os.getpid(), signal.SIGKILL)
-collect(Checkpoint.open(sys.argv[1], seen), CheckpointRetention(keep=3, grace_us=0))
-"""
-
-
 @pytest.mark.parametrize(
     "moment", [("manifests", "0"), ("manifests", "2"), ("files", "3")], ids=["boundary", "manifests", "files"]
 )
 def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, str]) -> None:
     before = observed(Checkpoint.open(root))
-    done = subprocess.run([sys.executable, "-c", CHILD, str(root), *moment], cwd=ROOT)
-    assert done.returncode == -signal.SIGKILL
+    assert forked("tests.children.collecting", root, *moment) == -signal.SIGKILL
     checkpoint = Checkpoint.open(root)
     assert len(checkpoint.ids()) == 3
     assert observed(checkpoint) == before
     whole(root)
-    run(root, 14)
-    run(tmp_path / "other", 14)
+    run(root, 12)
+    run(tmp_path / "other", 12)
     assert [rows for _, rows in observed(checkpoint)] == [
         rows for _, rows in observed(Checkpoint.open(tmp_path / "other"))
     ]

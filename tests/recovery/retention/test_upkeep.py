@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
+from tests.helpers.forked import forked
 from tests.helpers.forks import JOB
 from tests.helpers.process import some
 from tidestate.operators import DeliveryId, WindowOperator, count, retain, tumbling, windowed
@@ -57,22 +55,22 @@ def done(job: Any) -> Upkept:
     return found
 
 
-def collected_at_each(root: Path, **more: Any) -> StandaloneRunner:
+def collected_at_each(root: Path, batches: int) -> StandaloneRunner:
     """A run that waits for a collection after each checkpoint."""
-    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=FEW, **more)
-    for _panes in job.stream(TABLES):
+    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=FEW)
+    for _panes in job.stream(TABLES[:batches]):
         few = {4, *range(job.head.id - 2, job.head.id + 1)}
         until(lambda few=few: few >= set(Checkpoint.open(root).stored_ids()))  # type: ignore[misc]
     return job
 
 
 def test_it_keeps_what_gc_keeps_and_the_job_does_not_notice(tmp_path: Path) -> None:
-    run(tmp_path / "kept", 14)
+    run(tmp_path / "kept", 11)
     root = tmp_path / "root"
     run(root, 4)
     pin(Checkpoint.open(root), 4, "mine")
     held = state(Checkpoint.open(root), Checkpoint.open(root).read(4).manifest)
-    job: Any = collected_at_each(root)
+    job: Any = collected_at_each(root, batches=11)
     checkpoint = Checkpoint.open(root)
     assert checkpoint.stored_ids() == [4, *range(job.head.id - 2, job.head.id + 1)]
     assert state(checkpoint, checkpoint.read(4).manifest) == held
@@ -89,14 +87,14 @@ def test_panes_that_no_sink_has_taken_stay_and_reach_it_later(tmp_path: Path) ->
     every = retain(checkpoints=1, panes="0 seconds", grace="0 seconds")
     root, taken = tmp_path / "root", list[tuple[DeliveryId, int]]()
     job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=every)
-    for _panes in job.stream(TABLES[:9]):
+    for _panes in job.stream(TABLES[:7]):
         so_far = done(job).collections
         until(lambda so_far=so_far: done(job).collections > so_far)  # type: ignore[misc]
     assert job.head.totals["panes_on_time"] > 0
     late = JOB.standalone(
         checkpoint=root, store=STORE, retain=every, sink=lambda panes, one: taken.append((one, panes.num_rows))
     )
-    late.run(TABLES)
+    late.run(TABLES[:10])
     assert sum(rows for _, rows in taken) == sum(
         count for name, count in late.head.totals.items() if name in ("panes_on_time", "panes_late", "retractions")
     )
@@ -206,40 +204,15 @@ def test_an_operator_by_hand_collects_too(tmp_path: Path) -> None:
     whole(tmp_path)
 
 
-CHILD = """
-import os, signal, sys, time
-from tests.helpers.collected import STORE, TABLES
-from tests.helpers.forks import JOB
-from tidestate.operators import retain
-from tidestate.recovery.retention import upkeep
-from tidestate.statestore.storage.objects import Objects
-upkeep.LEAST_PAUSE_S, left, deleted = 0.001, int(sys.argv[3]), Objects.delete
-def delete(self, path):
-    global left
-    if path.startswith(sys.argv[2]):
-        left -= 1
-        if not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-    deleted(self, path)
-Objects.delete = delete
-job = JOB.standalone(checkpoint=sys.argv[1], store=STORE, retain=retain(checkpoints=3, grace="0 seconds"))
-for panes in job.stream(TABLES):
-    done = job._driver.upkept.collections
-    while job._driver.upkept.collections == done:
-        time.sleep(0.001)
-"""
-
-
 @pytest.mark.kill
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), some([("manifests/", 4), ("manifests/", 1), ("data/", 3)], 1))
 def test_killed_in_the_middle_of_a_collection(tmp_path: Path, name: str, number: int) -> None:
     root = tmp_path / "root"
-    found = subprocess.run([sys.executable, "-c", CHILD, str(root), name, str(number)], cwd=ROOT)
-    assert found.returncode == -signal.SIGKILL
+    assert forked("tests.children.upkeep", root, name, number) == -signal.SIGKILL
     whole(root)
-    collected_at_each(root)
-    run(tmp_path / "other", 14)
+    collected_at_each(root, batches=10)
+    run(tmp_path / "other", 10)
     there, other = Checkpoint.open(root), Checkpoint.open(tmp_path / "other")
     assert [rows for _, rows in observed(there)] == [rows for _, rows in observed(other)]
     whole(root)

@@ -26,6 +26,12 @@ from tidestate.statestore.errors import IncompatibleError
 MOMENTS = ("reset-published", "spark-set-aside", "spark-half-written")
 
 
+S3_IF_LONG = pytest.mark.parametrize(
+    "root", ["local", "memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True
+)
+"""On S3 `test_what_died_on_the_way_is_finished` and `test_a_move_that_died_goes_on` are in every run."""
+
+
 class DiedError(Exception):
     """Stands for the end of the process."""
 
@@ -43,7 +49,7 @@ def as_spark_has_it(checkpoint: Checkpoint, batch_id: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("root", ["local", "memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True)
+@S3_IF_LONG
 def test_a_reset_takes_spark_along(root: str) -> None:
     """On S3 too: what died on the way is finished there in every run."""
     checkpoint = made(root)
@@ -90,6 +96,7 @@ def test_what_died_on_the_way_is_finished(root: str, moment: str) -> None:
     assert ["commits", "metadata", "offsets", "sources"] in replaced
 
 
+@S3_IF_LONG
 def test_died_before_it_was_published(root: str) -> None:
     checkpoint = made(root, 2)
 
@@ -104,6 +111,7 @@ def test_died_before_it_was_published(root: str) -> None:
 
 
 @pytest.mark.slow
+@S3_IF_LONG
 def test_died_before_the_first_batch(root: str) -> None:
     checkpoint = made(root, 2)
 

@@ -110,9 +110,9 @@ class Table:
 @pytest.mark.parametrize("spec", [BY_KEY, BY_VALUE], ids=["by key", "by value"])
 def test_a_large_table_holds_what_was_written_while_it_is_folded_in_pieces(spec: TableSpec, tmp_path: Path) -> None:
     written = Table(spec, tmp_path, 1)
-    for number in range(1, 81):
+    for number in range(1, 51):
         written.write(number, 100)
-        if number % 20 == 0:
+        if number % 10 == 0:
             written.check()
         assert len(written.levels) <= CONFIG.max_levels + 4
     assert written.pieces > 1
@@ -135,7 +135,7 @@ def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: st
     cache = str(tmp_path / "cache")
     config = Memory() if name == "memory" else RocksDB(cache_dir=cache)
     written = Table(BY_KEY, tmp_path / "root", 2)
-    for number in range(1, 80):
+    for number in range(1, 41):
         written.write(number, 100)
         # Sometimes it falls behind what has been folded meanwhile.
         if number % 6 == 0 and number % 30 > 10:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPECS, SUMS, T, write
+from tests.helpers.process import in_turn
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.statestore.files.refs import PartitionState
@@ -68,8 +69,7 @@ def test_what_is_written_today_is_read_the_same(name: str, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", STORES)
-@pytest.mark.parametrize("second", STORES)
+@pytest.mark.parametrize(("first", "second"), in_turn(STORES, STORES[1:] + STORES[:1]))
 def test_a_checkpoint_written_with_one_store_continues_with_any_other(
     first: str, second: str, tmp_path: Path
 ) -> None:

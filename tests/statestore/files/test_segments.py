@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.lineage import segment_name
+from tests.helpers.process import LONG
 from tests.helpers.table_model import MAIN, NAMED, KeyRow, as_tuples, moment, table
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.files import segments
@@ -155,8 +156,8 @@ def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) ->
     path = Path(objects.locate(ref.path))
     whole = path.read_bytes()
     good = [(layer.op, as_tuples(layer.rows)) for layer in read(objects, ref)]
-    unnoticed, codes = 0, set()
-    for place in range(len(whole)):
+    unnoticed, codes, chosen = 0, set(), range(0, len(whole), 1 if LONG else 3)
+    for place in chosen:
         path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
         try:
             found = read(objects, ref)
@@ -166,7 +167,7 @@ def test_a_flipped_byte_never_changes_a_row(objects: Objects, kind: FileKind) ->
             assert [(layer.op, as_tuples(layer.rows)) for layer in found] == good
             unnoticed += 1
     assert codes == {("file-damaged", ref.path)}
-    assert unnoticed < len(whole) / 10
+    assert unnoticed < len(chosen) / 10
     assert kind != "changelog" or unnoticed == 0
 
 

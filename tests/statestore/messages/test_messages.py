@@ -77,7 +77,7 @@ def test_an_aggregate_has_no_equal_fields_whatever_is_reported() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
-@settings(max_examples=SHARE)
+@settings(max_examples=max(4, SHARE // 2))
 @given(data=st.data())
 def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObject) -> None:
     tables = tables_of(layout, data.draw(st.sampled_from([Retention(), *LIMITS])))
@@ -96,7 +96,7 @@ def test_each_message_once_and_reads_as_the_twin(layout: str, data: st.DataObjec
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
-@settings(max_examples=max(3, SHARE // 2))
+@settings(max_examples=max(3, SHARE // 4))
 @given(data=st.data())
 def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> None:
     tables = tables_of(layout, data.draw(st.sampled_from([Retention(), Retention(count=5), Retention(time=9)])))
@@ -115,7 +115,7 @@ def test_retired_messages_do_not_come_back(layout: str, data: st.DataObject) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", EVERY_LAYOUT)
-@settings(max_examples=max(3, SHARE // 2))
+@settings(max_examples=max(3, SHARE // 4))
 @given(data=st.data())
 def test_a_crash_at_any_batch_and_a_replay_give_the_same_state(layout: str, data: st.DataObject) -> None:
     tables = tables_of(layout, data.draw(st.sampled_from([Retention(), *LIMITS])))

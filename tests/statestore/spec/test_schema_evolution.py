@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import in_turn
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -140,8 +141,7 @@ def _rows(spec: TableSpec, chance: random.Random) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("store", "seed"), in_turn(STORES, range(3)))
 def test_rows_of_all_forms_are_read_through_the_newest(tmp_path: Path, store: str, seed: int) -> None:
     chance, objects, twin, base = random.Random(seed), Objects(tmp_path / "root"), Twin(), PartitionState()
     config = STORES[store]

@@ -127,12 +127,12 @@ def test_a_name_is_taken_once(objects: Objects, s3_proxy: Proxy, first: bytes) -
 
 @pytest.mark.slow
 def test_many_threads_race_and_one_wins(objects: Objects) -> None:
-    assert sorted(threads_race(objects, racers=6, rounds=20)) == list(range(20))
+    assert sorted(threads_race(objects, racers=6, rounds=8)) == list(range(8))
 
 
 @pytest.mark.slow
 def test_many_processes_race_and_one_wins(objects: Objects) -> None:
-    assert sorted(processes_race(objects, racers=3, rounds=25)) == list(range(25))
+    assert sorted(processes_race(objects, racers=3, rounds=8)) == list(range(8))
 
 
 def test_a_writer_streams_and_leaves_no_local_file(objects: Objects, copies: Path) -> None:

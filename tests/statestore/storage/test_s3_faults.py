@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.process import some
 from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
 from tidestate.statestore.storage import connection as storage_connection
@@ -31,16 +32,19 @@ def objects(s3_root: str, copies: Path) -> Objects:  # noqa: F811
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
-    [
-        ["after"],
-        ["after", "after"],
-        ["before", "before", "after", "after"],
-        ["before"],
-        ["before"] * 3,
-        [(500, "InternalError")],
-        [(503, "SlowDown")] * 3,
-        [(409, "ConditionalRequestConflict")],
-    ],
+    some(
+        [
+            ["after"],
+            ["after", "after"],
+            ["before", "before", "after", "after"],
+            ["before"],
+            [(500, "InternalError")],
+            ["before"] * 3,
+            [(409, "ConditionalRequestConflict")],
+            [(503, "SlowDown")] * 3,
+        ],
+        4,
+    ),
     ids=str,
 )
 def test_a_create_without_a_reply_is_found_out(

@@ -18,7 +18,7 @@ from hypothesis import Phase
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.helpers.durable_store import DurableStore
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, some
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.errors import CommitUnknownError, LimitError, UnavailableError
 from tidestate.statestore.files import filetable, partition_log, sortedfile
@@ -31,7 +31,7 @@ from tidestate.statestore.stores import parquet
 from tidestate.statestore.stores.memory import MemoryStore, MemoryTable
 from tidestate.statestore.stores.parquet import ParquetStore
 from tidestate.statestore.stores.rocksdb import RocksStore
-from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract
+from tidestate.statestore.testing import BrokenPromise, Crash, FaultyObjects, StoreContract, contract_changes
 from tidestate.statestore.testing.faults import When
 from tidestate.statestore.testing.machine import machine, machine_settings
 from tidestate.statestore.testing.refusals import REFUSED
@@ -41,12 +41,18 @@ class TestMemory(StoreContract):
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return MemoryStore(specs)
 
+    def test_any_history(self, tmp_path: Path) -> None:
+        some_histories(self, tmp_path, 3)
+
 
 class TestRocksDB(StoreContract):
     durable = True
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return RocksStore(specs, folder)
+
+    def test_any_history(self, tmp_path: Path) -> None:
+        some_histories(self, tmp_path, 3)
 
 
 @pytest.mark.slow
@@ -58,7 +64,7 @@ class TestParquet(StoreContract):
         return ParquetStore(specs, budget_bytes=SMALL_BUDGET)
 
     def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 3)
+        some_histories(self, tmp_path, 5)
 
 
 @pytest.mark.usefixtures("_small_bands")
@@ -69,6 +75,9 @@ class TestParquetOnFiles(StoreContract):
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return DurableStore(specs, Objects(folder), FOLDING)
+
+    def test_any_history(self, tmp_path: Path) -> None:
+        some_histories(self, tmp_path, 3)
 
 
 @pytest.mark.usefixtures("_on_s3")
@@ -87,7 +96,7 @@ class TestParquetOnS3(StoreContract):
 
 
 def some_histories(store: StoreContract, folder: Path, share: int) -> None:
-    """In CI a share of the histories: `TestParquetOnFiles` has them all, what differs is where files are."""
+    """In CI a share of the histories."""
     search = machine_settings(max_examples=machine_settings().max_examples // (1 if LONG else share))
     run_state_machine_as_test(machine(store.open, folder, durable=store.durable), settings=search)
 
@@ -102,6 +111,8 @@ def _small_bands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         return  # 150,000 rows: they have bands of their own
     for module in (parquet, partition_log):
         monkeypatch.setattr(module, "BAND_SHARE", 1 << 10)
+    if not LONG:
+        monkeypatch.setattr(contract_changes, "MANY", 24)
     monkeypatch.setattr(sortedfile, "BLOCK_BYTES", 300)
     monkeypatch.setattr(filetable, "SPLIT_BYTES", 300)
 
@@ -289,6 +300,7 @@ BUGS: dict[Callable[..., StateStore], Test] = {
 
 BY_TESTS_ONLY = {NotAtomic, LoadsOverRows, ReversesBatchesOnly}
 """What the state machine does not look for, or not surely in few examples."""
+BY_CHANCE = [bug for bug in BUGS if bug not in BY_TESTS_ONLY]
 
 
 class Unnamed(StoreContract):
@@ -307,7 +319,7 @@ def test_a_bug_is_found_by_its_test(tmp_path: Path, broken: Callable[..., StateS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("broken", [bug for bug in BUGS if bug not in BY_TESTS_ONLY], ids=lambda b: b.__name__)
+@pytest.mark.parametrize("broken", some(BY_CHANCE, 3), ids=lambda broken: broken.__name__)
 def test_a_bug_is_found_by_chance(tmp_path: Path, broken: Callable[..., StateStore]) -> None:
     search = machine_settings(phases=[Phase.generate], max_examples=200, derandomize=True, database=None)
     with pytest.raises(BrokenPromise):

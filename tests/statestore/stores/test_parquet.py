@@ -163,7 +163,7 @@ def test_a_crash_at_any_io_call_loses_nothing_and_repeats_nothing(tmp_path: Path
     run(watched, ModelHistory(SPECS), range(1, STEPS))
     calls = watched.calls
     assert calls > 60
-    for at in range(1, calls + 1, 1 if LONG else 17):
+    for at in range(1, calls + 1, 1 if LONG else 29):
         root = tmp_path / f"{when}-{at}"
         history = ModelHistory(SPECS)
         with pytest.raises(Crash):

@@ -1,0 +1,41 @@
+"""A job with retention: ``python -m tests.children.upkeep ROOT NAME NUMBER``. It is killed when it is about to delete
+so many files whose paths begin with that name.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from tests.helpers.collected import STORE, TABLES
+from tests.helpers.forks import JOB
+from tidestate.operators import retain
+from tidestate.recovery.retention import upkeep
+from tidestate.statestore.storage.objects import Objects
+
+_delete, _deleted = Objects.delete, list[str]()
+
+
+def delete(self: Objects, path: str) -> None:
+    if path.startswith(sys.argv[2]):
+        _deleted.append(path)
+        if len(_deleted) == int(sys.argv[3]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    _delete(self, path)
+
+
+def main() -> None:
+    upkeep.LEAST_PAUSE_S = 0.001
+    Objects.delete = delete  # type: ignore[method-assign]
+    job: Any = JOB.standalone(checkpoint=sys.argv[1], store=STORE, retain=retain(checkpoints=3, grace="0 seconds"))
+    for _panes in job.stream(TABLES):
+        done = job._driver.upkept.collections
+        while job._driver.upkept.collections == done:
+            time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main()
