@@ -18,7 +18,7 @@ from tests.helpers.command import tidestate
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
-from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
+from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes, share_of
 from tidestate.operators import (
     ParquetSink,
     WindowOperator,
@@ -171,7 +171,7 @@ def rebuilt(runner: type[Runner], tmp: Path) -> None:
             ("left", "right"),
         ),
     ]
-    for number, (one, schema, batches, tables) in enumerate(cases):
+    for number, (one, schema, batches, tables) in share_of(runner, enumerate(cases)):
         wanted = runner(one, schema, tmp / f"{number} whole").run(batches)
         root = tmp / f"{number} lost"
         running = runner(one, schema, root)
@@ -325,12 +325,13 @@ def verbs(runner: type[Runner], tmp: Path) -> None:
         running.feed(batch)
     running.close()
     for verb, given in VERBS.items():
-        command(verb, root, *(one.format(tmp) for one in given))
         if verb == "windows":
             observed = lines_of(tidestate(verb, root, "--json").stdout)
             assert sum(row["n"] for row in observed) == 15
-        if verb == "messages":
+        elif verb == "messages":
             assert len(lines_of(tidestate(verb, root, "--json").stdout)) == 15
+        else:
+            command(verb, root, *(one.format(tmp) for one in given))
     for place, rest in ((root, BATCHES[2:]), (tmp / "fork", BATCHES[3:])):
         taken = BATCHES[:2] if place == root else BATCHES[:3]
         again = runner(described, SCHEMA, place, partitions=None, had=taken)

@@ -38,7 +38,7 @@ from tests.helpers.runner_services import (
     sinks,
     verbs,
 )
-from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
+from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, share_of, table_of_runners
 from tidestate.operators import (
     RETRACTING,
     BufferProgress,
@@ -77,12 +77,12 @@ class Row(NamedTuple):
 
 
 def windows(runner: type[Runner], tmp: Path) -> None:
-    for name, (described, wanted) in WINDOWS.items():
+    for name, (described, wanted) in share_of(runner, WINDOWS.items()):
         found = runner(described, SCHEMA, tmp / name).run(BATCHES)
         assert columns(found, "window_start", "k", "n", "total") == sorted(
             [(int(s) if "offsets" in name else s, *rest) for s, *rest in wanted], key=repr
         )
-    for name, window in (("counted", count_window(4)), ("global", global_window())):
+    for name, window in share_of(runner, (("counted", count_window(4)), ("global", global_window()))):
         found = runner(job(window), SCHEMA, tmp / name).run(BATCHES)
         totals: Counter[str | None] = Counter()
         for row in found:
@@ -134,7 +134,7 @@ def joins(runner: type[Runner], tmp: Path) -> None:
             lambda a, b: by_log["offset"][a.at] == by_log["offset"][b.at],
         ),
     }
-    for name, (described, meets) in cases.items():
+    for name, (described, meets) in share_of(runner, cases.items()):
         found = runner(described, SIDES, tmp / name).run(SIDED)
         wanted = [(a.at, b.at) for a, b in pairs if meets(a, b)]
         assert columns(found, "left_at", "right_at") == sorted(wanted, key=repr) != []
