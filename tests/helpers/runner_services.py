@@ -18,7 +18,7 @@ from tests.helpers.command import tidestate
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
-from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes, share_of
+from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
 from tidestate.operators import (
     ParquetSink,
     WindowOperator,
@@ -171,7 +171,7 @@ def rebuilt(runner: type[Runner], tmp: Path) -> None:
             ("left", "right"),
         ),
     ]
-    for number, (one, schema, batches, tables) in share_of(runner, enumerate(cases)):
+    for number, (one, schema, batches, tables) in enumerate(cases):
         wanted = runner(one, schema, tmp / f"{number} whole").run(batches)
         root = tmp / f"{number} lost"
         running = runner(one, schema, root)

@@ -6,12 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.process import LONG
 from tidestate.operators import Join, JoinOperator, SessionJoin, WindowOperator, run_operator
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.engine.delivery import read_rows
@@ -186,15 +185,6 @@ class ByHand(Runner):
 
 
 RUNNERS: dict[str, type[Runner]] = {"standalone": Alone, "harness": InHarness, "by hand": ByHand}
-
-
-Case = TypeVar("Case")
-
-
-def share_of(runner: type[Runner], cases: Iterable[Case]) -> list[Case]:
-    """The cases that this runner takes: runners take turns, in the long form each takes all."""
-    every, names = list(cases), list(RUNNERS.values())
-    return every if LONG else every[names.index(runner) :: len(names)]
 
 
 def panes(root: Path) -> list[dict[str, Any]]:

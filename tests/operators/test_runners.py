@@ -1,4 +1,5 @@
-"""The table of docs/RUNNERS.md, tried: each row on each runner that needs no Spark, and the tests of it on Spark.
+"""The table of docs/RUNNERS.md, tried: each row on a runner that needs no Spark, in the long form on each of them;
+and the tests of it on Spark.
 
 An experiment is a real job with a checked result, and what the table says no to is refused with the code that the
 page names.
@@ -10,6 +11,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
+from tests.helpers.process import LONG
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, job, sessions_of, time_of
 from tests.helpers.runner_services import (
     MAKE_ROOTS,
@@ -38,7 +41,7 @@ from tests.helpers.runner_services import (
     sinks,
     verbs,
 )
-from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, share_of, table_of_runners
+from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
 from tidestate.operators import (
     RETRACTING,
     BufferProgress,
@@ -77,12 +80,12 @@ class Row(NamedTuple):
 
 
 def windows(runner: type[Runner], tmp: Path) -> None:
-    for name, (described, wanted) in share_of(runner, WINDOWS.items()):
+    for name, (described, wanted) in WINDOWS.items():
         found = runner(described, SCHEMA, tmp / name).run(BATCHES)
         assert columns(found, "window_start", "k", "n", "total") == sorted(
             [(int(s) if "offsets" in name else s, *rest) for s, *rest in wanted], key=repr
         )
-    for name, window in share_of(runner, (("counted", count_window(4)), ("global", global_window()))):
+    for name, window in (("counted", count_window(4)), ("global", global_window())):
         found = runner(job(window), SCHEMA, tmp / name).run(BATCHES)
         totals: Counter[str | None] = Counter()
         for row in found:
@@ -134,7 +137,7 @@ def joins(runner: type[Runner], tmp: Path) -> None:
             lambda a, b: by_log["offset"][a.at] == by_log["offset"][b.at],
         ),
     }
-    for name, (described, meets) in share_of(runner, cases.items()):
+    for name, (described, meets) in cases.items():
         found = runner(described, SIDES, tmp / name).run(SIDED)
         wanted = [(a.at, b.at) for a, b in pairs if meets(a, b)]
         assert columns(found, "left_at", "right_at") == sorted(wanted, key=repr) != []
@@ -291,7 +294,16 @@ TABLE: dict[str, Row] = {
     "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
 }
 """By how the row begins."""
-CASES = [(row, runner) for row in TABLE for runner in RUNNERS]
+TURNS = dict(zip(TABLE, cycle(RUNNERS), strict=False))
+"""The runner of a row in the default form. What the others take is also in tests of their own: by hand below
+`tests.operators.embedded`, alone and in a harness below `tests.operators.local` and of every operator.
+"""
+CASES = [
+    (row, runner)
+    for row, tried in TABLE.items()
+    for runner in RUNNERS
+    if LONG or runner in tried.refused or runner == TURNS[row]
+]
 
 
 def cell(row: str, runner: str) -> str:

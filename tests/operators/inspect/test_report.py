@@ -85,7 +85,7 @@ def test_numbers_are_those_of_the_manifests(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_checkpoint_of_a_real_spark_job(spark: SparkSession, tmp_path: Path) -> None:
-    for number, table in enumerate(sample(4, 100)):
+    for number, table in enumerate(sample(2, 100)):
         write(tmp_path / "input", number, table)
     finish(job(), spark, tmp_path, Parquet(), tmp_path / "root")
     file = tmp_path / "report.html"
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_a_real_spark_job(spark: SparkSession, tmp_path: Path) -
         "checkpoints": len(made),
         "findings": 0,
     }
-    assert drawn(file, "checkpoints-2") == {"rows": 400}
+    assert drawn(file, "checkpoints-2") == {"rows": 200}
     assert drawn(file, "checkpoints-3") == {"rows": sum(ref["rows"] for m in made for ref in m["panes"])}
     assert "100 % of the files read" in text_of(file)
     (layer,) = [one for one in charts(file)["windows-0"]["layer"] if "x2" in one["encoding"]]  # type: ignore[attr-defined]
