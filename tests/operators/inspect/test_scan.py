@@ -210,7 +210,7 @@ def test_changes_from_any_checkpoint_to_any_other_make_the_one_of_the_other(tmp_
     rewind(Checkpoint.open(tmp_path), 4)
     run(tmp_path, stream=STREAM[:5])
     newest = len(Checkpoint.open(tmp_path).ids())
-    panes = [[], *(rows(scan_panes(tmp_path, number)) for number in range(1, newest + 1))]
+    panes: list[list[Row]] = [[], *(rows(scan_panes(tmp_path, number)) for number in range(1, newest + 1))]
     for since in range(newest + 1):
         for until in range(1, newest + 1):
             held = panes[since].copy()
