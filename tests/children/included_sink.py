@@ -26,7 +26,7 @@ def main(target: str, form: str, root: str, pause: str = "") -> None:
             say("paused", checkpoint=delivery.checkpoint)
             time.sleep(600)
 
-    job().standalone(checkpoint=root, sink=taken).run(sample(6, 60), drain=True)
+    job().standalone(checkpoint=root, sink=taken).run(sample(4, 40), drain=True)
     say("done")
 
 

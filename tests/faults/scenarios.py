@@ -317,3 +317,19 @@ SCENARIOS: dict[str, Scenario] = {
         roots=("root", "fork"),
     ),
 }
+ALIKE = (
+    "tumbling",
+    "sliding",
+    "counted",
+    "full state",
+    "discarding",
+    "clock",
+    "join with updates",
+    "join by windows",
+    "session join",
+    "join of lifetimes",
+    "session join by hand",
+)
+"""Of the long form: they commit as another one does, and differ in what is in their tables, which the twins compare
+after restarts in every run.
+"""

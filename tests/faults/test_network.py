@@ -30,7 +30,7 @@ from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.slow
 
-BATCHES = sample(8, 80)
+BATCHES = sample(8, 80) if LONG else sample(4, 40)
 STORES = {"parquet": Parquet(max_levels=2, snapshot_bytes=1), "memory": Memory(), "rocksdb": RocksDB()}
 REFUSALS = ((503, "SlowDown"), (500, "InternalError"), (409, "ConditionalRequestConflict"))
 DOWN = range(40, 60)

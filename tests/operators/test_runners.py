@@ -1,4 +1,5 @@
-"""The table of docs/RUNNERS.md, tried: each row on each runner that needs no Spark, and the tests of it on Spark.
+"""The table of docs/RUNNERS.md, tried: each row on a runner that needs no Spark, in the long form on each of them;
+and the tests of it on Spark.
 
 An experiment is a real job with a checked result, and what the table says no to is refused with the code that the
 page names.
@@ -10,6 +11,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
+from tests.helpers.process import LONG
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, job, sessions_of, time_of
 from tests.helpers.runner_services import (
     MAKE_ROOTS,
@@ -291,7 +294,16 @@ TABLE: dict[str, Row] = {
     "every verb": Row(verbs, "test_cli.py::test_checkpoints_say_which_spark_batch_they_hold"),
 }
 """By how the row begins."""
-CASES = [(row, runner) for row in TABLE for runner in RUNNERS]
+TURNS = dict(zip(TABLE, cycle(RUNNERS), strict=False))
+"""The runner of a row in the default form. What the others take is also in tests of their own: by hand below
+`tests.operators.embedded`, alone and in a harness below `tests.operators.local` and of every operator.
+"""
+CASES = [
+    (row, runner)
+    for row, tried in TABLE.items()
+    for runner in RUNNERS
+    if LONG or runner in tried.refused or runner == TURNS[row]
+]
 
 
 def cell(row: str, runner: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -24,10 +24,10 @@ READERS = {
 SPAN = re.compile(r"timeout|patience|deadline|until|pause")
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for package in ("operators", "recovery", "statestore"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = [path for package in ("operators", "recovery", "statestore") for path in (ROOT / package).rglob("*.py")]
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text())) for path in sorted(paths)]
 
 
 def wall_clocks(tree: ast.AST) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.helpers.process import LONG
 from tidestate.operators import Join, chain, count, join, max_, tumbling, windowed
 from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -90,10 +91,11 @@ def test_what_was_not_measured_is_null(observations: pa.Table) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", JOINS if LONG else ["within the hour"])
 def test_each_flight_meets_the_observation_of_its_hour(
     tmp_path: Path, flights: pa.Table, observations: pa.Table, name: str
 ) -> None:
+    """In the same window in the long form: of a few messages `tests.operators.test_runners` has it in every run."""
     running = JOINS[name].standalone(checkpoint=tmp_path / "root")
     panes = running.run(_batches(JOINS[name], flights, observations), drain=True)
     counters = total([manifest.counters for manifest in Checkpoint.open(str(tmp_path / "root")).history()])

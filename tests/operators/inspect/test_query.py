@@ -22,6 +22,7 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
+from tests.helpers.process import in_turn
 from tidestate.operators import (
     Retention,
     apply_rows,
@@ -81,13 +82,7 @@ def files(root: Path) -> dict[str, float]:
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 
 
-CASES = [
-    ("parquet", "tumbling"),
-    ("parquet", "counted"),
-    ("parquet", "session"),
-    ("memory", "session"),
-    ("rocksdb", "sliding"),
-]
+CASES = in_turn(("parquet", "memory", "rocksdb"), ("tumbling", "counted", "session", "sliding"))
 
 
 @pytest.mark.slow
@@ -95,13 +90,13 @@ CASES = [
 def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreName, kind: str) -> None:
     root, then = tmp_path / "root", {}
     with operator(description(WINDOWS[kind]), root, store_config(name, tmp_path / "cache")) as running:
-        for batch in stream(11, 4):
+        for batch in stream(11, 3):
             running.add_messages(table(batch))
             then[running.flush()] = answers(running, kind)
             lying = files(root)
             assert answers(query(root), kind) == then[running._job.head.id], "while the operator runs"
             assert files(root) == lying, "nothing is written"
-    assert len(then) == 4
+    assert len(then) == 3
     for checkpoint_id, wanted in then.items():
         asked = query(root, checkpoint=checkpoint_id)
         assert asked.checkpoint == checkpoint_id
@@ -244,8 +239,8 @@ AGGREGATES: dict[str, Any] = {
 def test_values_of_windows_without_the_description(tmp_path: Path, kind: str, mode: Any) -> None:
     job = windowed(event_time="t", key="k", name="values").window(WINDOWS[kind]).aggregate(**AGGREGATES)
     job = job.late("20 seconds").accumulation(mode)
-    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3, store=Parquet())
-    for batch in stream(6, 3):
+    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
+    for batch in stream(6, 2):
         harness.feed(table(batch))
         asked, given = query(tmp_path), query(tmp_path, description=job, schema=SCHEMA)
         assert rows_of(asked.get_windows()) == rows_of(harness.windows())

@@ -98,6 +98,14 @@ class Observed:
         return [list(row) for row in self.page.evaluate(script, caption)]
 
 
+@pytest.fixture(scope="module")
+def light(browser: Any, report: Path) -> Iterator[Observed]:
+    """A page that several tests read."""
+    observed = Observed(browser, report)
+    yield observed
+    observed.page.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), in_turn([390, 1440], ["light", "dark"]))
 def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
     observed = Observed(browser, report, width, scheme)
@@ -119,15 +127,13 @@ def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme
     observed.page.close()
 
 
-def test_lines_go_from_checkpoint_to_checkpoint(browser: Any, report: Path) -> None:
-    observed = Observed(browser, report)
-    paths = observed.ask("[...document.querySelectorAll('.mark-line path')].map(path => path.getAttribute('d'))")
+def test_lines_go_from_checkpoint_to_checkpoint(light: Observed) -> None:
+    paths = light.ask("[...document.querySelectorAll('.mark-line path')].map(path => path.getAttribute('d'))")
     assert len(paths) == 2
     for path in paths:
         places = [float(point.split(",")[0]) for point in re.split("[ML]", path)[1:]]
         assert len(places) == 6  # the fence has no watermark
         assert places == sorted(set(places))
-    observed.page.close()
 
 
 def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(browser: Any, report: Path) -> None:
@@ -147,9 +153,8 @@ def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(browser: 
     dark.page.close()
 
 
-def test_numbers_in_the_page_are_those_of_the_manifests(browser: Any, report: Path, root: Path) -> None:
-    observed = Observed(browser, report)
-    found = observed.table("Numbers of each checkpoint")
+def test_numbers_in_the_page_are_those_of_the_manifests(light: Observed, root: Path) -> None:
+    found = light.table("Numbers of each checkpoint")
     expected = [
         [
             str(m["id"]),
@@ -161,23 +166,20 @@ def test_numbers_in_the_page_are_those_of_the_manifests(browser: Any, report: Pa
         for m in reversed(evidence.manifests(root))
     ]
     assert [[row[at] for at in (0, 1, 5, 6, 7)] for row in found] == expected
-    drawn = observed.ask(
+    drawn = light.ask(
         """[...document.querySelectorAll('[data-chart="checkpoints-3"] .mark-rect path')]
             .map(path => path.getAttribute('aria-label')).filter(Boolean).length"""
     )
     assert drawn == len(evidence.manifests(root))
-    observed.page.close()
 
 
-def test_pointing_at_a_bar_says_its_numbers(browser: Any, report: Path) -> None:
-    observed = Observed(browser, report)
-    bars = observed.page.locator('[data-chart="checkpoints-3"] .mark-rect path')
+def test_pointing_at_a_bar_says_its_numbers(light: Observed) -> None:
+    bars = light.page.locator('[data-chart="checkpoints-3"] .mark-rect path')
     bars.nth(2).hover()
-    answered = observed.page.locator("#vg-tooltip-element.visible").inner_text()
+    answered = light.page.locator("#vg-tooltip-element.visible").inner_text()
     assert "checkpoint" in answered
     assert "3" in answered.split()
-    assert observed.wrong == []
-    observed.page.close()
+    assert light.wrong == []
 
 
 def hostile(folder: Path) -> Manifest:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,8 +13,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
+from tests.helpers.forked import Forked
 from tests.helpers.forks import JOB
 from tidestate.operators.inspect.report.document import report_page
 from tidestate.operators.inspect.report.server import ReportServer
@@ -93,15 +92,13 @@ def test_no_root_and_no_port_end_before_anything_is_served(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
     JOB.standalone(checkpoint=tmp_path).run(TABLES[:2])
-    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "serve", str(tmp_path), "--port", "0"]
-    serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    serving = Forked("tidestate.recovery.cli.main", "serve", tmp_path, "--port", "0")
     try:
-        assert serving.stdout is not None
         line = serving.stdout.readline()
         (url, *_) = [word for word in line.split() if word.startswith("http://")]
         assert "Intact: 3 checkpoints" in read(url)[0]
-        serving.send_signal(signal.SIGINT)
-        assert serving.wait(60) == 0
+        os.kill(serving.pid, signal.SIGINT)
+        assert serving.wait() == 0
     finally:
         serving.kill()
         serving.wait()

@@ -38,7 +38,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-FEW = run_settings(max_examples=max(3, run_settings.default.max_examples // 4))
+FEW = run_settings(max_examples=max(2, run_settings.default.max_examples // 5))
 LONG_WINDOWS = [sliding(70, 1), sliding(9, 2, 1), sliding(2, 5), tumbling(3), session(2), session(7)]
 """Those that wait in parts, one with coarse ones."""
 
@@ -182,7 +182,7 @@ def test_messages_of_any_job_give_offsets(tmp_path: Path, kind: str) -> None:
     without = Harness(plain_job, MESSAGES, folder=tmp_path / "without", partitions=3)
     harness = Harness(job, MESSAGES, folder=tmp_path / "with", partitions=3)
     every = {}
-    for batch in stream(2, 4):
+    for batch in stream(2, 3):
         rows = [m for m in dict.fromkeys(batch) if (m.part, m.at) not in every]
         every |= {(m.part, m.at): m for m in rows}
         without.feed(table(rows))

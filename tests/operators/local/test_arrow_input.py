@@ -159,6 +159,7 @@ def job(keys: list[str], windows: Any) -> Windowed:
     return windowed(event_time="t", key=keys, watermark_delay="5 seconds").window(windows).aggregate(**values)
 
 
+FEW = settings(phases=[Phase.generate], max_examples=settings.default.max_examples // 2)
 WINDOWS = [tumbling("10 seconds"), sliding("10 seconds", "5 seconds"), session("3 seconds")]
 
 
@@ -169,7 +170,7 @@ def outcome(root: str) -> list[Any]:
     return [(m["kind"], m.get("watermark_us"), m["counters"], m.get("input"), panes) for m, panes in found]
 
 
-@settings(phases=[Phase.generate])
+@FEW
 @given(st.data())
 def test_every_representation_gives_the_panes_state_and_identities_of_the_plain_one(data: st.DataObject) -> None:
     given_batches = data.draw(batches())
@@ -187,7 +188,7 @@ def test_every_representation_gives_the_panes_state_and_identities_of_the_plain_
         assert outcome(plain) == outcome(other)
 
 
-@settings(phases=[Phase.generate])
+@FEW
 @given(st.data())
 def test_by_hand_and_in_the_harness_too(data: st.DataObject) -> None:
     rows = data.draw(batches())[0]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
+from tests.helpers.process import in_turn
 from tests.helpers.worked_example import EXPECTED, SECOND, STREAM, batch, example, ledger, lines, panes
 from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, tumbling, windowed
 from tidestate.operators.describe.sinks import Sinks
@@ -27,9 +28,7 @@ def stores(folder: Path) -> list[StoreConfig]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", range(4), ids=["memory", "parquet", "rocksdb", "parquet-tiny"])
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("mode", EXPECTED)
+@pytest.mark.parametrize(("mode", "partitions", "store"), in_turn(EXPECTED, (1, 3), range(4)))
 def test_a_worked_example(tmp_path: Path, mode: str, partitions: int, store: int) -> None:
     root = tmp_path / "root"
     job = example(mode).standalone(checkpoint=root, store=stores(tmp_path)[store], partitions=partitions)

@@ -58,7 +58,7 @@ def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> Non
     check_exact(tmp_path / "root")
 
 
-@pytest.mark.parametrize("name", STORES if LONG else ["memory", "rocksdb"])
+@pytest.mark.parametrize("name", STORES if LONG else ["memory"])
 def test_killed_between_segments_and_manifest(tmp_path: Path, name: StoreName) -> None:
     root = tmp_path / "root"
     process = child(tmp_path, name, "before-manifest:7")

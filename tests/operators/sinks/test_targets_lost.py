@@ -150,10 +150,10 @@ def test_an_older_copy_of_a_target_is_brought_up_to_date(
     place = f"{server.uri}#{uuid.uuid4().hex}" if server else str(tmp_path / "target")
     target = target_of(f"{kind}:{place}")
     form: Form = "changelog" if kind == "parquet" else "upsert"
-    run(root, target.sink(form), 3)
+    run(root, target.sink(form), 2)
     put_back = of_server(server, target) if server else copied(tmp_path / "target")
-    run(root, target.sink(form), 6)
+    run(root, target.sink(form), 4)
     put_back()
-    run(root, target.sink(form), 6, drain=True)
+    run(root, target.sink(form), 4, drain=True)
     assert holds_all_once(target, form, root) > 20
     assert "lacks what was delivered after checkpoint" in caplog.text
