@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StreamingQuery
 
 from tests.helpers.spark_inputs import SCHEMA
-from tests.servers.packages import without_links
+from tests.servers.packages import for_seconds
 from tools.java import local_session
 
 DEATH = 3
@@ -84,9 +84,7 @@ def copied_at_death(spark: SparkSession, folder: Path) -> None:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    # Each of its queries runs for seconds: compiled stages would cost more than they save.
-    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    spark = local_session("native", **interpreted, **without_links())
+    spark = local_session("native", **for_seconds())
     to_the_end(spark, folder)
     waiting: set[str] = set()
     all_wait = threading.Event()

@@ -20,6 +20,12 @@ def without_links() -> dict[str, str]:
     return {"spark.sql.streaming.checkpointFileManagerClass": path.removesuffix(".class").replace("/", ".")}
 
 
+def for_seconds() -> dict[str, str]:
+    """Settings of a Spark whose queries run for seconds: to compile them would cost more than it saves."""
+    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    return interpreted | without_links()
+
+
 _MINOR = ".".join(pyspark.__version__.split(".")[:2])
 _SCALA = "2.12" if _MINOR == "3.5" else "2.13"
 
