@@ -185,15 +185,13 @@ def _new_process() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One real Spark session for all tests that ask for it."""
-    from tests.servers.packages import without_links
+    from tests.servers.packages import for_seconds
     from tidestate.operators.spark import in_driver
     from tools.java import local_session
 
     # Small inputs of tests go through tasks, except in test_in_driver.
     in_driver.LIMITS = in_driver.Limits(file_bytes=-1, state_bytes=-1)
-    # A query here runs for seconds: to compile it costs more than it saves. Processes of their own do.
-    quick = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    session = local_session("tests", **quick, **without_links(), **{"spark.sql.adaptive.enabled": "false"})
+    session = local_session("tests", **for_seconds(), **{"spark.sql.adaptive.enabled": "false"})
     yield session
     session.stop()
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
-from tests.servers.packages import without_links
+from tests.servers.packages import for_seconds
 from tidestate.operators import count, each_batch, sum_, tumbling, windowed
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
@@ -97,4 +97,4 @@ class KafkaCommands(Commands):
 
 
 if __name__ == "__main__":
-    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **without_links())
+    obey(KafkaCommands, sys.argv[1], **{"spark.jars": sys.argv[2]}, **for_seconds())

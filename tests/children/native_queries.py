@@ -1,12 +1,13 @@
-"""Queries of Spark's own, without anything of ours, as a process that is killed in the middle of a batch of each.
+"""Queries of Spark's own, without anything of ours, and what is left of one that is killed in the middle of a batch:
+that which reads file `DEATH`. Its state has been written, and its output not.
 
-Those whose name begins with ``whole`` run to their end first; the others stop in the batch that reads file `DEATH`:
-its state has been written, and its output not.
+In ``whole`` they run to their end; ``native`` has what a kill leaves. As a process they are killed there.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 import time
@@ -15,9 +16,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StreamingQuery
 
 from tests.helpers.spark_inputs import SCHEMA
-from tests.servers.packages import without_links
+from tests.servers.packages import for_seconds
 from tools.java import local_session
 
 DEATH = 3
@@ -46,33 +48,44 @@ QUERIES: dict[str, tuple[Query, str, str]] = {
 }
 
 
-def start(spark: SparkSession, folder: Path, name: str, hold: Callable[[str], None] | None) -> object:
-    """Start a query on the files of ``folder/input``; its output goes to a file for each batch."""
+def start(
+    spark: SparkSession, root: Path, source: Path, name: str, at_death: Callable[[str], object]
+) -> StreamingQuery:
+    """Start a query on the files of ``source``; its output goes to a file for each batch."""
     query, mode, provider = QUERIES[name]
-    root = folder / ("whole" if hold is None else "native") / name
     (root / "output").mkdir(parents=True)
 
     def sink(rows: DataFrame, batch_id: int) -> None:
         lines = [json.dumps(row.asDict(recursive=True), default=str) for row in rows.collect()]
         planned = json.loads((root / "checkpoint" / "offsets" / str(batch_id)).read_text().splitlines()[2])
-        if hold is not None and planned["logOffset"] == DEATH:
-            hold(name)
+        if planned["logOffset"] == DEATH:
+            at_death(name)
         (root / "output" / f"{batch_id}.json").write_text("\n".join(lines))
 
     spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS[provider])
     spark.conf.set("spark.sql.shuffle.partitions", 2 if name in ("tumbling", "sliding") else 1)
-    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
+    stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
     writer = query(stream.withWatermark("t", "5 seconds")).writeStream.outputMode(mode).foreachBatch(sink)
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
 
 
+def to_the_end(spark: SparkSession, folder: Path, at_death: Callable[[str], object] = lambda _: None) -> None:
+    """Each of them over the files of ``folder/input``."""
+    session = spark.newSession()  # with settings of its own
+    running = [start(session, folder / "whole" / name, folder / "input", name, at_death) for name in QUERIES]
+    for one in running:
+        one.awaitTermination()
+
+
+def copied_at_death(spark: SparkSession, folder: Path) -> None:
+    """The same, and the files of each as they are at its death: no process that is killed there leaves others."""
+    to_the_end(spark, folder, lambda name: shutil.copytree(folder / "whole" / name, folder / "native" / name))
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
-    # Each of its queries runs for seconds: compiled stages would cost more than they save.
-    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    spark = local_session("native", **interpreted, **without_links())
-    for one in [start(spark, folder, name, None) for name in QUERIES]:
-        one.awaitTermination()  # type: ignore[attr-defined]
+    spark = local_session("native", **for_seconds())
+    to_the_end(spark, folder)
     waiting: set[str] = set()
     all_wait = threading.Event()
 
@@ -83,7 +96,7 @@ def main() -> None:
         time.sleep(3600)
 
     for name in QUERIES:
-        start(spark, folder, name, hold)
+        start(spark, folder / "native" / name, folder / "input", name, hold)
     all_wait.wait()
     print(json.dumps({"event": "paused"}), flush=True)
     time.sleep(3600)

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
-from tests.servers.packages import READS_ENDPOINT, S3A, WITHOUT_BUNDLE
+from tests.servers.packages import INTERPRETED, READS_ENDPOINT, S3A, WITHOUT_BUNDLE
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 
@@ -42,6 +42,7 @@ def main(folder: str, jars: str = "") -> None:
         **({"spark.jars": jars} if jars else packages),
         **endpoint,
         **{"spark.hadoop.fs.s3a.path.style.access": "true"},
+        **INTERPRETED,
     )
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.servers.packages import for_seconds
 from tidestate.operators import (
     RETRACTING,
     Memory,
@@ -123,6 +124,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--pause", default="", help="MOMENT:CHECKPOINT")
     parser.add_argument("--drain", action="store_true")
     parser.add_argument("--executors", action="store_true", help="processes of their own, two of one core")
+    parser.add_argument("--for-seconds", action="store_true", help="nothing is compiled, no links are looked at")
     parser.add_argument("--in-driver", action="store_true", help="small batches need no tasks")
     return parser.parse_args(arguments)
 
@@ -153,6 +155,12 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
     say("done", query.checkpoint_id)
 
 
+def at_once(run_one: Callable[[argparse.Namespace], None], jobs: list[argparse.Namespace]) -> None:
+    """Each of the jobs in a thread of its own."""
+    with ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(run_one, jobs))
+
+
 def _run_or_end(spark: SparkSession, arguments: argparse.Namespace) -> None:
     """An error ends the process, whatever others in it wait for."""
     try:
@@ -166,9 +174,9 @@ def main(words: list[str]) -> None:
     jobs = [parsed(list(part)) for plus, part in groupby(words, "+".__eq__) if not plus]
     for one in jobs:
         Checkpoint.open_or_create(one.folder / "checkpoint")
-    spark = local_session(jobs[0].job, **(CLUSTER if jobs[0].executors else LOCAL))
-    with ThreadPoolExecutor(len(jobs)) as threads:
-        list(threads.map(partial(_run_or_end, spark), jobs))
+    own = for_seconds() if jobs[0].for_seconds else {}
+    spark = local_session(jobs[0].job, **(CLUSTER if jobs[0].executors else LOCAL), **own)
+    at_once(partial(_run_or_end, spark), jobs)
     spark.stop()
 
 

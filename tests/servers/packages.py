@@ -20,6 +20,15 @@ def without_links() -> dict[str, str]:
     return {"spark.sql.streaming.checkpointFileManagerClass": path.removesuffix(".class").replace("/", ".")}
 
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Settings of a Spark whose queries run for seconds: to compile them would cost more than it saves."""
+
+
+def for_seconds() -> dict[str, str]:
+    """Settings of a Spark that runs for seconds, and not on S3."""
+    return INTERPRETED | without_links()
+
+
 _MINOR = ".".join(pyspark.__version__.split(".")[:2])
 _SCALA = "2.12" if _MINOR == "3.5" else "2.13"
 

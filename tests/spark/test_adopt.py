@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from typer.testing import CliRunner
 
-from tests.children.native_queries import QUERIES
+from tests.children.native_queries import QUERIES, copied_at_death
 from tests.helpers import native_jobs
 from tests.helpers.checkout import ROOT
+from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, at, batch, write
 from tests.helpers.spark_runs import output, stream
@@ -41,14 +42,20 @@ pytestmark = [
 ]
 
 COLUMNS = schema_of(SCHEMA)
+LATE = {"tumbling": [9], "distinct": [9, 12.5, 13]}
+"""What Spark drops as late after the kill: it is in the ledger.
+"""
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every query twice: run to its end, and killed in its fourth batch."""
+def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every query run to its end, and as a kill in its fourth batch leaves it; in the long form by a kill."""
     folder = tmp_path_factory.mktemp("native")
     for number, events in enumerate(native_jobs.INPUT):
         write(folder / "input", number, batch(events, number * 10))
+    if not LONG:
+        copied_at_death(spark, folder)
+        return folder
     child = Child([sys.executable, "-m", "tests.children.native_queries", str(folder)], folder / "log", cwd=ROOT)
     child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
@@ -118,6 +125,8 @@ def test_query_killed_in_a_batch_goes_on_as_if_it_had_not(
     finish(spark, killed, name, root)
     assert ours(root, ["window_start"] if name != "distinct" else ["t"])
     assert together(killed, name, root) == ordered(undisturbed(killed, name))
+    if name in LATE:
+        assert sorted(row[0] for rows in output(root, "late").values() for row in rows) == [*map(at, LATE[name])]
     assert _contents(killed / "native" / name / "checkpoint") == before
     assert verify(Checkpoint.open(root), read_percent=100, spark=True).findings == ()
 
@@ -128,9 +137,8 @@ def test_killed_while_it_is_adopted(spark: SparkSession, killed: Path, tmp_path:
     root = tmp_path / "root"
     adoption = plan(spark, killed, "tumbling", root)
     (tmp_path / "plan").write_bytes(pickle.dumps(adoption))
-    command = [sys.executable, "-m", "tests.children.adoption", str(tmp_path), moment]
     with pytest.raises(ChildFailedError):
-        Child(command, tmp_path / "log", cwd=ROOT).finish()
+        ForkedChild("tests.children.adoption", tmp_path, moment, log=tmp_path / "log").finish()
     assert "Traceback" not in (tmp_path / "log").read_text()
     assert has_begun(root) is (moment != "before-manifest")
     if moment == "before-manifest":
@@ -168,14 +176,6 @@ def test_first_panes_after_update_mode_are_those_that_the_query_has_put_out(
     results = {row["window_start"]: row["count"] for row in ours(root, ["window_start", "count"])}
     expected = {row["window_start"]: row["count"] for row in undisturbed(killed, "updating")}
     assert last | results == expected
-
-
-def test_what_spark_drops_as_late_is_in_the_ledger(spark: SparkSession, killed: Path, tmp_path: Path) -> None:
-    for name, late in (("tumbling", [9]), ("distinct", [9, 12.5, 13])):
-        root = tmp_path / name
-        execute_adoption(plan(spark, killed, name, root), partitions=2)
-        finish(spark, killed, name, root)
-        assert sorted(row[0] for rows in output(root, "late").values() for row in rows) == [at(s) for s in late]
 
 
 def test_closed_windows_stay_closed_whatever_lateness_the_job_allows(

@@ -23,7 +23,7 @@ from tests.helpers.evidence import named_files
 from tests.helpers.process import LONG, in_turn
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
-from tests.servers.packages import S3A, WITHOUT_BUNDLE, without_links
+from tests.servers.packages import S3A, WITHOUT_BUNDLE, for_seconds
 from tests.servers.s3 import VARIABLES, s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.servers.spark_cluster import HOSTS, SparkCluster, until
 from tidestate.recovery.inspect.verify import verify
@@ -47,7 +47,7 @@ SPARK = {
     "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-    **without_links(),
+    **for_seconds(),
     "spark.python.daemon.module": "tests.children.cluster_daemon",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
@@ -89,8 +89,9 @@ class Rig:
         (self.control / f"{moment}-{checkpoint}").touch()
 
     def stopped(self) -> int:
-        """The Python worker that obeyed, in its task."""
+        """The Python worker that obeyed, in its task; after another order the next one."""
         path: Path = until(lambda: next(self.control.glob("stopped-*"), None), "a task that stops")
+        path.unlink()
         return int(path.name.partition("-")[2])
 
     def tasks(self, ended: str) -> list[dict[str, Any]]:
@@ -172,26 +173,21 @@ def ends(driver: Driver, root: Path | str, alone: Path) -> None:
 @pytest.mark.parametrize("direct", [True, False] if LONG else [True])
 @pytest.mark.parametrize("moment", ["before", "after"] if LONG else ["after"])
 @pytest.mark.parametrize("store", STORES if LONG else ["parquet"])
-def test_an_executor_killed(rig: Rig, tmp_path: Path, alone: Path, store: str, moment: str, direct: bool) -> None:
+def test_a_python_worker_and_an_executor_killed(
+    rig: Rig, tmp_path: Path, alone: Path, store: str, moment: str, direct: bool
+) -> None:
+    """The executor one batch later."""
     root = tmp_path / "root"
     rig.driver.start(str(root), store=store, direct=direct)
+    rig.order("after", IN_THE_MIDDLE - 1)
     rig.order(moment)
     rig.driver.tell("settle")
+    os.kill(rig.stopped(), signal.SIGKILL)
     _, executor = rig.cluster.of_executor(rig.stopped())
     os.kill(executor, signal.SIGKILL)
     ends(rig.driver, root, alone)
-    until(lambda: rig.tasks("ExecutorLostFailure"), "what Spark noted")
-
-
-@pytest.mark.parametrize("store", STORES if LONG else ["memory"])
-def test_a_python_worker_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
-    root = tmp_path / "root"
-    rig.driver.start(str(root), store=store)
-    rig.order("after")
-    rig.driver.tell("settle")
-    os.kill(rig.stopped(), signal.SIGKILL)
-    ends(rig.driver, root, alone)
-    until(lambda: rig.tasks("ExceptionFailure"), "what Spark noted")
+    for ended in ("ExceptionFailure", "ExecutorLostFailure"):
+        until(lambda ended=ended: rig.tasks(ended), "what Spark noted")
 
 
 @pytest.mark.long

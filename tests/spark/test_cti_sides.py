@@ -142,7 +142,7 @@ def inputs() -> dict[str, list[pa.Table]]:
     return found
 
 
-@pytest.mark.parametrize("name", some(JOBS, 3))
+@pytest.mark.parametrize("name", some(JOBS, 2))
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
     streams = described.streams if isinstance(described, Chain) else ["left", "right"]

@@ -186,7 +186,8 @@ def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkS
     assert ways(tmp_path / "ordered") == [(False, "rows are processed in the order of columns")]
 
 
-@pytest.mark.parametrize("harm", ["gone", "cut", "flipped"])
+# Each of them without Spark: `tests.operators.spark.test_scan_footer`.
+@pytest.mark.parametrize("harm", some(["cut", "gone", "flipped"], 1))
 def test_a_lost_or_damaged_file_ends_as_it_does_with_spark(spark: SparkSession, tmp_path: Path, harm: str) -> None:
     found = []
     for way in (True, False):

@@ -94,8 +94,10 @@ DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
 }
 
 
-BOUNDED = ["sessions, retracting", "global, composite", "offsets, a pane at each third", "deduplicated"]
-"""In CI one of each runner; Spark runs in a partition what the standalone runner runs, and that has them all."""
+BOUNDED = ["global, composite", "offsets, a pane at each third"]
+"""In CI one of each runner, with the sessions below and the deduplication of `tests.spark.test_chains`; Spark runs
+in a partition what the standalone runner runs, and that has them all.
+"""
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS if LONG else BOUNDED)

@@ -27,7 +27,7 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("store", some(STORES.values(), 2), ids=some(STORES, 2))
+@pytest.mark.parametrize("store", some(STORES.values(), 1), ids=some(STORES, 1))
 def test_panes_and_ledger_equal_the_standalone_runner(
     spark: SparkSession, tmp_path: Path, store: StoreConfig
 ) -> None:

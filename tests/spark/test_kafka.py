@@ -208,7 +208,9 @@ def test_rewound_in_a_topic_as_it_was(driver: Driver, topic: Topic, root: Path, 
     is_exact(read, root, topic, tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_rewound_to_before_its_first_batch(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
+    """In every run `tests.spark.test_reset` goes back so far over files, and `test_rewound` to a batch of a topic."""
     (source,) = answered("rewind", root, "--to", 1)["sources"]
     assert source["starting_offsets"] is None
     assert answered("rewind", root, "--to", 1, "--confirm")["done"]
@@ -253,7 +255,9 @@ def test_killed_before_spark_knows(driver: Driver, topic: Topic, root: Path, tmp
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+@pytest.mark.long
 def test_forked(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
+    """In every run `tests.spark.test_other_cuts` forks over files; `test_rewound` goes on at offsets of a topic."""
     at, fork = positions(root)[1][0], tmp_path / "fork"
     assert answered("fork", root, fork, "--at", at)["checkpoint_id"] == at
     driver.goes_on(str(fork))

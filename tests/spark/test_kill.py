@@ -20,8 +20,8 @@ pytestmark = pytest.mark.spark
 
 FILES = 7
 STORES = ["parquet", "memory", "rocksdb"]
-"""In every run `tests.spark.test_jobs_killed` has a job of each, killed at each moment; without Spark
-`tests.operators.local.test_standalone_killed` kills each at each.
+"""In every run `tests.spark.test_jobs_killed` has two jobs killed on either side of a manifest; without Spark
+`tests.operators.local.test_standalone_killed` kills with the third.
 """
 KILLS = 12
 """How often the job of the demo is killed at a random moment."""

@@ -92,11 +92,9 @@ def lost_lines(path: Path) -> None:
 
 EACH = [
     (f"offsets/{N + 1}", zeros),
-    (f"sources/0/{N + 1}", empty),
-    (f"commits/{N}", empty),
-    (f"sources/0/{N}", missing),
     ("sources/0/5.compact", lost_lines),
 ]
+"""Each file and each damage, without Spark: `tests.recovery.spark.test_agreement`; many at once below."""
 NAMES = ["metadata", f"commits/{N}", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N, N + 1))]
 NAMES += [f"offsets/{N - 1}", "sources/0/5.compact", "sources/0/2.compact", "sources/0/1"]
 ALL = [(name, damage) for name in NAMES for damage in (*DAMAGES, lost_lines)]

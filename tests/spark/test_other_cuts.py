@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.command import tidestate
 from tests.helpers.other_cuts import KINDS, judged, table
+from tests.helpers.process import some
 from tests.helpers.recut_roots import Held, Root, check_exact, stream
 from tests.helpers.spark_inputs import write
 from tidestate.operators import Policy
@@ -128,7 +129,8 @@ def repaired(root: Path) -> None:
     assert tidestate("repair", root, "--to", "newest-good", "--confirm").returncode == 0
 
 
-@pytest.mark.parametrize("act", [rewound, rescaled, repaired])
+# Each of them without Spark: `tests.recovery.moves.test_other_cuts`.
+@pytest.mark.parametrize("act", some([rewound, rescaled, repaired], 2))
 def test_it_takes_the_rest_in_other_batches(
     spark: SparkSession, made: Path, tmp_path: Path, act: Callable[[Path], None]
 ) -> None:

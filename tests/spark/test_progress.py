@@ -19,6 +19,7 @@ from pyspark.sql import functions as sf
 from tests.children.progress import job as killed_job
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate.operators import (
@@ -259,7 +260,7 @@ def shuffled() -> list[pa.Table]:
     return tables
 
 
-@pytest.mark.parametrize("name", IN_ORDER)
+@pytest.mark.parametrize("name", some(IN_ORDER, 2))
 def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     tables, described = shuffled(), IN_ORDER[name]
     for number, table in enumerate(tables):

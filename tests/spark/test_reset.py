@@ -9,8 +9,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.command import tidestate
+from tests.helpers.forked import forked
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, run
 from tidestate.operators import Policy
@@ -183,7 +183,7 @@ def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, ma
     assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]
 
 
-@pytest.mark.parametrize("damage", [gone, older, newer])
+@pytest.mark.parametrize("damage", some([gone, older, newer], 2))
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     with pytest.raises(DataError, match="tidestate repair"):
@@ -200,8 +200,7 @@ def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Cal
 
 @pytest.mark.parametrize("moment", ["reset-published", "spark-set-aside", "spark-half-written"])
 def test_killed_on_the_way_back(spark: SparkSession, made: Path, root: Path, moment: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "tests.children.reset", str(root), str(of_batch(root, 1)), moment])
-    assert done.returncode == -signal.SIGKILL
+    assert forked("tests.children.reset", root, of_batch(root, 1), moment) == -signal.SIGKILL
     if moment == "spark-half-written":
         goes_on(spark, made, root)
         return

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
+from tests.helpers.process import some
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import DurableQuery
@@ -137,7 +138,8 @@ HOW: dict[str, dict[str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
+# By tasks: what is reported of them, `test_names_jobs_reports_and_gauges` has in every run.
+@pytest.mark.parametrize("how", some(HOW, 2))
 def test_a_listener_hears_what_checkpoints_have(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
