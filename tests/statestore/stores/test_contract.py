@@ -37,38 +37,36 @@ from tidestate.statestore.testing.machine import machine, machine_settings
 from tidestate.statestore.testing.refusals import REFUSED
 
 
-class TestMemory(StoreContract):
+class Ours(StoreContract):
+    def test_any_history(self, tmp_path: Path) -> None:
+        """In CI a share of the histories."""
+        search = machine_settings(max_examples=machine_settings().max_examples // (1 if LONG else 3))
+        run_state_machine_as_test(machine(self.open, tmp_path, durable=self.durable), settings=search)
+
+
+class TestMemory(Ours):
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return MemoryStore(specs)
 
-    def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 3)
 
-
-class TestRocksDB(StoreContract):
+class TestRocksDB(Ours):
     durable = True
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return RocksStore(specs, folder)
 
-    def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 3)
-
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small_bands")
-class TestParquet(StoreContract):
+class TestParquet(Ours):
     """In RAM and spilled: nothing durable of its own, so it comes back empty. It reads as the next."""
 
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return ParquetStore(specs, budget_bytes=SMALL_BUDGET)
 
-    def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 5)
-
 
 @pytest.mark.usefixtures("_small_bands")
-class TestParquetOnFiles(StoreContract):
+class TestParquetOnFiles(Ours):
     """The durable files, folded often and read in small bands."""
 
     durable = durable_apply = True
@@ -76,12 +74,9 @@ class TestParquetOnFiles(StoreContract):
     def open(self, specs: Sequence[TableSpec], folder: Path) -> StateStore:
         return DurableStore(specs, Objects(folder), FOLDING)
 
-    def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 3)
-
 
 @pytest.mark.usefixtures("_on_s3")
-class TestParquetOnS3(StoreContract):
+class TestParquetOnS3(Ours):
     """The same on a real S3 server, read by ranges and from local copies."""
 
     durable = durable_apply = True
@@ -90,15 +85,6 @@ class TestParquetOnS3(StoreContract):
         folder_name = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
         root = f"{os.environ['TIDESTATE_TEST_S3']}/{folder_name}"
         return DurableStore(specs, Objects(root, copies=os.environ["TIDESTATE_TEST_COPIES"]), FOLDING)
-
-    def test_any_history(self, tmp_path: Path) -> None:
-        some_histories(self, tmp_path, 5)
-
-
-def some_histories(store: StoreContract, folder: Path, share: int) -> None:
-    """In CI a share of the histories."""
-    search = machine_settings(max_examples=machine_settings().max_examples // (1 if LONG else share))
-    run_state_machine_as_test(machine(store.open, folder, durable=store.durable), settings=search)
 
 
 SMALL_BUDGET = 4096
