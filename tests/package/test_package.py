@@ -40,6 +40,20 @@ print(tidestate.__version__)
 """
 
 
+IN_TURN = """
+import sys
+from tidestate.recovery.cli.main import main
+
+for verb in sys.argv[1:]:
+    sys.argv = ["tidestate", *verb.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, verb
+"""
+"""Several verbs in one process."""
+
+
 def run(command: list[str], **options: object) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
     assert done.returncode == 0, done.stdout + done.stderr
@@ -148,10 +162,10 @@ def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -
     shown = installed.run("tidestate", "show", root, "--json")
     assert "flights_per_hour" in shown
     assert f'"version":"{PROJECT["version"]}"' in shown
-    assert "EWR" in installed.run("tidestate", "panes", root)
     assert "bootstrap" in installed.run("tidestate", "--help")  # by the entry point of the package
-    installed.run("tidestate", "verify", root, "--read-data")
-    installed.run("tidestate", "report", root, "--output", str(tmp_path / "page.html"))
+    page = f"--output {tmp_path / 'page.html'}"
+    verbs = f"panes {root}", f"verify {root} --read-data", f"report {root} {page}"
+    assert "EWR" in installed.run("python", "-c", IN_TURN, *verbs)
     assert "<html" in (tmp_path / "page.html").read_text()
 
 
