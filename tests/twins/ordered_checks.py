@@ -21,8 +21,8 @@ from tests.twins.words import EACH_BATCH, Row
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
-RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(5, SHARE // 2))
-SOME = run_settings(max_examples=SHARE if LONG else max(3, SHARE // 8))
+RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 3))
+SOME = run_settings(max_examples=SHARE if LONG else max(2, SHARE // 8))
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
 PARTITIONS = st.sampled_from([1, 1, 1, 3])
 NAMES = st.sampled_from(STORES)
@@ -32,7 +32,7 @@ patient = pytest.mark.timeout(7200 if LONG else 600)
 
 def check_scenario(setting: OrderedSetting, steps: list[Step], restarts: bool) -> None:
     with new_folder() as folder:
-        real = OrderedHarness(setting, "numbers", folder=folder / "root", partitions=3 if restarts else 1)
+        real = OrderedHarness(setting, "numbers", folder=folder / "root", partitions=2 if restarts else 1)
         assert sorted_steps(played_by(real, steps, restarts)) == sorted_steps(steps)
 
 

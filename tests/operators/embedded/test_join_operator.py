@@ -88,7 +88,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "example", "restarts"), in_turn(STORES, sorted(EXAMPLES), [True, True, False]))
+@pytest.mark.parametrize(("name", "example", "restarts"), in_turn(STORES, sorted(EXAMPLES), [True, False]))
 def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, restarts: bool, example: str) -> None:
     """Case 2 of SAMZA-552: what is observed, in which order, and when."""
     options, wanted = EXAMPLES[example]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.lost_messages import REBUILD, lose
-from tests.helpers.process import examples, in_turn
+from tests.helpers.process import LONG, examples, in_turn
 from tidestate.operators import (
     RETRACTING,
     Harness,
@@ -68,7 +68,7 @@ def tables(batch: Batch) -> dict[str, pa.Table]:
 @st.composite
 def streams(draw: st.DrawFn) -> list[Batch]:
     made, base, sent = list[Batch](), 0, {"left": 0, "right": 0}
-    for size in draw(st.lists(st.integers(1, 6), min_size=2, max_size=6)):
+    for size in draw(st.lists(st.integers(1, 6), min_size=2, max_size=6 if LONG else 4)):
         base += draw(st.sampled_from([0, 3, 8, 15]))
         batch: Batch = []
         for _ in range(size):

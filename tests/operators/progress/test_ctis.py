@@ -255,7 +255,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
 def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = np.random.default_rng(5)
     sources = ["orders", "prices"]
-    given_ = rows(*((int(chance.integers(0, 60)), number, sources[number % 2]) for number in range(200)))
+    given_ = rows(*((int(chance.integers(0, 60)), number, sources[number % 2]) for number in range(90)))
     given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
     described = job(at_query, sources=sources)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:

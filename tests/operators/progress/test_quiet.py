@@ -280,7 +280,7 @@ def test_a_retention_of_messages_makes_checkpoints_until_nothing_more_goes(tmp_p
     tested = Clocked(lists.messages("n", retention=kept), tmp_path, numbered.schema)
     tested.feed(numbered)
     # The sessions end at 6 and 14, and are forgotten three seconds later.
-    assert tested.tick_until(100) == wanted
+    assert tested.tick_until(40) == wanted
     assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1, 1]
 
 

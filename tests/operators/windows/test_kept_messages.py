@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.identified import IDENTIFIED, SECOND, Message, as_rows, messages
 from tests.helpers.lost_messages import REBUILD, lose
-from tests.helpers.process import examples, some
+from tests.helpers.process import LONG, examples, some
 from tidestate.operators import (
     Harness,
     Memory,
@@ -60,7 +60,7 @@ def assert_sizes(tested: Harness) -> None:
 @pytest.mark.parametrize("kind", some(KINDS, 3))
 @settings(max_examples=examples(16))
 @given(
-    arrived=messages(least=12, most=40),
+    arrived=messages(least=12, most=40 if LONG else 20),
     late=st.sampled_from(sorted(LATE)),
     kept=st.sampled_from([Retention(count=4), Retention(bytes=150), Retention(count=6, time=20 * SECOND)]),
     data=st.data(),
@@ -95,7 +95,7 @@ def test_sizes_of_lost_messages_go_with_their_sessions(tmp_path: Path, late: str
 
 @settings(max_examples=examples(40))
 @given(
-    arrived=messages(least=8, most=40, behind=0),
+    arrived=messages(least=8, most=40 if LONG else 20, behind=0),
     many=st.integers(1, 4),
     step=st.integers(1, 4),
     kept=st.sampled_from([0, 2, 9]),

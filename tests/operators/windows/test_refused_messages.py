@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import SCRATCH, examples, some
+from tests.helpers.process import LONG, SCRATCH, examples, some
 from tidestate.operators import (
     Harness,
     Memory,
@@ -70,7 +70,7 @@ def job(kind: str, *, in_order: bool, rule: str, finishes: int | None, each: boo
 def streams(draw: st.DrawFn) -> list[Rows]:
     made, base, sent = list[Rows](), 0, 0
     times = draw(st.permutations(range(200)))  # sessions of one start would be the same session
-    for size in draw(st.lists(st.integers(1, 6), min_size=2, max_size=6)):
+    for size in draw(st.lists(st.integers(1, 6), min_size=2, max_size=6 if LONG else 4)):
         base += draw(st.sampled_from([0, 2, 4, 8]))
         batch: Rows = []
         for _ in range(size):
