@@ -32,8 +32,8 @@ from tidestate.statestore.storage.objects import Objects
 from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.spark
-TABLES = sample(4, 80)
-BEFORE = 3
+TABLES = sample(3, 80)
+BEFORE = 2
 """Batches of the root that tests begin with; its newest checkpoint is the next number."""
 SECRET = "not-to-be-printed-3141592653"
 
@@ -86,7 +86,7 @@ def bucket(s3_endpoint: str) -> Iterator[Bucket]:  # noqa: F811
 
 @pytest.fixture(scope="module")
 def driver(bucket: Bucket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    """With ``before`` in the bucket: a job that has read three of its four files."""
+    """With ``before`` in the bucket: a job that has read two of its three files."""
     bucket.put_input(0, BEFORE)
     try:
         driver = Driver(tmp_path_factory.mktemp("driver"), "tests.children.s3_job", bucket.url("input", "s3a"))
