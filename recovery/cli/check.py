@@ -30,7 +30,7 @@ def check_health(
     ] = None,
     max_age: Annotated[str | None, typer.Option(metavar="SPAN", help="How old the newest checkpoint may be.")] = None,
     max_rejected: Annotated[
-        str | None, typer.Option(metavar="ROWS|PERCENT%", help="How many rows, or which share, may be rejected.")
+        str | None, typer.Option(metavar="ROWS", help="How many rows may be rejected; 1% is a share of all.")
     ] = None,
     within: Annotated[str, typer.Option(metavar="SPAN", help="The span that counts for --max-rejected.")] = "1 hour",
     max_undelivered: Annotated[

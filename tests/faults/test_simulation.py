@@ -65,6 +65,7 @@ def test_the_same_seed_is_the_same_run_whatever_python_hashes(outcomes: list[Out
 
 
 @pytest.mark.slow
+@pytest.mark.long  # in every run: that of another process, above
 def test_a_seed_again_in_this_process_is_the_same_run(outcomes: list[Outcome]) -> None:
     again = simulate(outcomes[0].seed, traced=True)
     assert (again.digest, again.fired) == (outcomes[0].digest, outcomes[0].fired)

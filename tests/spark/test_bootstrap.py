@@ -82,6 +82,7 @@ def test_half_in_a_batch_and_half_streamed(spark: SparkSession, tmp_path: Path) 
     assert verify(Checkpoint.open(tmp_path / "root"), read_percent=100, spark=True).findings == ()
 
 
+@pytest.mark.long  # in every run: operators/local/test_bootstrap.py
 def test_what_is_in_time_is_as_in_a_run_from_the_beginning(spark: SparkSession, tmp_path: Path) -> None:
     tables = [batch([(n * 10 + s, "abc"[s % 3], n * s) for s in range(12)], n * 12) for n in range(6)]
     files = write_all(tmp_path / "input", tables)
@@ -137,6 +138,7 @@ def test_killed_while_it_is_handed_over(spark: SparkSession, tmp_path: Path, mom
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
 
 
+@pytest.mark.long  # in every run: operators/local/test_bootstrap.py
 def test_a_chain_of_two_streams_one_of_them_without_history(spark: SparkSession, tmp_path: Path) -> None:
     orders, prices = sample(4, 40, seed=1), sample(4, 40, seed=2)
     files = write_all(tmp_path / "orders", orders)

@@ -76,6 +76,7 @@ EACH_SIDE = join(
 )
 
 
+@pytest.mark.long  # in every run: operators/joins/test_cut.py
 def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
     assert sum(row[3] for rows in panes.values() for row in rows) == pairs > 40  # type: ignore[misc]
 
 
+@pytest.mark.long  # in every run: operators/joins/test_rebuild.py, and test_messages.py
 def test_rows_that_were_lost_are_put_back_with_the_pairs_that_were_missed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ def answered(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long  # in every run: test_a_query_deletes_…, and recovery/moves, retention
 def test_forked_and_collected_while_it_runs(spark: SparkSession, tmp_path: Path) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
     for number, table in enumerate(TABLES[:4]):

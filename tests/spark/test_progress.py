@@ -108,6 +108,7 @@ def panes(root: Path) -> list[tuple[str, int, int]]:
     ]
 
 
+@pytest.mark.long  # in every run: operators/progress/test_tracker.py, and test_input_types.py
 def test_two_sources_one_falls_idle_and_comes_back(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
