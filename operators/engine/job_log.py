@@ -23,7 +23,7 @@ from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import text_of
 
 log = logging.getLogger("tidestate")
-EVERY_S = 60.0
+WARN_EVERY_S = 60.0
 """How often a source, or an operator, is warned of."""
 
 
@@ -69,7 +69,7 @@ class AheadWarnings:
         due = {
             name: count
             for name, count in ahead.items()
-            if count and now_s - self._warned.get(name, -EVERY_S) >= EVERY_S
+            if count and now_s - self._warned.get(name, -WARN_EVERY_S) >= WARN_EVERY_S
         }
         self._warned |= dict.fromkeys(due, now_s)
         return due
@@ -102,7 +102,7 @@ class RejectionWarnings:
             example = next(part.example for part in parts if part.reasons)
             rows = Rejections(total([waiting.rows.reasons, reasons]), example)
             self._waiting[name] = RejectedSince(waiting.checkpoint_id, rows)
-        due = [name for name in self._waiting if now_s - self._warned.get(name, -EVERY_S) >= EVERY_S]
+        due = [name for name in self._waiting if now_s - self._warned.get(name, -WARN_EVERY_S) >= WARN_EVERY_S]
         self._warned |= dict.fromkeys(due, now_s)
         return {name: self._waiting.pop(name) for name in due}
 

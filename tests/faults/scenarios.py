@@ -317,7 +317,7 @@ SCENARIOS: dict[str, Scenario] = {
         roots=("root", "fork"),
     ),
 }
-ALIKE = (
+SIMILAR = (
     "tumbling",
     "sliding",
     "counted",

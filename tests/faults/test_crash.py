@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.faults.crash import app
-from tests.faults.scenarios import ALIKE, SCENARIOS
+from tests.faults.scenarios import SCENARIOS, SIMILAR
 from tests.faults.trial import Every, Few, Unit, in_turns, tried, units
 from tests.helpers.process import LONG
 from tidestate.statestore.storage import local
@@ -31,8 +31,8 @@ def test_a_process_that_dies_anywhere_changes_no_answer(number: int, unit: Unit)
 
 def test_scenarios_stores_and_places_take_turns() -> None:
     chosen = in_turns()
-    assert [one.scenario for one in chosen] == [name for name in SCENARIOS if name not in ALIKE]
-    assert set(ALIKE) < set(SCENARIOS)
+    assert [one.scenario for one in chosen] == [name for name in SCENARIOS if name not in SIMILAR]
+    assert set(SIMILAR) < set(SCENARIOS)
     assert len({(one.store, one.place) for one in chosen}) == 6
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.faults.outcome import Outcome, differences, outcome
 from tests.faults.places import IMAGES, NOTHING, PLACES, Durable, Image, Place
-from tests.faults.scenarios import ALIKE, SCENARIOS, Scenario
+from tests.faults.scenarios import SCENARIOS, SIMILAR, Scenario
 from tests.faults.world import STORES, World
 from tests.helpers.process import SCRATCH
 from tidestate.statestore.testing.calls import Call
@@ -67,7 +67,7 @@ def units(scenarios: Sequence[str] = (), stores: Sequence[str] = (), places: Seq
 def in_turns() -> list[Unit]:
     """Each scenario that differs from the others in how it commits, once; stores and places take turns."""
     turns = [*product(("disk", "disk", "bucket"), STORES)]
-    chosen = [name for name in SCENARIOS if name not in ALIKE]
+    chosen = [name for name in SCENARIOS if name not in SIMILAR]
     return [Unit(name, *reversed(turns[at * 4 % len(turns)])) for at, name in enumerate(chosen)]
 
 

@@ -159,9 +159,9 @@ def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -
     assert "'mean_delay': 3.0" in installed.run("python", "jobs.py")
     root = str(tmp_path / "flights")
     assert installed.run("tidestate", "--version") == f"tidestate {PROJECT['version']}\n"
-    shown = installed.run("tidestate", "show", root, "--json")
-    assert "flights_per_hour" in shown
-    assert f'"version":"{PROJECT["version"]}"' in shown
+    manifest = installed.run("tidestate", "show", root, "--json")
+    assert "flights_per_hour" in manifest
+    assert f'"version":"{PROJECT["version"]}"' in manifest
     assert "bootstrap" in installed.run("tidestate", "--help")  # by the entry point of the package
     page = f"--output {tmp_path / 'page.html'}"
     verbs = f"panes {root}", f"verify {root} --read-data", f"report {root} {page}"

@@ -143,7 +143,7 @@ def warnings(
     """What was logged since the last call, without the name of the root; of every checkpoint, as some runners make
     one run of what others make several of.
     """
-    monkeypatch.setattr(job_log, "EVERY_S", 0.0)
+    monkeypatch.setattr(job_log, "WARN_EVERY_S", 0.0)
 
     def answered(root: Path) -> list[str]:
         found = [one.getMessage().replace(str(root), "ROOT") for one in caplog.records]

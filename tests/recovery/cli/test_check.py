@@ -187,7 +187,7 @@ def test_a_job_as_it_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_what_cannot_be_counted_is_no_health(tmp_path: Path, gone: bool) -> None:
-    """Nothing is said of a sum that lacks a checkpoint."""
+    """A sum that lacks a checkpoint is no answer."""
     JOB.standalone(checkpoint=tmp_path).run([rows(1), rows(100), rows(2), rows(200)])
     assert not checked(tmp_path, HealthLimits(rejected=0))["rejected"].holds
     third = sorted((tmp_path / "manifests").iterdir())[3]
