@@ -107,11 +107,17 @@ def instrument(source: Source, provider: Any = None) -> None:
 
 
 def _with_health(metrics: Any, checkpoint: Checkpoint) -> Any:
-    """An application of WSGI that answers requests for `HEALTH` itself."""
+    """An application of WSGI that answers requests for `HEALTH` itself, and none for an address that is wrong: a
+    misspelt probe must not be healthy.
+    """
 
     def answer(environment: dict[str, Any], start: Any) -> Any:
-        if environment["PATH_INFO"] != HEALTH:
+        path = environment["PATH_INFO"]
+        if path in ("/", "/metrics"):
             return metrics(environment, start)
+        if path != HEALTH:
+            start("404 Not Found", [("Content-Type", "text/plain")])
+            return [b"here are /metrics and /healthz\n"]
         status, body = health_answer(checkpoint, environment["QUERY_STRING"])
         start(f"{status} {HTTPStatus(status).phrase}", [("Content-Type", "application/json")])
         return [body]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from typing import Annotated
 
@@ -9,13 +10,15 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
-from tidestate.recovery.cli.printing import data_table, print_error, print_json, print_out
+from tidestate.recovery.cli.printing import data_table, exit_quietly, print_error, print_json, print_out
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import Health, limits_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.storage.objects import Objects
 
 EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
+MANIFESTS = "manifests"
 
 
 @verbs.command(
@@ -69,16 +72,21 @@ def check_health(
     except UsageError as error:
         print_error(error)
         raise typer.Exit(EXIT_OPTION) from None
-    found = Health(root, None)
-    with suppress(*([NotFoundError] if starting_ok else [])):
+    try:
         found = health(Checkpoint.open(root), limits)
-    if as_json:
-        print_json(found.plain())
-    else:
-        _print(found)
+    except NotFoundError:
+        if not starting_ok or Objects(root).names(MANIFESTS):  # files of a job without its marker are no start
+            raise
+        found = Health(root, None)
     for broken in found.checks:
         if not broken.holds:
             print_error(f"{broken.name}: {broken.found}, expected {broken.limit}")
+    try:
+        print_json(found.plain()) if as_json else _print(found)
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # nobody reads it; what was found stands
+        with suppress(SystemExit):
+            exit_quietly()
     if not found.holds:
         raise typer.Exit(EXIT_UNHEALTHY)
 

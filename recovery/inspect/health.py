@@ -34,33 +34,39 @@ def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
 
 
 def _undelivered(checkpoint: Checkpoint, reached: Delivered, limit: int) -> int:
-    """How many checkpoints have output that a sink has yet to acknowledge; of more than ``limit`` one more."""
+    """How many checkpoints, collected ones too, have output that a sink has yet to acknowledge; of more than
+    ``limit`` one more.
+    """
     least, count = min(reached.panes, reached.late) if reached.late_sink else reached.panes, 0
-    for manifest in _newest_first(checkpoint, least + 1):
-        late = reached.late_sink and manifest.id > reached.late and manifest.late
-        count += bool(late or (manifest.id > reached.panes and manifest.panes))
+    for output in checkpoint.outputs(least + 1):
+        late = reached.late_sink and output.id > reached.late and output.late
+        count += bool(late or (output.id > reached.panes and output.panes))
         if count > limit:
             break
     return count
 
 
 def _rejected(checkpoint: Checkpoint, within_us: int) -> RejectedRows:
-    """By the checkpoints of this span."""
+    """By the checkpoints of this span, as far as they have not been collected."""
     since_us, rows, events = now_us() - within_us, 0, 0
-    for manifest in _newest_first(checkpoint, 0):
+    oldest_us = since_us
+    for manifest in _newest_first(checkpoint):
         if manifest.created_us < since_us:
             break
+        oldest_us = manifest.created_us
         rows += sum(ref.rows for ref in manifest.late)
         events += events_of(manifest, manifest.counters)
+    else:
+        since_us = max(since_us, oldest_us)
     return RejectedRows(rows, events, since_us)
 
 
-def _newest_first(checkpoint: Checkpoint, first: int) -> Iterator[Manifest]:
-    """Checkpoints that count, from the newest down to ``first``. Raises `CorruptionError` for one that is damaged or
+def _newest_first(checkpoint: Checkpoint) -> Iterator[Manifest]:
+    """Checkpoints that count, from the newest down. Raises `CorruptionError` for one that is damaged or
     gone: what it has would not be counted.
     """
     above: int | None = None
-    for found in counting(checkpoint, first):
+    for found in counting(checkpoint):
         manifest = found if isinstance(found, Manifest) else checkpoint.load(found).manifest
         if above is not None and above - manifest.id > 1:
             checkpoint.ids(manifest.id)

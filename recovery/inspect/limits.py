@@ -68,6 +68,8 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
         raise UsageError(
             f"there is no such limit: choose from {', '.join(LIMIT_OPTIONS)}", code="health-option", found=unknown
         )
+    if valued := [name for name in ("running", "count-idle") if texts.get(name)]:
+        raise UsageError("this limit is there or not, and has no value", code="health-option", found=valued)
     spans = {field: _span(name, texts[name]) for name, field in LIMIT_OPTIONS.items() if field and name in texts}
     count, share = _count_or_share(texts["max-rejected"]) if "max-rejected" in texts else (None, None)
     undelivered = _count("max-undelivered", texts["max-undelivered"]) if "max-undelivered" in texts else None
@@ -212,10 +214,9 @@ def _lags(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
         for source, progress in sorted((state.progress or {}).get("sources", {}).items()):
             name = f"lag of {source}" if len(readers) == 1 else f"lag of {operator}, {source}"
             time_us = time_of_source(progress, offsets=goes_by_offset(state))
-            if progress["standing"] == _IDLE and not limits.count_idle:
-                yield HealthCheck(name, _IDLE, None, _at_most(limits.lag_us), True)
-            elif time_us is None:
-                found = "drained" if head.drained else "no watermark in time"
+            idle = progress["standing"] == _IDLE and not limits.count_idle
+            if head.drained or idle or time_us is None:
+                found = "drained" if head.drained else _IDLE if idle else "no watermark in time"
                 yield HealthCheck(name, found, None, _at_most(limits.lag_us), True)
             else:
                 yield _span_check(name, max(0, facts.now_us - time_us), limits.lag_us)

@@ -137,6 +137,8 @@ def test_the_endpoint_says_whether_limits_hold(tmp_path: Path) -> None:
         url = (alone.metrics_url or "").removesuffix("metrics") + "healthz"
         answers = [answer_of(url + query) for query in queries]
         assert answers == [(200, True), (200, True), (503, False), (400, None)]
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"{url}/")
     assert alone.head.id == 2
 
 

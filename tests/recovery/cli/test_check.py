@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,10 @@ from tidestate.recovery.inspect.limits import (
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest
+from tidestate.recovery.log.summary import time_text
 from tidestate.recovery.moves.rewind import rewind
+from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, UsageError
 
 SECOND = 1_000_000
@@ -96,6 +100,8 @@ def test_what_has_ended_or_not_begun_holds() -> None:
     everything = {"running": True, "age_us": 0, "lag_us": 0, "waiting_us": 0}
     drained = head({"a": ("counted", NOW - END_OF_TIME_US)}, age_us=HOUR, drained=True)
     assert broken(replace(FACTS, head=drained, running=None), **everything) == []
+    by_end = head({"a": ("counted", HOUR)}, age_us=HOUR, drained=True)
+    assert broken(replace(FACTS, head=by_end, running=None), running=True, age_us=0, lag_us=0) == []
     assert broken(replace(FACTS, head=head({"a": ("counted", NOW + END_OF_TIME_US + 1)})), lag_us=0) == []
     assert broken(replace(FACTS, head=head({}), running=None), **everything) == ["running"]
 
@@ -140,6 +146,7 @@ def test_options_are_text(options: dict[str, str | None], limits: HealthLimits) 
         {"max-lag": "soon"},
         {"max-lag": ""},
         {"max_lag": "1 hour"},
+        {"running": "false"},
     ],
 )
 def test_a_limit_that_is_none_is_refused(options: dict[str, str | None]) -> None:
@@ -205,6 +212,27 @@ def test_abandoned_checkpoints_do_not_count(tmp_path: Path) -> None:
     assert checked(tmp_path, HealthLimits(rejected=0, undelivered=1))["rejected"].value == 0
 
 
+def test_what_was_collected_is_waited_for_and_is_in_no_sum(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path).run([rows(1), rows(100), rows(2), rows(200), rows(300)])
+    before = checked(tmp_path, HealthLimits(rejected=0, undelivered=2))
+    assert (before["rejected"].value, before["undelivered"].value) == (1, 3)
+    checkpoint = Checkpoint.open(tmp_path)
+    collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
+    after = checked(tmp_path, HealthLimits(rejected=0, undelivered=2))
+    assert (after["rejected"].value, after["undelivered"].value) == (0, 3)
+    newest = checkpoint.chosen(None).manifest.created_us
+    assert f"since {time_text(newest)}" in after["rejected"].found
+
+
+def test_a_pipe_that_nobody_reads_changes_no_exit_code(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path).run([rows(1)])
+    for options, code in ((["--running"], 1), (["--running", "--json"], 1), ([], 0)):
+        ours, theirs = os.pipe()
+        os.close(ours)
+        assert tidestate("check", tmp_path, *options, stdout=theirs).returncode == code
+        os.close(theirs)
+
+
 @pytest.mark.slow
 def test_exit_codes(tmp_path: Path) -> None:
     root = tmp_path / "root"
@@ -227,6 +255,9 @@ def test_exit_codes(tmp_path: Path) -> None:
         ["running"],
     )
     assert tidestate("check", root, "--max-lag", "soon").returncode == 2
+    (root / "tidestate.json").rename(tmp_path / "marker")
+    assert tidestate("check", root, "--starting-ok").returncode == 4
+    (tmp_path / "marker").rename(root / "tidestate.json")
     newest = max((root / "manifests").iterdir())
     newest.write_bytes(newest.read_bytes()[:-20])
     assert tidestate("check", root, "--starting-ok").returncode == 3
