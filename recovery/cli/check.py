@@ -13,12 +13,11 @@ from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.printing import data_table, exit_quietly, print_error, print_json, print_out
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import Health, limits_of
-from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
 EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
-MANIFESTS = "manifests"
 
 
 @verbs.command(
