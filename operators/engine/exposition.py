@@ -50,10 +50,10 @@ def health_answer(checkpoint: Checkpoint, query: str) -> tuple[int, bytes]:
     except UsageError as error:
         return 400, msgspec.json.encode({"error": str(error)})
     try:
-        found = health(checkpoint, limits)
+        job_health = health(checkpoint, limits)
     except TidestateError as error:
         return 503, msgspec.json.encode({"error": str(error)})
-    return (200 if found.holds else 503), msgspec.json.encode(found.plain())
+    return (200 if job_health.holds else 503), msgspec.json.encode(job_health.plain())
 
 
 class Endpoint:
@@ -63,6 +63,7 @@ class Endpoint:
         client = _client()
         try:
             self._server, self._thread = client.start_http_server(at[1], at[0], _registry(client, source))
+            # A library's server answers every address with metrics: health is put in front of it.
             self._server.set_app(_with_health(self._server.get_app(), checkpoint))
         except OSError as error:
             raise UnavailableError(

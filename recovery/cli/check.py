@@ -20,31 +20,42 @@ from tidestate.statestore.storage.objects import Objects
 EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
 
 
+RunningOption = Annotated[bool, typer.Option("--running", help="A driver has to be running.")]
+MaxLagOption = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="How far the watermark of a source may be behind the clock.")
+]
+MaxAgeOption = Annotated[str | None, typer.Option(metavar="SPAN", help="How old the newest checkpoint may be.")]
+MaxRejectedOption = Annotated[
+    str | None, typer.Option(metavar="ROWS", help="How many rows may be rejected; 1% is a share of all.")
+]
+WithinOption = Annotated[str, typer.Option(metavar="SPAN", help="The span that counts for --max-rejected.")]
+MaxUndeliveredOption = Annotated[
+    str | None, typer.Option(metavar="COUNT", help="How many checkpoints a sink may be behind.")
+]
+MaxWaitingOption = Annotated[
+    str | None, typer.Option(metavar="SPAN", help="For how long a sink may refuse what it is given.")
+]
+CountIdleOption = Annotated[bool, typer.Option("--count-idle", help="Count the lag of idle sources too.")]
+StartingOkOption = Annotated[
+    bool, typer.Option("--starting-ok", help="Take no root, or none with a checkpoint, for healthy.")
+]
+
+
 @verbs.command(
     "check",
     epilog="Example: tidestate check /data/flights --running --max-lag '10 minutes' --max-rejected 1%",
 )
 def check_health(
     root: Root,
-    running: Annotated[bool, typer.Option("--running", help="A driver has to be running.")] = False,
-    max_lag: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="How far the watermark of a source may be behind the clock.")
-    ] = None,
-    max_age: Annotated[str | None, typer.Option(metavar="SPAN", help="How old the newest checkpoint may be.")] = None,
-    max_rejected: Annotated[
-        str | None, typer.Option(metavar="ROWS", help="How many rows may be rejected; 1% is a share of all.")
-    ] = None,
-    within: Annotated[str, typer.Option(metavar="SPAN", help="The span that counts for --max-rejected.")] = "1 hour",
-    max_undelivered: Annotated[
-        str | None, typer.Option(metavar="COUNT", help="How many checkpoints a sink may be behind.")
-    ] = None,
-    max_waiting: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="For how long a sink may refuse what it is given.")
-    ] = None,
-    count_idle: Annotated[bool, typer.Option("--count-idle", help="Count the lag of idle sources too.")] = False,
-    starting_ok: Annotated[
-        bool, typer.Option("--starting-ok", help="Take no root, or none with a checkpoint, for healthy.")
-    ] = False,
+    running: RunningOption = False,
+    max_lag: MaxLagOption = None,
+    max_age: MaxAgeOption = None,
+    max_rejected: MaxRejectedOption = None,
+    within: WithinOption = "1 hour",
+    max_undelivered: MaxUndeliveredOption = None,
+    max_waiting: MaxWaitingOption = None,
+    count_idle: CountIdleOption = False,
+    starting_ok: StartingOkOption = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare a job with limits, for orchestrators: lag, age, rejected rows, sinks behind. It is only read.
@@ -72,30 +83,30 @@ def check_health(
         print_error(error)
         raise typer.Exit(EXIT_OPTION) from None
     try:
-        found = health(Checkpoint.open(root), limits)
+        job_health = health(Checkpoint.open(root), limits)
     except NotFoundError:
         if not starting_ok or Objects(root).names(MANIFESTS):  # files of a job without its marker are no start
             raise
-        found = Health(root, None)
-    for broken in found.checks:
+        job_health = Health(root, None)
+    for broken in job_health.checks:
         if not broken.holds:
             print_error(f"{broken.name}: {broken.found}, expected {broken.limit}")
     try:
-        print_json(found.plain()) if as_json else _print(found)
+        print_json(job_health.plain()) if as_json else _print(job_health)
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit):  # nobody reads it; what was found stands
         with suppress(SystemExit):
             exit_quietly()
-    if not found.holds:
+    if not job_health.holds:
         raise typer.Exit(EXIT_UNHEALTHY)
 
 
-def _print(found: Health) -> None:
-    if found.checkpoint is None:
-        print_out(Text(f"{found.root}: no checkpoint yet"))
+def _print(job_health: Health) -> None:
+    if job_health.checkpoint is None:
+        print_out(Text(f"{job_health.root}: no checkpoint yet"))
         return
     table = data_table(("check", "found", "limit", "holds"))
-    for line in found.checks:
+    for line in job_health.checks:
         holds = "-" if line.limit is None else "yes" if line.holds else "no"
         table.add_row(line.name, Text(line.found), line.limit or "-", holds)
     print_out(table)

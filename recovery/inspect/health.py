@@ -22,23 +22,24 @@ def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
     """
     head = checkpoint.chosen(None).manifest
     lease, reached = running(checkpoint), delivered(checkpoint, head)
+    acknowledged = min(reached.panes, reached.late) if reached.late_sink else reached.panes
     facts = RootFacts(
         head,
         None if lease is None else RunningDriver(lease.who(), lease.since_us, lease.waiting_us),
-        min(reached.panes, reached.late) if reached.late_sink else reached.panes,
-        None if limits.undelivered is None else _undelivered(checkpoint, reached, limits.undelivered),
+        acknowledged,
+        None if limits.undelivered is None else _undelivered(checkpoint, acknowledged, reached, limits.undelivered),
         _rejected(checkpoint, limits.within_us) if limits.counts_rejected else None,
         now_us(),
     )
     return Health(str(checkpoint.objects.root), head.id, checks_of(facts, limits))
 
 
-def _undelivered(checkpoint: Checkpoint, reached: Delivered, limit: int) -> int:
+def _undelivered(checkpoint: Checkpoint, acknowledged: int, reached: Delivered, limit: int) -> int:
     """How many checkpoints, collected ones too, have output that a sink has yet to acknowledge; of more than
     ``limit`` one more.
     """
-    least, count = min(reached.panes, reached.late) if reached.late_sink else reached.panes, 0
-    for output in checkpoint.outputs(least + 1):
+    count = 0
+    for output in checkpoint.outputs(acknowledged + 1):
         late = reached.late_sink and output.id > reached.late and output.late
         count += bool(late or (output.id > reached.panes and output.panes))
         if count > limit:
@@ -56,19 +57,21 @@ def _rejected(checkpoint: Checkpoint, within_us: int) -> RejectedRows:
         oldest_us = manifest.created_us
         rows += sum(ref.rows for ref in manifest.late)
         events += events_of(manifest, manifest.counters)
-    else:
+    else:  # the span is longer than what is left of the job, of which none may be missing
+        checkpoint.ids()
         since_us = max(since_us, oldest_us)
     return RejectedRows(rows, events, since_us)
 
 
 def _newest_first(checkpoint: Checkpoint) -> Iterator[Manifest]:
-    """Checkpoints that count, from the newest down. Raises `CorruptionError` for one that is damaged or
-    gone: what it has would not be counted.
+    """Checkpoints that count, from the newest down. Raises `CorruptionError` for one that is damaged or gone:
+    what it has would not be counted.
     """
     above: int | None = None
-    for found in counting(checkpoint):
-        manifest = found if isinstance(found, Manifest) else checkpoint.load(found).manifest
+    for entry in counting(checkpoint):
+        # An id alone is of a manifest that cannot be read: to read it again raises what is wrong with it.
+        manifest = entry if isinstance(entry, Manifest) else checkpoint.load(entry).manifest
         if above is not None and above - manifest.id > 1:
-            checkpoint.ids(manifest.id)
+            checkpoint.ids(manifest.id)  # raises unless a reset has abandoned those between
         above = manifest.id
         yield manifest

@@ -59,7 +59,7 @@ LIMIT_OPTIONS = {
 
 
 def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
-    """HealthLimits from options as text: spans, numbers, ``1%`` of rows; a flag is there or not. None is left out.
+    """Limits from options as text: spans, numbers, ``1%`` of rows; a flag is there or not. None is left out.
 
     Raises `UsageError` (``health-option``, ``span``) for an option that there is not, or a value that is none.
     """
@@ -166,7 +166,7 @@ class Health(msgspec.Struct, frozen=True):
 
     @property
     def holds(self) -> bool:
-        """Whether each limit holds."""
+        """Whether each limit holds; without any the root can be read, which is all that was asked."""
         return all(check.holds for check in self.checks)
 
     def plain(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def checks_of(facts: RootFacts, limits: HealthLimits) -> tuple[HealthCheck, ...]:
-    """Everything that was looked at, also what has no limit."""
+    """Everything that was looked at, also what has no limit: who sees one limit broken wants to know the rest."""
     return (
         _running(facts, limits),
         _age(facts, limits),
@@ -200,7 +200,7 @@ def _running(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
 
 def _age(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
     """A drained job makes no more checkpoints."""
-    age_us = max(0, facts.now_us - facts.head.created_us)
+    age_us = max(0, facts.now_us - facts.head.created_us)  # the clock of the driver may be ahead
     if facts.head.drained:
         return HealthCheck("age", "drained", age_us / 1e6, _at_most(limits.age_us), True)
     return _span_check("age", age_us, limits.age_us)
@@ -216,8 +216,8 @@ def _lags(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
             time_us = time_of_source(progress, offsets=goes_by_offset(state))
             idle = progress["standing"] == _IDLE and not limits.count_idle
             if head.drained or idle or time_us is None:
-                found = "drained" if head.drained else _IDLE if idle else "no watermark in time"
-                yield HealthCheck(name, found, None, _at_most(limits.lag_us), True)
+                standing = "drained" if head.drained else _IDLE if idle else "no watermark in time"
+                yield HealthCheck(name, standing, None, _at_most(limits.lag_us), True)
             else:
                 yield _span_check(name, max(0, facts.now_us - time_us), limits.lag_us)
 
@@ -226,15 +226,16 @@ def _rejected(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
     rejected = facts.rejected
     if rejected is None:
         return
+    # Rows that were put back and rejected again are in a ledger without being events of the span.
     share = rejected.rows / max(rejected.events, rejected.rows, 1)
     count = f"{pluralize(rejected.rows, 'row')} of {rejected.events:,} ({100 * share:.3g} %)"
-    found = f"{count} since {time_text(rejected.since_us)} UTC"
+    rows = f"{count} since {time_text(rejected.since_us)} UTC"
     if limits.rejected is not None:
         holds = rejected.rows <= limits.rejected
-        yield HealthCheck("rejected", found, rejected.rows, f"at most {limits.rejected:,}", holds)
+        yield HealthCheck("rejected", rows, rejected.rows, f"at most {limits.rejected:,}", holds)
     if limits.rejected_share is not None:
         limit, holds = f"at most {100 * limits.rejected_share:g} % of rows", share <= limits.rejected_share
-        yield HealthCheck("rejected", found, share, limit, holds)
+        yield HealthCheck("rejected", rows, share, limit, holds)
 
 
 def _undelivered(facts: RootFacts, limits: HealthLimits) -> HealthCheck:

@@ -13,7 +13,7 @@ from tidestate.operators.inspect.report import page
 
 @pytest.fixture(scope="module", autouse=True)
 def _plain_reports() -> Iterator[None]:
-    """Here and in forks."""
+    """Reports of this process, and of those that are forked from it, are written without the library of charts."""
     with pytest.MonkeyPatch.context() as patch:
         if not LONG:
             patch.setattr(page, "_library", str)

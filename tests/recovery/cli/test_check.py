@@ -197,12 +197,19 @@ def test_what_cannot_be_counted_is_no_health(tmp_path: Path, gone: bool) -> None
     """A sum that lacks a checkpoint is no answer."""
     JOB.standalone(checkpoint=tmp_path).run([rows(1), rows(100), rows(2), rows(200)])
     assert not checked(tmp_path, HealthLimits(rejected=0))["rejected"].holds
-    third = sorted((tmp_path / "manifests").iterdir())[3]
-    third.unlink() if gone else third.write_bytes(third.read_bytes()[:-20])
+    *_, fourth, _newest = sorted((tmp_path / "manifests").iterdir())
+    fourth.unlink() if gone else fourth.write_bytes(fourth.read_bytes()[:-20])
     for limits in (HealthLimits(rejected=0), HealthLimits(undelivered=9)):
         with pytest.raises(CorruptionError):
             checked(tmp_path, limits)
     assert checked(tmp_path, HealthLimits(running=True))
+
+
+def test_none_may_be_missing_at_the_beginning(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path).run([rows(1), rows(100)])
+    min((tmp_path / "manifests").iterdir()).unlink()
+    with pytest.raises(CorruptionError):
+        checked(tmp_path, HealthLimits(rejected=0))
 
 
 def test_abandoned_checkpoints_do_not_count(tmp_path: Path) -> None:
