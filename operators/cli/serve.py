@@ -52,7 +52,9 @@ def serve(
     def page(checkpoint: Checkpoint) -> str:
         return report_page(checkpoint, last=last)[0]
 
-    with ReportServer(root, (host, port), page, every_s=span_us(every) / 1e6, names=names or ()) as server:
+    with (
+        suppress(KeyboardInterrupt),  # from before the address is printed: who reads it may end this at once
+        ReportServer(root, (host, port), page, every_s=span_us(every) / 1e6, names=names or ()) as server,
+    ):
         print_out(Text(f"{root}: {server.url} and {server.url}metrics, until Ctrl-C"))
-        with suppress(KeyboardInterrupt):
-            threading.Event().wait(None if for_ is None else span_us(for_) / 1e6)
+        threading.Event().wait(None if for_ is None else span_us(for_) / 1e6)

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.helpers.collected import TABLES
 from tests.helpers.forked import Forked
 from tests.helpers.forks import JOB
+from tidestate.operators.cli.serve import serve_command
 from tidestate.operators.inspect.report.document import report_page
 from tidestate.operators.inspect.report.server import ReportServer
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -102,3 +103,16 @@ def test_the_command_serves_until_ctrl_c(tmp_path: Path) -> None:
     finally:
         serving.kill()
         serving.wait()
+
+
+def test_it_may_be_ended_as_soon_as_its_address_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def printed(line: object) -> None:
+        print(line)
+        raise KeyboardInterrupt
+
+    JOB.standalone(checkpoint=tmp_path).run(TABLES[:1])
+    monkeypatch.setattr("tidestate.operators.cli.serve.print_out", printed)
+    serve_command([str(tmp_path), "--port", "0"], standalone_mode=False)
+    assert "until Ctrl-C" in capsys.readouterr().out
