@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, kept_type, singles, values_per_row
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.arrays import Values
+from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 from tidestate.statestore.spec.combiners import Starts, register_combiner
@@ -44,11 +44,11 @@ def accumulate(
 ) -> Aggregate:
     """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
 
-    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event. ``merge`` gets two
-    tables of state with equal row counts, the older and the newer part of each window, and returns a row for each
-    pair. It must be associative; it need not be commutative. ``result`` gets a table of state, a row for each window,
-    and returns an array of ``result_type``. Your functions treat nulls; but a row with only nulls means an empty
-    state, and no function gets it.
+    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event; events with a null in
+    one of the columns are left out, as by every aggregate. ``merge`` gets two tables of state with equal row counts,
+    the older and the newer part of each window, and returns a row for each pair. It must be associative; it need not
+    be commutative. ``result`` gets a table of state, a row for each window, and returns an array of ``result_type``.
+    State may have nulls; but a row with only nulls means an empty state, and no function gets it.
 
     ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
     process that reads the state must import the module that calls this, see `register_combiner`.
@@ -204,11 +204,13 @@ class BoundAccumulation(BoundAggregate):
         return self.own.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        if not events.num_rows:
-            return [pa.array([], kind) for _, kind in self.own.keeps]
-        return list(
-            _checked(self.own, "lift", self.own.call("lift", events.select(self.own.reads)), events.num_rows).columns
-        )
+        rows, there = events.select(self.own.reads), np.ones(events.num_rows, bool)
+        if not getattr(self.own.step("lift"), "takes_nulls", False):
+            rows, there = without_nulls(rows)
+        if not rows.num_rows:
+            return [pa.nulls(events.num_rows, kind) for _, kind in self.own.keeps]
+        lifted = _checked(self.own, "lift", self.own.call("lift", rows), rows.num_rows)
+        return list(lifted.columns if there.all() else spread(lifted, there).columns)
 
     def finish(self, partials: pa.Table) -> Values:
         if not partials.num_rows:
@@ -219,6 +221,17 @@ class BoundAccumulation(BoundAggregate):
             return _spread(self, partials, there)
         found = self.own.call("result", states.rename_columns([name for name, _ in self.own.keeps]))
         return _answer(self.own.name, found, partials.num_rows, self.result_type)
+
+
+def without_nulls(rows: pa.Table) -> tuple[pa.Table, Flags]:
+    """Rows that have a value in each column, and which those are."""
+    there: Flags = np.logical_and.reduce([np.asarray(column.is_valid()) for column in rows.columns])
+    return rows if there.all() else rows.filter(pa.array(there)), there
+
+
+def spread(rows: Any, there: Flags) -> Any:
+    """Rows, or values, in the places that are ``there``; null in the others."""
+    return rows.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
 
 def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:
@@ -249,8 +262,8 @@ def _something(states: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _spread(bound: BoundAggregate, partials: pa.Table, there: npt.NDArray[np.bool_]) -> Values:
     """Results of the rows with a state, null for the others."""
-    results = bound.finish(partials.filter(pa.array(there)))
-    return results.take(pa.array(np.cumsum(there) - 1, mask=~there))
+    results: Values = spread(bound.finish(partials.filter(pa.array(there))), there)
+    return results
 
 
 def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:

@@ -13,8 +13,8 @@ from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Sessions, Sliding
-from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, PROCESSING_TIME
+from tidestate.operators.describe.windows import PANE_TIME, Sessions, Sliding
+from tidestate.operators.plan.plan import PANE_KIND, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError, of_type

@@ -20,10 +20,11 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
+from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema, single_operator
-from tidestate.operators.plan.plan import PANE_KIND, PANE_TIME, Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.statestore.errors import UsageError

@@ -24,9 +24,9 @@ from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import DISCARDING, Windowed
-from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import check_gap
-from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, PANE_TIME, RESERVED
+from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks

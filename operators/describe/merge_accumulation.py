@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate
+from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate, without_nulls
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
@@ -34,17 +34,36 @@ def merge_accumulate(
     """As `accumulate`, for two merged streams: each side has a lift of its own.
 
     ``left`` and ``right`` name the columns that ``lift_left`` and ``lift_right`` get, as the merged stream names them
-    (``left_price``). Both return the ``state`` columns, one row per row.
+    (``left_price``), without rows that have a null in one. Both return the ``state`` columns, one row per row.
     """
-    if isinstance(left, str) or isinstance(right, str) or not left or not right:
-        raise UsageError("each lift reads a list of columns", code="aggregate-option", name=name)
+    columns, lifts = {LEFT: left, RIGHT: right}, {LEFT: lift_left, RIGHT: lift_right}
+    return accumulate_by_side(name, columns, state, lifts, merge, result, result_type, version)
+
+
+def accumulate_by_side(
+    name: str,
+    columns: Mapping[str, Sequence[str]],
+    state: Mapping[str, pa.DataType],
+    lifts: Mapping[str, Lift],
+    merge: MergeFunction,
+    result: ResultFunction,
+    result_type: pa.DataType,
+    version: int,
+) -> Aggregate:
+    """As `accumulate`, with the columns and the lift of each side. Raises `UsageError` for a side that has one alone,
+    and for columns that are no list.
+    """
+    if any(isinstance(names, str) or not names for names in columns.values()) or columns.keys() != lifts.keys():
+        raise UsageError(
+            "each side has a lift, which reads a list of columns", code="aggregate-option", name=name, sides=[*lifts]
+        )
     fields = tuple((column, kind) for column, kind in state.items())
-    lift = _BySide(name, fields, ((LEFT, tuple(left), lift_left), (RIGHT, tuple(right), lift_right)))
+    by_side = tuple((side, tuple(columns[side]), lift) for side, lift in lifts.items())
     return accumulate(
         name=name,
-        columns=list(dict.fromkeys([SIDE, *left, *right])),
+        columns=list(dict.fromkeys([SIDE, *(column for _, names, _ in by_side for column in names)])),
         state=state,
-        lift=lift,
+        lift=_BySide(name, fields, by_side),
         merge=merge,
         result=result,
         result_type=result_type,
@@ -60,16 +79,20 @@ class _BySide:
     state: tuple[tuple[str, pa.DataType], ...]
     lifts: tuple[tuple[str, tuple[str, ...], Lift], ...]
 
+    takes_nulls: ClassVar[bool] = True
+    """A row has the columns of its own side alone."""
+
     def __call__(self, events: pa.Table) -> pa.Table:
-        parts, places = [pa.schema(self.state).empty_table()], []
+        parts, places = [pa.schema(self.state).empty_table()], np.full(events.num_rows, -1, np.int64)
+        lifted = 0
         for side, columns, lift in self.lifts:
-            rows = np.flatnonzero(np.asarray(pc.equal(events[SIDE], side)))
-            if len(rows):
-                given = events.select(columns).take(pa.array(rows))
-                parts.append(self._checked(side, lift(given), len(rows)))
-                places.append(rows)
-        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *places]), kind="stable")
-        return pa.concat_tables(parts).take(pa.array(order))
+            rows, there = without_nulls(events.select([SIDE, *columns]).filter(pc.equal(events[SIDE], side)))
+            if rows.num_rows:
+                of_side = np.flatnonzero(np.asarray(pc.equal(events[SIDE], side)))[there]
+                parts.append(self._checked(side, lift(rows.select(columns)), rows.num_rows))
+                places[of_side] = lifted + np.arange(rows.num_rows)
+                lifted += rows.num_rows
+        return pa.concat_tables(parts).take(pa.array(places, mask=places < 0))
 
     def _checked(self, side: str, found: Any, rows: int) -> pa.Table:
         """What a lift returned. Raises `UsageError` where it is no state."""

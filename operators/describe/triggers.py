@@ -41,6 +41,10 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return (self, *(node for part in self.of for node in part.nodes))
 
 
+class EachElement(Trigger, frozen=True):
+    """A pane for each element, as a user writes it: descriptions store `Triggers.per_element`."""
+
+
 class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When a window fires before, at and after the passage of the watermark; or ``when`` a composite trigger says."""
 
@@ -89,6 +93,12 @@ def every_element() -> Trigger:
 def each_batch() -> Trigger:
     """The same as `every_element`: conditions are evaluated at the end of a batch."""
     return Trigger("each_batch")
+
+
+@checked
+def each_element() -> Trigger:
+    """A pane for each element, in the order of offsets."""
+    return EachElement("each_batch")
 
 
 @checked
@@ -168,6 +178,8 @@ _NOT_INSIDE = ("every_processing_time", "every_event_time")
 
 def _counting(trigger: Trigger) -> Trigger:
     """In a composite, a count of one is a count that can be finished."""
+    if isinstance(trigger, EachElement):
+        return trigger
     return Trigger("after_count", count=1) if trigger.kind == "each_batch" else trigger
 
 

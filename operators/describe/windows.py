@@ -23,10 +23,14 @@ from tidestate.statestore.spec.lists import places_within
 
 START, END = "window_start", "window_end"
 """Columns of panes and tables that bound a window."""
+PANE_TIME = "pane_time"
+"""The column that readers of panes see in addition: the last moment of the window."""
 FAR = 2**62
 """Farther than any window end, and not so far that differences leave int64."""
 
 
+Extent = Literal["start", "lifetime"]
+"""What of an event lies in windows: the time at which it starts, or all of its lifetime."""
 Length = Annotated[int, msgspec.Meta(gt=0, le=FAR)]
 
 
@@ -258,24 +262,31 @@ def count_window(
 
 
 @checked
-def tumbling(size: Span, *, offset: Span = "0 seconds", end: str | None = None) -> Sliding:
+def tumbling(size: Span, *, offset: Span = "0 seconds", end: str | None = None, of: Extent = "start") -> Sliding:
     """Adjacent windows of ``size``: each event is in exactly one. With ``end``, the column with the end of an event's
-    lifetime, it is in every window that its lifetime touches.
+    lifetime, it is in every window that its lifetime touches; so it is with ``of="lifetime"``, by the lifetime of the
+    stream.
     """
-    return _checked(size, size, offset, end, strict=True)
+    return _checked(size, size, offset, end, of, strict=True)
 
 
 @checked
 def sliding(
-    size: Span, slide: Span, *, offset: Span = "0 seconds", end: str | None = None, strict: bool = True
+    size: Span,
+    slide: Span,
+    *,
+    offset: Span = "0 seconds",
+    end: str | None = None,
+    of: Extent = "start",
+    strict: bool = True,
 ) -> Sliding:
-    """Windows of ``size``, one starting every ``slide``. ``strict`` demands that slide divides size. ``end`` is as of
-    `tumbling`.
+    """Windows of ``size``, one starting every ``slide``. ``strict`` demands that slide divides size. ``end`` and
+    ``of`` are as of `tumbling`.
     """
-    return _checked(size, slide, offset, end, strict=strict)
+    return _checked(size, slide, offset, end, of, strict=strict)
 
 
-def _checked(size: Span, slide: Span, offset: Span, end: str | None, *, strict: bool) -> Sliding:
+def _checked(size: Span, slide: Span, offset: Span, end: str | None, of: Extent, *, strict: bool) -> Sliding:
     size_us, slide_us, offset_us = span_us(size), span_us(slide), span_us(offset)
     if size_us <= 0 or slide_us <= 0:
         raise UsageError(
@@ -291,8 +302,10 @@ def _checked(size: Span, slide: Span, offset: Span, end: str | None, *, strict: 
             size=text_of(size_us),
             slide=text_of(slide_us),
         )
+    if of not in ("start", "lifetime"):
+        raise UsageError('windows are of="start" of events, or of="lifetime"', code="window-of", found=repr(of))
     grid = (size_us, slide_us, offset_us % slide_us)
-    return Sliding(*grid) if end is None else SlidingLifetimes(*grid, end)
+    return Sliding(*grid) if end is None and of == "start" else SlidingLifetimes(*grid, end or "")
 
 
 def _positive(count: int) -> int:

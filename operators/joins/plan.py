@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
-from tidestate.operators.describe.windows import END
+from tidestate.operators.describe.windows import END, PANE_TIME
 from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.held_pairs import hold
 from tidestate.operators.joins.intake import admit, transition
@@ -25,7 +25,7 @@ from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.unmatched import find_unmatched, unmatched_due
 from tidestate.operators.joins.window_rules import rule_of
-from tidestate.operators.plan.plan import PANE_TIME, Arrival, no_bound
+from tidestate.operators.plan.plan import Arrival, no_bound
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import assign_windows, refused_windows, too_late

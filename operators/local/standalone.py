@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
@@ -58,6 +58,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._policy = policy or Policy()
         self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
         self._driver: Driver[Batches, pa.Table] | None = None
+        self._sides: pa.Schema | None = None
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
@@ -107,8 +108,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         given = source.schema
-        schemas = given if isinstance(given, pa.Schema) else dict(given)
-        driver = self._begin(plain_schemas(schemas, self._time_zone))
+        schemas = plain_schemas(given if isinstance(given, pa.Schema) else dict(given), self._time_zone)
+        if isinstance(self._description, Sided) and isinstance(schemas, Mapping):
+            schemas = self._packed(self._description, schemas)
+        driver = self._begin(schemas)
         for position, batch in source.seek(_position(driver.head)):
             streams = one_batch(driver.job.graph, self._rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
@@ -204,9 +207,27 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return self._driver
 
     def _rows(self, batch: Batch) -> pa.Table | Mapping[str, pa.Table]:
-        if isinstance(batch, Mapping):
-            return {name: as_table(rows, self._time_zone) for name, rows in batch.items()}
-        return as_table(batch, self._time_zone)
+        if not isinstance(batch, Mapping):
+            return as_table(batch, self._time_zone)
+        streams = {name: as_table(rows, self._time_zone) for name, rows in batch.items()}
+        return self._as_one(self._description, streams) if isinstance(self._description, Sided) else streams
+
+    def _as_one(self, description: Sided, streams: Mapping[str, pa.Table]) -> pa.Table:
+        """Rows of the sides as the one stream in which they travel where a job is a single operator."""
+        packed = self._sides or self._packed(description, {side: rows.schema for side, rows in streams.items()})
+        return description.rows(packed, None, **streams)
+
+    def _packed(self, description: Sided, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+        """The columns of that stream, which are then those of every batch."""
+        if lacking := [side for side in description.sides.names if side not in schemas]:
+            raise UsageError(
+                "the first batch has a table for each stream, if only without rows: they have the types of the job",
+                code="streams",
+                lacking=lacking,
+                streams=list(description.sides.names),
+            )
+        self._sides = description.schema(*(schemas[side] for side in description.sides.names))
+        return self._sides
 
     def _end(self) -> None:
         if self._driver is not None:

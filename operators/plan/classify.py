@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import gaps_us
 from tidestate.operators.plan.ledger import (
     BAD_OFFSET,
@@ -35,7 +35,7 @@ from tidestate.operators.plan.ledger import (
 )
 from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, PANE_TIME, RECEIVED, REFUSED, Arrival, Plan
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Arrival, Plan
 from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import SIDE, Sides
-from tidestate.operators.plan.plan import PANE_TIME, Plan
+from tidestate.operators.describe.windows import PANE_TIME
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.rounds import Claims, Progress, Rounds, advanced_to
 from tidestate.operators.progress.watermarks import INPUT, SourceReport

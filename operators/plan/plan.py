@@ -28,8 +28,8 @@ from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 
-PROCESSING_TIME, PANE_TIME = "processing_time", "pane_time"
-"""Columns that are added to an input without an event time."""
+PROCESSING_TIME = "processing_time"
+"""The column that is added to an input without an event time."""
 PANE_KIND = KIND
 """The column of panes that marks retractions."""
 ONLY = "__only"

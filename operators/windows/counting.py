@@ -38,7 +38,7 @@ def message_number(owner: Numbers, before: Numbers) -> Numbers:
     return numbers
 
 
-def count_windows(numbers: Numbers, n: int, step: int) -> tuple[Numbers, Numbers]:
+def windows_of_numbers(numbers: Numbers, n: int, step: int) -> tuple[Numbers, Numbers]:
     """Every (message, window) pair: indices into ``numbers``, and the number each window starts at.
 
     Both int64 of shape ``(pairs,)``, by message, then window. Windows are ``[k * step, k * step + n)`` for k >= 0;

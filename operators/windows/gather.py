@@ -12,7 +12,7 @@ from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import open_to
-from tidestate.operators.windows.counting import count_windows, message_number
+from tidestate.operators.windows.counting import message_number, windows_of_numbers
 from tidestate.operators.windows.groups import Gathered, column_numbers, int_bounds, trigger_finished
 from tidestate.operators.windows.names import (
     CLOCK,
@@ -168,7 +168,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
     keys, key_of = both.take(pa.array(firsts(key_of, many))), key_of[: arriving.num_rows]
     before = pc.fill_null(view[COUNTED].lookup(keys).rows["count"], 0).to_numpy()
     counts = keys.append_column("count", pa.array(before + np.bincount(key_of, minlength=many)))
-    rows, starts = count_windows(message_number(key_of, before), kind.count, kind.step)
+    rows, starts = windows_of_numbers(message_number(key_of, before), kind.count, kind.step)
     new = arriving.take(pa.array(rows))
     for name, values in ((START, starts), (END, starts + kind.count)):
         new = new.set_column(new.column_names.index(name), name, pa.array(values))

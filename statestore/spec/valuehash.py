@@ -26,7 +26,7 @@ from tidestate.statestore.arrays import ends_of
 from tidestate.statestore.spec.arrowtypes import item_type
 from tidestate.statestore.spec.lists import list_values, struct_fields
 
-Stream = tuple[str, Any]
+HashedPart = tuple[str, Any]
 """The path of a stream within its column, and the next bytes of it."""
 
 REST = "rest"
@@ -86,7 +86,7 @@ def logical(kind: pa.DataType) -> str:
     return str(kind)  # bool, null, and what has no better name
 
 
-def _streams(path: str, values: pa.Array) -> Iterator[Stream]:
+def _streams(path: str, values: pa.Array) -> Iterator[HashedPart]:
     """What there is to hash of an array, in order."""
     values = _plain(values)
     yield f"{path}known", np.asarray(values.is_valid()).view(np.uint8)
@@ -117,7 +117,7 @@ def _plain(values: pa.Array) -> pa.Array:
     return values
 
 
-def _known(path: str, values: pa.Array) -> Iterator[Stream]:
+def _known(path: str, values: pa.Array) -> Iterator[HashedPart]:
     """Values without nulls and, but for lists, nothing nested."""
     kind = values.type
     if _is_list(kind):
@@ -147,7 +147,7 @@ def _known(path: str, values: pa.Array) -> Iterator[Stream]:
         yield f"{path}value", _text(*map(repr, values.to_pylist()))
 
 
-def _times(path: str, times: npt.NDArray[np.int64], per_second: int) -> Iterator[Stream]:
+def _times(path: str, times: npt.NDArray[np.int64], per_second: int) -> Iterator[HashedPart]:
     """Microseconds, and the rest of each. Those that 64 bits do not hold wrap around, in all units the same way."""
     if per_second == 10**9:
         micros, rest = np.divmod(times, 1000)
@@ -157,7 +157,7 @@ def _times(path: str, times: npt.NDArray[np.int64], per_second: int) -> Iterator
         yield f"{path}value", times * (10**6 // per_second)
 
 
-def _bytes(path: str, values: pa.Array) -> Iterator[Stream]:
+def _bytes(path: str, values: pa.Array) -> Iterator[HashedPart]:
     """Text and binary: how long each is, and all bytes side by side."""
     kind = values.type
     if pt.is_fixed_size_binary(kind):

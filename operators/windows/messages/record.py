@@ -14,7 +14,7 @@ from tidestate.operators.describe.windows import Counted, Sliding
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
-from tidestate.operators.windows.counting import count_windows, number
+from tidestate.operators.windows.counting import number, windows_of_numbers
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.groups import column_numbers, int_bounds
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, batch_of, known_as_rejected
@@ -180,7 +180,7 @@ def message_windows(
     """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
     kind = plan.kind
     if isinstance(kind, Counted):
-        index, starts = count_windows(
+        index, starts = windows_of_numbers(
             expect(numbers, "messages of count windows are numbered"), kind.count, kind.step
         )
         yield index, starts, starts + kind.count

@@ -164,6 +164,22 @@ def test_a_function_that_answers_something_else_is_reported_so(tmp_path: Path, m
         job(a=make()).standalone(checkpoint=tmp_path).run([BATCH], drain=True)
 
 
+@pytest.mark.parametrize("values", [[1, None, 5], [None, None, None], [1, 2, 5]])
+def test_a_lift_gets_no_nulls(tmp_path: Path, values: list[int | None]) -> None:
+    got = []
+
+    def lift(events: pa.Table) -> pa.Table:
+        got.append(events.to_pydict())
+        return pa.table({"total": pc.add(events["v"], events["w"])})
+
+    weights = [10, 20, None]
+    table = BATCH.set_column(1, "v", pa.array(values, pa.int64())).append_column("w", pa.array(weights))
+    panes = job(a=own(columns=["v", "w"], lift=lift)).standalone(checkpoint=tmp_path).run([table], drain=True)
+    whole = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w is not None]
+    assert got == ([{"v": [v for v, _ in whole], "w": [w for _, w in whole]}] if whole else [])
+    assert panes["a"].to_pylist() == [sum(v + w for v, w in whole) if whole else None]
+
+
 def test_a_merge_is_called_a_few_times_for_many_rows() -> None:
     calls = []
 

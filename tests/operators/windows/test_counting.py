@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators.windows.counting import count_windows, number
+from tidestate.operators.windows.counting import number, windows_of_numbers
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "name": (pa.string(), ["", "a", "a\0", "ab", "ü"]),
@@ -77,7 +77,7 @@ def test_a_column_that_may_not_be_null_is_the_same_key() -> None:
 )
 def test_a_message_lies_in_the_windows_that_hold_its_number(numbers: list[int], far: int, n: int, step: int) -> None:
     numbers = [far + one for one in numbers]
-    rows, starts = count_windows(np.array(numbers, np.int64), n, step)
+    rows, starts = windows_of_numbers(np.array(numbers, np.int64), n, step)
     expected = [
         (row, k * step)
         for row, i in enumerate(numbers)
@@ -90,7 +90,7 @@ def test_a_message_lies_in_the_windows_that_hold_its_number(numbers: list[int], 
 
 def test_the_first_windows_and_the_gaps_between() -> None:
     def windows(n: int, step: int) -> list[tuple[int, int]]:
-        rows, starts = count_windows(np.arange(5), n, step)
+        rows, starts = windows_of_numbers(np.arange(5), n, step)
         return list(zip(rows.tolist(), starts.tolist(), strict=True))
 
     assert windows(2, 2) == [(0, 0), (1, 0), (2, 2), (3, 2), (4, 4)]

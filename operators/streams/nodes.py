@@ -1,0 +1,131 @@
+"""The graph behind streams: inputs, and operators over them. A stream is a view of one of these. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.watermarks import BufferProgress, Generator
+from tidestate.statestore.durations import Span
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Until when events live, and what they are: columns of their ends and shapes, or one ``shape`` of all."""
+
+    end: str | None = None
+    shape: str = "point"
+    shape_column: str | None = None
+
+
+@dataclass(frozen=True)
+class CtiSettings:
+    """How application time advances. ``import_from``: the stream whose CTIs are taken over, or the name of one."""
+
+    policy: str
+    generate: Any = None
+    import_from: Any = None
+
+
+@dataclass(frozen=True)
+class ByCtis:
+    """The watermark of a source is its newest CTI. ``settings``: of the query, for all sources or by name."""
+
+    settings: CtiSettings | Mapping[str, CtiSettings] | None = None
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """The largest event time less ``delay``, of the event time of whatever stream it is for."""
+
+    delay: Span
+    hold_future: Span | None = None
+    quiet: Span | None = None
+
+
+WatermarkSource = Generator | BufferProgress | ByCtis | Bounded
+"""What a user gives as a generator of watermarks."""
+
+
+@dataclass(frozen=True)
+class WatermarkSettings:
+    """A generator, None for the largest event time less the stream's delay; and the sources it is for."""
+
+    generator: WatermarkSource | None = None
+    by: str | None = None
+    sources: tuple[str, ...] = ()
+    idle_timeout: Span | None = None
+    own_timeouts: Mapping[str, Span] | None = None
+
+    @property
+    def is_timeout(self) -> bool:
+        """Whether nothing but an idle timeout is set."""
+        return self.generator is None and self.by is None and not self.sources and not self.own_timeouts
+
+
+SourceSettings = AdvanceTime | Mapping[str, AdvanceTime]
+"""CTI settings of a source, as they are stored."""
+AuthorSettings = Callable[[Any, str], CtiSettings]
+"""A function of the source's author: the user's configuration and the shape of events, to settings."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamInput:
+    """Rows that come from outside. Two of one ``name`` are the same input, and one without a name is itself alone."""
+
+    name: str | None
+    future_tolerance: Span | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorNode:
+    """An operator and what it reads, in order. ``named``: by the user; otherwise it has the name of its kind."""
+
+    description: Runnable
+    inputs: tuple[StreamInput | OperatorNode, ...]
+    named: bool = False
+
+
+@dataclass(frozen=True)
+class StreamView:
+    """A stream as an operator sees it that reads it."""
+
+    node: StreamInput | OperatorNode
+    event_time: str | None = None
+    """None of panes too, whose time the reader finds; then `pane_time` has its name."""
+    pane_time: str | None = None
+    watermark_delay: Span = "0 seconds"
+    offset: str | None = None
+    origin: str | None = None
+    processing_time: bool = False
+    lifetime: Lifetime = Lifetime()
+    watermark: WatermarkSettings | None = None
+    at_source: CtiSettings | None = None
+
+    @property
+    def is_input(self) -> bool:
+        return isinstance(self.node, StreamInput)
+
+    @property
+    def name(self) -> str | None:
+        """That of the stream or operator; None of an input without one."""
+        return self.node.name if isinstance(self.node, StreamInput) else self.node.description.name
+
+    @property
+    def time(self) -> str | None:
+        """The column of event times."""
+        return self.event_time or self.pane_time
+
+    @property
+    def delay(self) -> Span:
+        """The watermark delay, as descriptions store it: none where a generator has it, or CTIs."""
+        return self.watermark_delay if self.watermark is None and not self.by_ctis else "0 seconds"
+
+    @property
+    def by_ctis(self) -> bool:
+        """Whether CTIs are its watermark."""
+        chosen = self.watermark is not None and isinstance(self.watermark.generator, ByCtis)
+        return self.at_source is not None or chosen

@@ -1,0 +1,120 @@
+"""Settings of windowed aggregations: which events, when panes, and what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+import msgspec
+
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.triggers import Closing, OnTime, Trigger
+from tidestate.operators.describe.windowed import AccumulationMode, LateRule, Windowed
+from tidestate.operators.streams.aggregated import Evaluate, set_lateness, tolerance, with_timestamp, with_triggers
+from tidestate.operators.streams.nodes import OperatorNode
+from tidestate.operators.streams.settings import SpanOrRetention, retention_of
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import of_type
+
+
+class PaneSettings:
+    """Its methods say when a window emits a pane, and what panes are; in any order, and
+    each replaces all that an earlier call of it has set.
+    """
+
+    operator: OperatorNode
+
+    def _with(self, description: Runnable, *, named: bool | None = None) -> Self:
+        """Another operator with the same inputs."""
+        raise NotImplementedError
+
+    @checked
+    def allowed_lateness(
+        self,
+        span: Span | None = None,
+        *,
+        rule: LateRule = "event",
+        ledger_columns: str | Sequence[str] = (),
+        future_tolerance: Span | None = None,
+    ) -> Self:
+        """Accept events up to ``span`` behind the watermark (default: 60 seconds, 0 by CTIs and processing time, the
+        span of `messages` where that is the limit); later ones go to the late ledger.
+
+        ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
+        ``ledger_columns`` names further input columns to record. An event more than ``future_tolerance`` ahead of the
+        watermark and its delay together is processed, counted as future, and a warning.
+        """
+        future = tolerance(self.operator.inputs) if future_tolerance is None else future_tolerance
+        return self._with(set_lateness(self._windowed, span, rule, ledger_columns, future))
+
+    @checked
+    def trigger(
+        self,
+        *,
+        early: Trigger | None = None,
+        on_time: OnTime = "always",
+        late: Trigger | None = Trigger("each_batch"),  # noqa: B008  immutable
+        closing: Closing | None = None,
+        when: Trigger | None = None,
+        only_updated: bool = False,
+        evaluate: Evaluate | None = None,
+    ) -> Self:
+        """When a window emits a pane: ``early``, before the watermark passes its end; ``on_time``, as it passes
+        (``always``, ``non_empty``: only with new events, ``never``); ``late``, after it; ``closing``, when the window
+        closes (``never``, ``if_new``, ``always``; default: ``if_new`` if an event could otherwise stay out of every
+        pane). ``when`` is a composite trigger in place of all these.
+
+        ``only_updated`` suppresses a pane that equals the last one. Conditions are looked at after each ``element``
+        or at the end of each ``batch`` (``evaluate``; default: by element where `each_element` is given).
+        """
+        return self._with(with_triggers(self._windowed, early, on_time, late, closing, when, only_updated, evaluate))
+
+    def accumulation(self, mode: AccumulationMode) -> Self:
+        """How panes of one window relate: "accumulating" (the default: everything that the window has seen),
+        "discarding" (what is new), or "retracting" (as accumulating, and the last pane is taken back first).
+        """
+        return self._with(self._windowed.accumulation(mode))
+
+    @checked
+    def retain_windows(self, span: Span | None = None, *, windows: int | None = None) -> Self:
+        """Retain a closed window for ``span`` after its end, for queries and reprocessing; with ``windows``, only
+        that many of the newest. A window is always retained while it accepts events, which is the default.
+        """
+        return self._with(self._windowed.retain(span, windows=windows))
+
+    @checked
+    def messages(
+        self,
+        identity: str | Sequence[str] | None = None,
+        *,
+        retain: SpanOrRetention | None = None,
+        layout: str | None = None,
+        equal: str | Sequence[str] = (),
+    ) -> Self:
+        """Know each message by its ``identity`` (default: the stream's origin and offset): one that comes again takes
+        part once, see docs/MESSAGES.md.
+
+        Messages are stored where an aggregate needs all of them, or with ``retain`` (how much is kept: a span, or a
+        `RetentionSettings`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without
+        `allowed_lateness` the retention is also that.
+        """
+        chosen = retention_of(retain)
+        kept = None if chosen is None else chosen.of_messages()
+        return self._with(self._windowed.messages(identity, retention=kept, layout=layout, equal=equal))
+
+    def pane_timestamp(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
+        """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the
+        window, or the earliest or latest event in the pane.
+        """
+        return self._with(with_timestamp(self._windowed, choice))
+
+    def in_order(self) -> Self:
+        """Hold events until the watermark passes them, and process them in the order (time, origin, offset): results
+        that depend on order then do not depend on the cut.
+        """
+        return self._with(msgspec.structs.replace(self._windowed, in_order=True))
+
+    @property
+    def _windowed(self) -> Windowed:
+        return of_type(self.operator.description, Windowed)

@@ -1,0 +1,135 @@
+"""Values that several verbs take: lifetimes, settings of a side, how much is kept, periods of updates. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tidestate.operators.describe.join_choices import JoinRetention, Update, every, keep
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.progress.advance_time import SHAPES
+from tidestate.operators.streams.nodes import Lifetime
+from tidestate.statestore.arguments import called, checked
+from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention as MessageRetention
+
+
+@checked
+def lifetime(end: str | None = None, shape: str | None = None, shape_column: str | None = None) -> Lifetime:
+    """Until when the events of a stream live: to the time in the column ``end`` (exclusive), which makes them
+    intervals; without it they are points. ``shape`` says otherwise for all (``point``, ``interval``, ``edge_start``,
+    ``edge_end``), ``shape_column`` for each row. Raises `UsageError` for a shape that there is not, or has no end.
+    """
+    chosen = shape or ("point" if end is None else "interval")
+    if chosen not in SHAPES or (end is None and chosen in ("interval", "edge_end")):
+        raise UsageError(
+            "give a shape of events, and the column of their ends if the shape has one",
+            code="event-shape",
+            shape=chosen,
+            end=end,
+        )
+    return Lifetime(end, chosen, shape_column)
+
+
+@checked
+def period(span: Span, *, offset: Span = "0 seconds") -> Update:
+    """Each ``span`` of processing time, counted from 1970 and ``offset``. Raises `UsageError` for a span that is not
+    positive.
+    """
+    return every(span, offset=offset)
+
+
+@called("a retention", 'RetentionSettings(span="1 hour")')
+@dataclass(frozen=True)
+class RetentionSettings:
+    """How much is kept: rows of the newest ``span`` of time or of the newest ``offsets``, the newest ``messages`` or
+    ``bytes`` of them, so many ``windows`` that are past. The smallest of several limits counts.
+
+    Messages that go by size are counted in slots of time: ``slot`` is their width, 1 microsecond (or offset) by
+    default. Whole slots expire.
+    """
+
+    span: Span | None = None
+    messages: int | None = None
+    offsets: int | None = None
+    windows: int | None = None
+    bytes: int | None = None
+    slot: Span | int | None = None
+
+    def of_messages(self) -> MessageRetention:
+        """As a store of messages keeps it. Raises `UsageError` for a field that has no meaning there."""
+        self._refuse("windows", words="messages are kept by span, offsets, messages or bytes")
+        if self.span is not None and self.offsets is not None:
+            raise UsageError(
+                "messages are kept by time or by offset: give span= or offsets=", code="retention-field", found=self
+            )
+        oldest = self.offsets if self.span is None else span_us(self.span)
+        slot = 1 if self.slot is None else self.slot if isinstance(self.slot, int) else span_us(self.slot)
+        return MessageRetention(time=oldest, count=self.messages, bytes=self.bytes, slot=slot)
+
+    def of_side(self) -> JoinRetention:
+        """As a join keeps rows of a side. Raises `UsageError` for a field that has no meaning there."""
+        self._refuse("messages", "bytes", "slot", words="a side of a join keeps rows by span, offsets or windows")
+        return keep(self.span, messages=self.offsets, windows=self.windows)
+
+    def _refuse(self, *names: str, words: str) -> None:
+        if given := [name for name in names if getattr(self, name) is not None]:
+            raise UsageError(words, code="retention-field", found=given)
+
+
+SpanOrRetention = Span | RetentionSettings
+"""How much is kept, as a user gives it: a span is short for a `RetentionSettings` of it."""
+
+
+def retention_of(given: SpanOrRetention | None) -> RetentionSettings | None:
+    """A span is the retention of it. Raises `UsageError` for anything else, such as a number."""
+    if given is None or isinstance(given, RetentionSettings):
+        return given
+    span_us(given)
+    return RetentionSettings(given)
+
+
+@called("settings of a side", 'side(retain="1 hour")')
+@dataclass(frozen=True)
+class SideSettings:
+    """What one side of a join has of its own; None where it is as for both."""
+
+    window: Sliding | None = None
+    update: Span | Update | None = None
+    late_update: Span | Update | None = None
+    retain: SpanOrRetention | None = None
+    start: int | None = field(default=None)
+
+    def over(self, both: SideSettings) -> SideSettings:
+        """These settings, and those of ``both`` where there are none."""
+        lacking = {one.name: getattr(both, one.name) for one in fields(self) if getattr(self, one.name) is None}
+        return replace(self, **lacking)
+
+    @property
+    def retained(self) -> JoinRetention | None:
+        """How much a join keeps of it."""
+        chosen = retention_of(self.retain)
+        return None if chosen is None else chosen.of_side()
+
+
+@checked
+def side(
+    *,
+    window: Any = None,
+    update: Span | Update | None = None,
+    late_update: Span | Update | None = None,
+    retain: SpanOrRetention | None = None,
+    start: int | None = None,
+) -> SideSettings:
+    """Settings of one side of a join: its ``window``; how often its pairs are emitted (``update``, and
+    ``late_update`` for late rows: a span of processing time, or a `period`); how much of it is kept
+    (``retain``: a span, or `RetentionSettings`); and, in sessions of offsets, the first offset that counts
+    (``start``).
+    """
+    if window is not None and not isinstance(window, Sliding):
+        raise UsageError(
+            "a side has tumbling or sliding windows, or those of offsets", code="join-window", found=window
+        )
+    retention_of(retain)
+    return SideSettings(window, update, late_update, retain, start)

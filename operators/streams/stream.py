@@ -1,0 +1,396 @@
+"""Streams: what a user begins with, and what every operator gives. Operators are their verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+import msgspec
+
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.altered import Altered
+from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate.operators.describe.join import Occurrence, Unmatched
+from tidestate.operators.describe.renames import given_renames
+from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
+from tidestate.operators.describe.union import Union
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import PANE_TIME, Windows
+from tidestate.operators.streams.aggregated import (
+    TIMESTAMP,
+    aggregated,
+    merged_aggregation,
+)
+from tidestate.operators.streams.graph import JobGraph, job_graph
+from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
+from tidestate.operators.streams.panes import PaneSettings
+from tidestate.operators.streams.running import Running
+from tidestate.operators.streams.settings import SideSettings
+from tidestate.operators.streams.sided import (
+    joined,
+    joined_by_lifetime,
+    joined_by_session,
+    shifted,
+    without_repetitions,
+)
+from tidestate.statestore.arguments import called, checked
+from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    pass
+
+
+@called("a stream", 'stream("orders", event_time="at")')
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows with an event time and a watermark: an input, or the output of an operator. Immutable: every method
+    returns another one. Each verb makes an operator, which reads this stream.
+    """
+
+    view: StreamView
+    """This stream as an operator sees it."""
+
+    @checked
+    def watermark(
+        self,
+        generator: WatermarkSource | None = None,
+        *,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> Self:
+        """Where the watermark comes from, instead of the largest event time less ``watermark_delay``; or, without a
+        generator, of which sources that is the smallest.
+
+        The values of the column ``by`` are sources, each with a watermark, and the smallest counts. Those in
+        ``sources`` hold it from the start, others join when they appear. A source without input for ``idle_timeout``
+        of processing time is idle: it no longer holds the watermark until it has caught up. Raises `UsageError` of
+        the output of an operator (``chain-watermark``), whose watermark comes with its rows.
+        """
+        if not self.view.is_input:
+            raise UsageError(
+                "the watermark of an operator's output comes with it: say .watermark(…) of the streams in front",
+                code="chain-watermark",
+                operator=self.view.name,
+            )
+        settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
+        return replace(self, view=replace(self.view, watermark=settings))
+
+    def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
+        """The same rows by these columns: names, or one list of them. Without any, all rows are one group."""
+        return GroupedStream((self,), _columns(keys))
+
+    def window(self, *_: Any, **__: Any) -> NoReturn:
+        """Raises `UsageError`: a stream is grouped first, if only as one group."""
+        raise UsageError("group the stream first: .group_by(…).window(…), without a key .group_by()", code="group-by")
+
+    @checked
+    def deduplicate(
+        self,
+        on: str | Sequence[str],
+        *,
+        within: Span | None = None,
+        allowed_lateness: Span | None = None,
+        in_order: bool = False,
+        name: str | None = None,
+    ) -> OperatorStream:
+        """Pass on the first row with each value of the columns ``on``, which is remembered for ``within``.
+
+        A value expires once the watermark, less the allowed lateness, has passed its row's time by ``within``;
+        without it, once it has passed the row's time: then put the event time into ``on`` too. Rows more than
+        ``allowed_lateness`` behind the watermark go to the late ledger (default: what the operators accept that read
+        this). With ``in_order`` rows are held until the watermark passes them, so the result does not depend on the
+        cut.
+        """
+        made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _or(name, "deduplicated"))
+        return OperatorStream.of(made, (self,), name)
+
+    @checked
+    def shift_time(
+        self, by: Span = "0 seconds", *, duration: Span | None = None, end: str | None = None, name: str | None = None
+    ) -> OperatorStream:
+        """Pass rows on with other lifetimes: ``by`` is added to the event time and to the end, and may be negative;
+        with ``duration`` the ``end`` is that long after the new start, in a new column if the stream has none.
+
+        ``end`` is by default that of the stream's lifetime. Every row passes at once, late or not; the watermark is
+        shifted too.
+        """
+        made = shifted(self.view, by, duration, end, _or(name, "altered"))
+        return OperatorStream.of(made, (self,), name)
+
+    @checked
+    def join(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str] = (),
+        within: tuple[Span | None, Span | None] | None = None,
+        window: Windows | None = None,
+        how: How = "inner",
+        allowed_lateness: Span = "0 seconds",
+        left: SideSettings | None = None,
+        right: SideSettings | None = None,
+        sides: SideSettings | None = None,
+        occurrence: Occurrence = "first",
+        unmatched: Unmatched = "close",
+        in_order: bool | None = None,
+        large_windows: bool | None = None,
+        watermark: WatermarkSource | WatermarkSettings | None = None,
+        identity: bool = False,
+        name: str | None = None,
+    ) -> OperatorStream:
+        """Pairs of rows of this stream, the left one, and ``other`` with equal ``on``: those whose times lie
+        ``within`` each other, that share a ``window``, or that each lie in the window of their `side`.
+
+        ``within=(lower, upper)``: the right row's time less the left one's, both inclusive; None is no bound. Columns
+        that are not in ``on`` have ``left_`` or ``right_`` in front; the time of a pair is ``time``. ``sides`` are
+        settings of both sides, ``left`` and ``right`` win over them. With ``in_order`` rows are held until the
+        watermark passes them: the default with windows of each side that go by time and no update period. With
+        ``identity`` the offset of a stream is what its messages are known by. All choices: docs/JOINS.md. Raises
+        `UsageError` for a combination that makes no sense.
+        """
+        views = _pair(self, other)
+        made = joined(
+            views,
+            on,
+            within,
+            window,
+            _of_sides(left, right, sides),
+            watermark_over(watermark),
+            identity,
+            _or(name, "joined"),
+            how=how,
+            late=allowed_lateness,
+            occurrence=occurrence,
+            unmatched=unmatched,
+            in_order=in_order,
+            large_windows=large_windows,
+        )
+        return OperatorStream.of(made, (self, other), name)
+
+    @checked
+    def join_sessions(
+        self,
+        other: Stream,
+        *,
+        on: str | Sequence[str] | None = None,
+        gap: Span | None = None,
+        gap_column: str | None = None,
+        offsets: int | None = None,
+        session_key: str | Sequence[str] | None = None,
+        how: How = "inner",
+        allowed_lateness: Span | int = "0 seconds",
+        left: SideSettings | None = None,
+        right: SideSettings | None = None,
+        watermark: WatermarkSource | WatermarkSettings | None = None,
+        identity: bool = False,
+        name: str | None = None,
+    ) -> OperatorStream:
+        """Pairs of rows of this stream and ``other`` with equal ``on`` (none: all rows) in one session: rows of
+        either side that are less than ``gap`` apart, or, with ``gap_column``, as each row says.
+
+        Pairs are emitted when the watermark passes the session's end. A late row emits the pairs it adds; if the
+        session's bounds change, what was emitted is retracted first. ``session_key`` names the columns of the
+        session's key, if these are not those of ``on``. With ``offsets`` in place of a gap, rows belong together
+        whose offsets are less than that apart; there ``allowed_lateness`` is a number of offsets, and rows before the
+        ``start`` of their `side` are in no session.
+        """
+        made = joined_by_session(
+            _pair(self, other),
+            on,
+            offsets,
+            allowed_lateness,
+            _of_sides(left, right, None),
+            watermark_over(watermark),
+            identity,
+            _or(name, "session_joined"),
+            gap=gap,
+            gap_column=gap_column,
+            session=session_key,
+            how=how,
+        )
+        return OperatorStream.of(made, (self, other), name)
+
+    @checked
+    def join_lifetimes(
+        self, other: Stream, *, on: str | Sequence[str] | None = None, name: str | None = None
+    ) -> OperatorStream:
+        """Pairs of rows with equal ``on`` (none: all rows) whose lifetimes overlap. Lifetimes are the streams', and
+        advance by their CTIs, in the order of their offsets.
+
+        A row lives from its event time: a point for that instant, an interval until its end, an edge start until the
+        edge end with the same key and event time, or for ever without one. Ends are exclusive. A pair is emitted once
+        the CTIs of both sides have passed the instant from which both live, its ``time``, and is never retracted.
+        """
+        made = joined_by_lifetime(_pair(self, other), on, _or(name, "overlapped"))
+        return OperatorStream.of(made, (self, other), name)
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorStream(Stream, Running):
+    """The output of an operator."""
+
+    operator: OperatorNode
+
+    @classmethod
+    def of(cls, description: Runnable, inputs: Sequence[Stream], name: str | None) -> Self:
+        """What ``description`` makes of these streams. ``name``: as the user named it."""
+        made = OperatorNode(description, tuple(one.view.node for one in inputs), name is not None)
+        return cls(_output(made, inputs[0].view), made)
+
+    def named(self, name: str) -> Self:
+        """Another operator, which does the same under this name: its identity in a checkpoint."""
+        return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)), named=True)
+
+    @checked
+    def timed_by(self, column: str) -> Self:
+        """The same rows, whose event time is in ``column`` for the operators that read them."""
+        return replace(self, view=replace(self.view, event_time=column))
+
+    @checked
+    def renamed(
+        self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
+    ) -> Self:
+        """Names that differ in the checkpoint to continue from: ``{"old": "new"}``, of aggregates and of input
+        columns. Once the change has happened, repeating it has no effect.
+        """
+        renames = given_renames(aggregates, columns)
+        return self._with(msgspec.structs.replace(self.operator.description, renames=renames))
+
+    @property
+    def graph(self) -> JobGraph:
+        """The operators in front of this one, and itself. Raises `UsageError` for names that are not clear."""
+        return job_graph(self.operator)
+
+    def _with(self, description: Runnable, *, named: bool | None = None) -> Self:
+        """Another operator with the same inputs."""
+        chosen = self.operator.named if named is None else named
+        made = replace(self.operator, description=description, named=chosen)
+        view = replace(self.view, node=made, pane_time=_pane_time(description))
+        return replace(self, operator=made, view=view)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedStream:
+    """A stream with keys: give it windows, and results; or results alone, where rows name their windows."""
+
+    streams: tuple[Stream, ...]
+    keys: tuple[str, ...]
+    kind: Windows | None = None
+    merging: Merging | None = None
+
+    def window(self, windows: Windows) -> GroupedStream:
+        """In which windows results are: `tumbling`, `sliding`, `sessions`, `count_windows` and so on."""
+        if not isinstance(windows, Windows):
+            raise UsageError("give windows, as tumbling(…) or sessions(…)", code="window", found=repr(windows))
+        return replace(self, kind=windows)
+
+    def aggregate(self, **results: Aggregate) -> Aggregation:
+        """The results per key and window: ``n=agg.count()``, ``mean=agg.mean("delay")`` and so on."""
+        if self.merging is None:
+            made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
+        else:
+            sides = {side: one.view for side, one in zip(self.merging.sides, self.streams, strict=True)}
+            made = merged_aggregation(
+                sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark
+            )
+        return Aggregation.of(made, self.streams, None)
+
+
+@dataclass(frozen=True)
+class Merging:
+    """How several streams are one: the names of their sides, what they share, and one watermark over all."""
+
+    sides: tuple[str, ...]
+    shared: tuple[str, ...] = ()
+    watermark: WatermarkSettings | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class MergedStreams:
+    """Several streams that will have one state. They are grouped, and no other verb is theirs."""
+
+    streams: tuple[Stream, ...]
+    merging: Merging
+
+    def sharing(self, *columns: str | Sequence[str]) -> MergedStreams:
+        """Columns that all sides have under one name and with one type, with those they are grouped by."""
+        return replace(self, merging=replace(self.merging, shared=_columns(columns)))
+
+    @checked
+    def watermark(
+        self,
+        generator: WatermarkSource | None = None,
+        *,
+        by: str | None = None,
+        sources: Sequence[str] = (),
+        idle_timeout: Span | None = None,
+        own_timeouts: Mapping[str, Span] | None = None,
+    ) -> MergedStreams:
+        """One watermark over the columns of all sides, as `Stream.watermark`; each side is a source, unless ``by``
+        names others.
+        """
+        settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
+        return replace(self, merging=replace(self.merging, watermark=settings))
+
+    def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
+        """The rows of all sides by columns that all have."""
+        return GroupedStream(self.streams, _columns(keys), merging=self.merging)
+
+
+class Aggregation(OperatorStream, PaneSettings):
+    """Results per key and window."""
+
+
+def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
+    """Names as arguments, or one list of them."""
+    several = names[0] if len(names) == 1 and not isinstance(names[0], str) else names
+    if not all(isinstance(name, str) for name in several):
+        raise UsageError("columns are names, or one list of names", code="key-columns", found=repr(names)[:100])
+    return tuple(str(name) for name in several)
+
+
+def _or(name: str | None, usual: str) -> str:
+    return usual if name is None else name
+
+
+def _pair(left: Stream, right: Stream) -> dict[str, StreamView]:
+    return {LEFT: left.view, RIGHT: right.view}
+
+
+def _of_sides(
+    left: SideSettings | None, right: SideSettings | None, both: SideSettings | None
+) -> dict[str, SideSettings]:
+    """The settings of each side."""
+    shared = both or SideSettings()
+    return {LEFT: (left or SideSettings()).over(shared), RIGHT: (right or SideSettings()).over(shared)}
+
+
+def watermark_over(given: WatermarkSource | WatermarkSettings | None) -> WatermarkSettings | None:
+    """A generator stands for itself alone."""
+    return given if given is None or isinstance(given, WatermarkSettings) else WatermarkSettings(given)
+
+
+def _output(operator: OperatorNode, first: StreamView) -> StreamView:
+    """How an operator's output is read; ``first``: how it reads its first input."""
+    description = operator.description
+    if isinstance(description, Windowed):
+        return StreamView(operator, pane_time=_pane_time(description))
+    if isinstance(description, Deduplicate | Altered):
+        handed = StreamView(operator, first.time, offset=first.offset, origin=first.origin, lifetime=first.lifetime)
+        end = description.end if isinstance(description, Altered) else None
+        return handed if end in (None, first.lifetime.end) else replace(handed, lifetime=Lifetime(end, "interval"))
+    if isinstance(description, Union):
+        return StreamView(operator, AT, offset=description.offset, origin=description.origin)
+    return StreamView(operator, AT)
+
+
+def _pane_time(description: Runnable) -> str | None:
+    """The column of times that readers of panes have; None of what are no panes."""
+    if not isinstance(description, Windowed):
+        return None
+    return TIMESTAMP if TIMESTAMP in description.aggregates else PANE_TIME
