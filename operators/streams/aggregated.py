@@ -20,6 +20,8 @@ from tidestate.statestore.errors import UsageError
 _W = TypeVar("_W", bound=Windowed)
 TIMESTAMP = "timestamp"
 """The column that `Aggregation.pane_timestamp` adds."""
+FOLLOWING = Trigger("each_batch")
+"""The late trigger where none is given: it looks when the others do."""
 Evaluate = Literal["element", "batch"]
 
 
@@ -165,7 +167,7 @@ def with_triggers(
     evaluate: Evaluate | None,
 ) -> _W:
     """`made`, which emits panes by these triggers alone."""
-    given = [trigger for trigger in (early, late, when) if isinstance(trigger, Trigger)]
+    given = [one for one in (early, late, when) if isinstance(one, Trigger) and one is not FOLLOWING]
     by_element = any(isinstance(node, EachElement) for trigger in given for node in trigger.nodes)
     if evaluate not in (None, "element", "batch"):
         raise UsageError('evaluate= is "element" or "batch"', code="trigger-element", found=evaluate)

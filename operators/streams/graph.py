@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,12 +19,15 @@ from tidestate.statestore.errors import UsageError
 
 @dataclass(frozen=True)
 class JobGraph:
-    """What a stream was made from: ``description`` of its operators, and the ``streams`` that they read, in order."""
+    """What a stream was made from: ``description`` of its operators, and the ``streams`` that they read, in order.
+    ``names`` are those of the nodes.
+    """
 
     description: Runnable
     streams: tuple[str, ...]
     operators: tuple[str, ...]
     inputs: tuple[tuple[str, ...], ...]
+    names: Mapping[StreamInput | OperatorNode, str]
 
 
 def job_graph(last: OperatorNode) -> JobGraph:
@@ -36,14 +39,15 @@ def job_graph(last: OperatorNode) -> JobGraph:
     if twice := sorted(set(operators.values()) & set(streams.values())):
         raise UsageError("a stream and an operator have one name: rename one", code="operator-name", twice=twice)
     names: dict[Any, str] = {**streams, **operators}
-    inputs = tuple(tuple(names[walk.same(node)] for node in one.inputs) for one in walk.operators)
+    names |= {node: names[walk.same(node)] for node, _ in walk.read}
+    inputs = tuple(tuple(names[node] for node in one.inputs) for one in walk.operators)
     _check_tolerances(walk)
     described = [one.description for one in walk.operators]
     order = tuple(dict.fromkeys(streams.values()))
     if len(described) == 1 and _stands_alone(walk, described[0]):
-        return JobGraph(described[0], order, tuple(operators.values()), inputs)
+        return JobGraph(described[0], order, tuple(operators.values()), inputs, names)
     chained = chain(*described, inputs=dict(zip(operators.values(), inputs, strict=True)))
-    return JobGraph(chained, tuple(chained.streams), tuple(chained.names), chained.inputs)
+    return JobGraph(chained, tuple(chained.streams), tuple(chained.names), chained.inputs, names)
 
 
 @dataclass

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from tidestate.operators.describe.runnable import checked_name
 from tidestate.operators.progress.cti_settings import Generation, LatePolicy
+from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import (
     CtiSettings,
     Lifetime,
@@ -26,6 +28,7 @@ SIDES_TAKEN = ("name", "watermark")
 """Options of `union` and methods of `MergedStreams`, so no names of sides."""
 
 
+@recorded
 @checked
 def stream(
     name: str | None = None,
@@ -100,6 +103,7 @@ def cti_settings(
     return CtiSettings(policy, generate, import_from)
 
 
+@partial(recorded, name="merge")
 def merge_streams(*streams: Stream, **named: Stream) -> MergedStreams:
     """Several streams in one state: group them by columns that all have, and aggregate the columns of each side,
     which have its name in front (``left_price``). Sides are called as the streams, or as the keywords say.
@@ -108,6 +112,7 @@ def merge_streams(*streams: Stream, **named: Stream) -> MergedStreams:
     return MergedStreams(tuple(sides.values()), Merging(tuple(sides)))
 
 
+@partial(recorded, name="union")
 def union_streams(
     *streams: Stream,
     name: str | None = None,

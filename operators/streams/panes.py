@@ -10,7 +10,15 @@ import msgspec
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Closing, OnTime, Trigger
 from tidestate.operators.describe.windowed import AccumulationMode, LateRule, Windowed
-from tidestate.operators.streams.aggregated import Evaluate, set_lateness, tolerance, with_timestamp, with_triggers
+from tidestate.operators.streams.aggregated import (
+    FOLLOWING,
+    Evaluate,
+    set_lateness,
+    tolerance,
+    with_timestamp,
+    with_triggers,
+)
+from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import OperatorNode
 from tidestate.operators.streams.settings import SpanOrRetention, retention_of
 from tidestate.statestore.arguments import checked
@@ -29,6 +37,7 @@ class PaneSettings:
         """Another operator with the same inputs."""
         raise NotImplementedError
 
+    @recorded
     @checked
     def allowed_lateness(
         self,
@@ -48,13 +57,14 @@ class PaneSettings:
         future = tolerance(self.operator.inputs) if future_tolerance is None else future_tolerance
         return self._with(set_lateness(self._windowed, span, rule, ledger_columns, future))
 
+    @recorded
     @checked
     def trigger(
         self,
         *,
         early: Trigger | None = None,
         on_time: OnTime = "always",
-        late: Trigger | None = Trigger("each_batch"),  # noqa: B008  immutable
+        late: Trigger | None = FOLLOWING,
         closing: Closing | None = None,
         when: Trigger | None = None,
         only_updated: bool = False,
@@ -70,12 +80,14 @@ class PaneSettings:
         """
         return self._with(with_triggers(self._windowed, early, on_time, late, closing, when, only_updated, evaluate))
 
+    @recorded
     def accumulation(self, mode: AccumulationMode) -> Self:
         """How panes of one window relate: "accumulating" (the default: everything that the window has seen),
         "discarding" (what is new), or "retracting" (as accumulating, and the last pane is taken back first).
         """
         return self._with(self._windowed.accumulation(mode))
 
+    @recorded
     @checked
     def retain_windows(self, span: Span | None = None, *, windows: int | None = None) -> Self:
         """Retain a closed window for ``span`` after its end, for queries and reprocessing; with ``windows``, only
@@ -83,6 +95,7 @@ class PaneSettings:
         """
         return self._with(self._windowed.retain(span, windows=windows))
 
+    @recorded
     @checked
     def messages(
         self,
@@ -103,12 +116,14 @@ class PaneSettings:
         kept = None if chosen is None else chosen.of_messages()
         return self._with(self._windowed.messages(identity, retention=kept, layout=layout, equal=equal))
 
+    @recorded
     def pane_timestamp(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
         """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the
         window, or the earliest or latest event in the pane.
         """
         return self._with(with_timestamp(self._windowed, choice))
 
+    @recorded
     def in_order(self) -> Self:
         """Hold events until the watermark passes them, and process them in the order (time, origin, offset): results
         that depend on order then do not depend on the cut.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
@@ -23,6 +23,7 @@ from tidestate.operators.streams.aggregated import (
     aggregated,
     merged_aggregation,
 )
+from tidestate.operators.streams.calls import Call, Called, Explanation, explanation, recorded
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
@@ -44,15 +45,17 @@ if TYPE_CHECKING:
 
 
 @called("a stream", 'stream("orders", event_time="at")')
-@dataclass(frozen=True, eq=False)
-class Stream:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stream(Called):
     """Rows with an event time and a watermark: an input, or the output of an operator. Immutable: every method
     returns another one. Each verb makes an operator, which reads this stream.
     """
 
     view: StreamView
     """This stream as an operator sees it."""
+    call: Call | None = field(default=None, kw_only=True)
 
+    @recorded
     @checked
     def watermark(
         self,
@@ -80,6 +83,7 @@ class Stream:
         settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
         return replace(self, view=replace(self.view, watermark=settings))
 
+    @recorded
     def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
         """The same rows by these columns: names, or one list of them. Without any, all rows are one group."""
         return GroupedStream((self,), _columns(keys))
@@ -88,6 +92,7 @@ class Stream:
         """Raises `UsageError`: a stream is grouped first, if only as one group."""
         raise UsageError("group the stream first: .group_by(…).window(…), without a key .group_by()", code="group-by")
 
+    @recorded
     @checked
     def deduplicate(
         self,
@@ -109,6 +114,7 @@ class Stream:
         made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _or(name, "deduplicated"))
         return OperatorStream.of(made, (self,), name)
 
+    @recorded
     @checked
     def shift_time(
         self, by: Span = "0 seconds", *, duration: Span | None = None, end: str | None = None, name: str | None = None
@@ -122,6 +128,7 @@ class Stream:
         made = shifted(self.view, by, duration, end, _or(name, "altered"))
         return OperatorStream.of(made, (self,), name)
 
+    @recorded
     @checked
     def join(
         self,
@@ -172,6 +179,7 @@ class Stream:
         )
         return OperatorStream.of(made, (self, other), name)
 
+    @recorded
     @checked
     def join_sessions(
         self,
@@ -215,6 +223,7 @@ class Stream:
         )
         return OperatorStream.of(made, (self, other), name)
 
+    @recorded
     @checked
     def join_lifetimes(
         self, other: Stream, *, on: str | Sequence[str] | None = None, name: str | None = None
@@ -230,7 +239,7 @@ class Stream:
         return OperatorStream.of(made, (self, other), name)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OperatorStream(Stream, Running):
     """The output of an operator."""
 
@@ -242,15 +251,18 @@ class OperatorStream(Stream, Running):
         made = OperatorNode(description, tuple(one.view.node for one in inputs), name is not None)
         return cls(_output(made, inputs[0].view), made)
 
+    @recorded
     def named(self, name: str) -> Self:
         """Another operator, which does the same under this name: its identity in a checkpoint."""
         return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)), named=True)
 
+    @recorded
     @checked
     def timed_by(self, column: str) -> Self:
         """The same rows, whose event time is in ``column`` for the operators that read them."""
         return replace(self, view=replace(self.view, event_time=column))
 
+    @recorded
     @checked
     def renamed(
         self, *, aggregates: Mapping[str, str] | None = None, columns: Mapping[str, str] | None = None
@@ -266,6 +278,10 @@ class OperatorStream(Stream, Running):
         """The operators in front of this one, and itself. Raises `UsageError` for names that are not clear."""
         return job_graph(self.operator)
 
+    def explain(self) -> Explanation:
+        """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
+        return explanation(self, self.graph.names)
+
     def _with(self, description: Runnable, *, named: bool | None = None) -> Self:
         """Another operator with the same inputs."""
         chosen = self.operator.named if named is None else named
@@ -274,21 +290,24 @@ class OperatorStream(Stream, Running):
         return replace(self, operator=made, view=view)
 
 
-@dataclass(frozen=True, eq=False)
-class GroupedStream:
+@dataclass(frozen=True, eq=False, repr=False)
+class GroupedStream(Called):
     """A stream with keys: give it windows, and results; or results alone, where rows name their windows."""
 
     streams: tuple[Stream, ...]
     keys: tuple[str, ...]
     kind: Windows | None = None
     merging: Merging | None = None
+    call: Call | None = field(default=None, kw_only=True)
 
+    @recorded
     def window(self, windows: Windows) -> GroupedStream:
         """In which windows results are: `tumbling`, `sliding`, `sessions`, `count_windows` and so on."""
         if not isinstance(windows, Windows):
             raise UsageError("give windows, as tumbling(…) or sessions(…)", code="window", found=repr(windows))
         return replace(self, kind=windows)
 
+    @recorded
     def aggregate(self, **results: Aggregate) -> Aggregation:
         """The results per key and window: ``n=agg.count()``, ``mean=agg.mean("delay")`` and so on."""
         if self.merging is None:
@@ -310,17 +329,20 @@ class Merging:
     watermark: WatermarkSettings | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class MergedStreams:
+@dataclass(frozen=True, eq=False, repr=False)
+class MergedStreams(Called):
     """Several streams that will have one state. They are grouped, and no other verb is theirs."""
 
     streams: tuple[Stream, ...]
     merging: Merging
+    call: Call | None = field(default=None, kw_only=True)
 
+    @recorded
     def sharing(self, *columns: str | Sequence[str]) -> MergedStreams:
         """Columns that all sides have under one name and with one type, with those they are grouped by."""
         return replace(self, merging=replace(self.merging, shared=_columns(columns)))
 
+    @recorded
     @checked
     def watermark(
         self,
@@ -337,6 +359,7 @@ class MergedStreams:
         settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
         return replace(self, merging=replace(self.merging, watermark=settings))
 
+    @recorded
     def group_by(self, *keys: str | Sequence[str]) -> GroupedStream:
         """The rows of all sides by columns that all have."""
         return GroupedStream(self.streams, _columns(keys), merging=self.merging)
@@ -348,7 +371,7 @@ class Aggregation(OperatorStream, PaneSettings):
 
 def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     """Names as arguments, or one list of them."""
-    several = names[0] if len(names) == 1 and not isinstance(names[0], str) else names
+    several = names[0] if len(names) == 1 and isinstance(names[0], list | tuple) else names
     if not all(isinstance(name, str) for name in several):
         raise UsageError("columns are names, or one list of names", code="key-columns", found=repr(names)[:100])
     return tuple(str(name) for name in several)

@@ -1,0 +1,188 @@
+"""Values as a user writes them: text that makes an equal value. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.describe.join_choices import Update
+from tidestate.operators.describe.triggers import EachElement, Trigger
+from tidestate.operators.describe.windows import (
+    Counted,
+    Sessions,
+    SessionsOfOffsets,
+    Sliding,
+    SlidingLifetimes,
+    SlidingOffsets,
+    WindowKind,
+)
+from tidestate.operators.progress.cti_settings import Generation
+from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, Punctuation
+from tidestate.operators.progress.watermarks import BufferProgress
+from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, Lifetime, WatermarkSettings
+from tidestate.operators.streams.settings import RetentionSettings, SideSettings
+from tidestate.statestore.durations import text_of
+from tidestate.statestore.spec.arrowtypes import type_text
+
+_POSITIONAL = {"column", "n", "q"}
+"""Options of aggregates that are written without their names."""
+
+
+def call_text(function: str, args: Mapping[str, Any] | tuple[Any, ...] = (), **options: Any) -> str:
+    """A call, without the options that are None."""
+    named = [f"{name}={written(value)}" for name, value in options.items() if value is not None]
+    return f"{function}({', '.join([*map(written, args), *named])})"
+
+
+def written(value: Any) -> str:
+    """A value as a user writes it; of a function its name."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, timedelta):
+        return written(text_of(value // timedelta(microseconds=1)))
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{written(name)}: {written(one)}' for name, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        inside = ", ".join(map(written, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
+    for kind, text in _TEXTS:
+        if isinstance(value, kind):
+            return str(text(value))
+    return str(getattr(value, "__qualname__", repr(value)))
+
+
+def _span(span_us: int | None) -> str | None:
+    """A span where it is not nothing."""
+    return text_of(span_us) if span_us else None
+
+
+def _count(number: int) -> int | None:
+    return number or None
+
+
+def _window(kind: WindowKind) -> str:
+    if isinstance(kind, SlidingOffsets):
+        step = (kind.slide,) if kind.slide != kind.size else ()
+        late = None if kind.late == kind.size else kind.late
+        return call_text("offset_windows", (kind.size, *step), late=late, start=_count(kind.shift))
+    if isinstance(kind, Sliding):
+        of = "lifetime" if isinstance(kind, SlidingLifetimes) else None
+        name, spans = ("tumbling", (kind.size,)) if kind.tumbles else ("sliding", (kind.size, kind.slide))
+        strict = False if kind.size % kind.slide else None
+        return call_text(name, tuple(map(text_of, spans)), offset=_span(kind.shift), of=of, strict=strict)
+    if isinstance(kind, SessionsOfOffsets):
+        return call_text("offset_sessions", (kind.gap,), late=None if kind.late == kind.gap else kind.late)
+    if isinstance(kind, Sessions):
+        gap = () if kind.gap_column else (text_of(kind.gap),)
+        return call_text("sessions", gap, gap_column=kind.gap_column)
+    if isinstance(kind, Counted):
+        return call_text("count_windows", (kind.count, kind.step) if kind.step != kind.count else (kind.count,))
+    return "global_window()"
+
+
+def _aggregate(aggregate: Aggregate) -> str:
+    if isinstance(aggregate, Accumulate | ApplyRows):
+        return f"agg.{aggregate.function}(…, name={written(aggregate.name)}, version={aggregate.version})"
+    defaults = dict(zip(aggregate.__struct_fields__[::-1], aggregate.__struct_defaults__[::-1], strict=False))
+    options = {
+        name: getattr(aggregate, name)
+        for name in aggregate.__struct_fields__
+        if name != "function" and getattr(aggregate, name) != defaults.get(name, msgspec.UNSET)
+    }
+    args = tuple(value for name, value in options.items() if name in _POSITIONAL)
+    named = {name: value for name, value in options.items() if name not in _POSITIONAL}
+    return call_text(f"agg.{aggregate.function}", args, **named)
+
+
+def _trigger(trigger: Trigger) -> str:
+    if isinstance(trigger, EachElement):
+        return "trigger.each_element()"
+    args: tuple[Any, ...] = trigger.of
+    if trigger.count:
+        args = (trigger.count,)
+    if trigger.span_us:
+        args = (text_of(trigger.span_us),)
+    return call_text(f"trigger.{trigger.kind}", args)
+
+
+def _bounded(claims: Bounded) -> str:
+    return call_text("watermark.bounded", (claims.delay,), hold_future=claims.hold_future, quiet=claims.quiet)
+
+
+def _largest(claims: MaxEventTime) -> str:
+    quiet = None if claims.quiet_us is msgspec.UNSET else text_of(claims.quiet_us)
+    held = None if claims.hold_future_us is None else text_of(claims.hold_future_us)
+    return call_text("watermark.bounded", (text_of(claims.delay_us), claims.column), hold_future=held, quiet=quiet)
+
+
+def _buffers(claims: BufferProgress) -> str:
+    values = {name: getattr(claims, name) for name in claims.__struct_fields__}
+    return call_text("watermark.buffers", **{n: value for n, value in values.items() if value is not msgspec.UNSET})
+
+
+def _over(settings: WatermarkSettings) -> str:
+    return call_text(
+        "watermark.over",
+        () if settings.generator is None else (settings.generator,),
+        by=settings.by,
+        sources=settings.sources or None,
+        idle_timeout=settings.idle_timeout,
+        own_timeouts=settings.own_timeouts or None,
+    )
+
+
+def _generation(generation: Generation) -> str:
+    every = generation.every if generation.every is not None else text_of(generation.span_us or 0)
+    return call_text(
+        "watermark.generate_ctis", (every,), delay=_span(generation.delay_us), final=generation.final or None
+    )
+
+
+def _lifetime(lives: Lifetime) -> str:
+    usual = "point" if lives.end is None else "interval"
+    shape = None if lives.shape == usual else lives.shape
+    return call_text("lifetime", end=lives.end, shape=shape, shape_column=lives.shape_column)
+
+
+def _fields(function: str, value: Any) -> str:
+    """A dataclass, by the function that makes it."""
+    return call_text(function, **{name: getattr(value, name) for name in value.__dataclass_fields__})
+
+
+_TEXTS: tuple[tuple[Any, Any], ...] = (
+    (WindowKind, _window),
+    (Aggregate, _aggregate),
+    (Trigger, _trigger),
+    (Bounded, _bounded),
+    (MaxEventTime, _largest),
+    (Fixed, lambda claims: call_text("watermark.fixed", (text_of(claims.delay_us),))),
+    (IngestionTime, lambda claims: call_text("watermark.ingestion_time", (claims.column,))),
+    (
+        Punctuation,
+        lambda claims: call_text("watermark.punctuated", (claims.column,), flag=claims.flag, equals=claims.equals),
+    ),
+    (BufferProgress, _buffers),
+    (ByCtis, lambda claims: call_text("watermark.ctis", () if claims.settings is None else (claims.settings,))),
+    (WatermarkSettings, _over),
+    (
+        CtiSettings,
+        lambda one: call_text(
+            "watermark.cti_settings", (one.policy,), generate=one.generate, import_from=one.import_from
+        ),
+    ),
+    (Generation, _generation),
+    (Lifetime, _lifetime),
+    (SideSettings, lambda value: _fields("side", value)),
+    (RetentionSettings, lambda value: _fields("Retention", value)),
+    (Update, lambda update: call_text("period", (text_of(update.period_us),), offset=_span(update.offset_us))),
+    (pa.DataType, type_text),
+)

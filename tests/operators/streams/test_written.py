@@ -1,0 +1,87 @@
+"""What is written with streams and verbs is stored as descriptions always were."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tidestate.operators as ops
+from tests.golden import descriptions
+from tests.golden.descriptions.manifest import operators_of
+from tests.operators.streams.written import aggregate_of, written
+from tidestate.operators.describe import triggers, windows
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.streams import generators, inputs, settings
+from tidestate.operators.streams import windows as kinds
+from tidestate.operators.streams.stream import OperatorStream
+
+FOLDER = Path(descriptions.__file__).parent
+EXAMPLES = [json.loads(line) for line in (FOLDER / "examples.jsonl").read_text().splitlines()]
+
+
+def stored_of(stream: OperatorStream) -> list[dict[str, Any]]:
+    """What the manifest of a job holds."""
+    graph = stream.graph
+    operators = graph.description.operators if isinstance(graph.description, Chain) else (graph.description,)
+    return operators_of(Chain(operators, graph.inputs, name=operators[-1].name))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[one["about"] for one in EXAMPLES])
+def test_examples(example: dict[str, Any]) -> None:
+    assert stored_of(written(example["recipe"])) == example["operators"]
+    if not names_functions(example["recipe"]):
+        assert of_text(example["recipe"]) == example["operators"]
+
+
+def names_functions(recipe: dict[str, Any]) -> bool:
+    """Whether functions of the user's are in it, which have no text."""
+    return '"function"' in json.dumps(recipe)
+
+
+AGGREGATE_NAMES = (
+    *("count", "sum", "min", "max", "mean", "variance", "stddev", "first", "last", "earliest", "latest", "arg_min"),
+    *("arg_max", "top_n", "list", "set", "sorted_list", "count_distinct", "count_distinct_approx", "count_by_value"),
+    *("quantile", "median"),
+)
+NAMES = {
+    "agg": SimpleNamespace(**{name: aggregate_of(name) for name in AGGREGATE_NAMES}),
+    "trigger": triggers,
+    "watermark": SimpleNamespace(
+        **vars(generators), fixed=ops.fixed, cti_settings=inputs.cti_settings, buffers=generators.by_buffers
+    ),
+    "Retention": settings.RetentionSettings,
+    "stream": inputs.stream,
+    "merge": inputs.merge_streams,
+    "union": inputs.union_streams,
+    **vars(windows),
+    **vars(kinds),
+    **{name: getattr(settings, name) for name in ("side", "period", "lifetime")},
+}
+"""What stands in the text of a stream."""
+
+
+def of_text(recipe: dict[str, Any]) -> list[dict[str, Any]]:
+    """What is stored of the text that a job is shown as, line by line."""
+    lines: dict[str, Any] = {}
+    exec(written(recipe).explain(), dict(NAMES), lines)
+    return stored_of(lines[recipe["operators"][-1]["name"]])
+
+
+def test_a_stream_is_shown_as_it_was_written() -> None:
+    orders = inputs.stream("orders", event_time="at", watermark_delay=timedelta(minutes=5))
+    daily = orders.group_by("country").window(windows.tumbling("1 day")).aggregate(n=ops.count(), x=ops.max_("amount"))
+    text = (
+        'stream("orders", event_time="at", watermark_delay="5 minutes").group_by("country")'
+        '.window(tumbling("1 day")).aggregate(n=agg.count(), x=agg.max("amount"))'
+    )
+    assert repr(daily) == text
+    assert stored_of(eval(text, dict(NAMES))) == stored_of(daily)
+    assert repr(orders.join(orders, on="k", within=("0 seconds", None)).explain()).splitlines() == [
+        'orders = stream("orders", event_time="at", watermark_delay="5 minutes")',
+        'joined = orders.join(orders, on="k", within=("0 seconds", None))',
+    ]
