@@ -1,4 +1,4 @@
-"""Calls as a user wrote them, kept with what they returned: what a stream is shown as."""
+"""Calls as a user wrote them, kept with what they returned: what a stream is printed as."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from tidestate.operators.streams.words import written
+from tidestate.operators.streams.words import value_text
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
 _VIEWS = ("watermark", "timed_by")
 """Methods whose result is the same stream, read in another way."""
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class VerbCall:
     """A function, or a method of ``receiver``, and what it was given."""
 
     receiver: Any
@@ -36,24 +36,24 @@ class Call:
         return self.function in _VIEWS
 
 
-class Called:
+class MadeByVerb:
     """What a call returned. Its `repr` is that call."""
 
-    call: Call | None
+    call: VerbCall | None
 
     def __repr__(self) -> str:
         return expression(self, {})
 
 
-def recorded(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
+def recorded(function: Callable[Given, Made], name: str | None = None) -> Callable[Given, Made]:
     """A function, or method, whose result knows the call that made it."""
     is_method = next(iter(inspect.signature(function).parameters), None) == "self"
 
     @wraps(function)
-    def record(*args: P.args, **kwargs: P.kwargs) -> R:
+    def record(*args: Given.args, **kwargs: Given.kwargs) -> Made:
         made: Any = function(*args, **kwargs)
         receiver, given = (args[0], args[1:]) if is_method else (None, args)
-        return replace(made, call=Call(receiver, name or function.__name__, given, kwargs))  # type: ignore[no-any-return]
+        return replace(made, call=VerbCall(receiver, name or function.__name__, given, kwargs))  # type: ignore[no-any-return]
 
     return record
 
@@ -64,8 +64,8 @@ def expression(made: Any, names: Mapping[int, str], *, whole: bool = True) -> st
     """
     if not whole and id(made) in names:
         return names[id(made)]
-    call: Call | None = getattr(made, "call", None)
-    if not isinstance(made, Called) or call is None:
+    call: VerbCall | None = getattr(made, "call", None)
+    if not isinstance(made, MadeByVerb) or call is None:
         return _value(made, names)
     args = [_value(one, names) for one in call.args]
     options = [f"{name}={_value(one, names)}" for name, one in call.options.items()]
@@ -74,7 +74,7 @@ def expression(made: Any, names: Mapping[int, str], *, whole: bool = True) -> st
 
 
 def _value(value: Any, names: Mapping[int, str]) -> str:
-    return expression(value, names, whole=False) if isinstance(value, Called) else written(value)
+    return expression(value, names, whole=False) if isinstance(value, MadeByVerb) else value_text(value)
 
 
 def streams_behind(last: Any) -> list[Any]:
@@ -83,7 +83,7 @@ def streams_behind(last: Any) -> list[Any]:
     waiting: list[tuple[Any, Iterator[Any]]] = [(last, last.call.values)]
     while waiting:
         made, values = waiting[-1]
-        behind = next((one for one in values if isinstance(one, Called) and id(one) not in done), None)
+        behind = next((one for one in values if isinstance(one, MadeByVerb) and id(one) not in done), None)
         if behind is not None:
             waiting.append((behind, behind.call.values if behind.call is not None else iter(())))
             continue
@@ -93,7 +93,7 @@ def streams_behind(last: Any) -> list[Any]:
 
 
 class Explanation(str):
-    """Text that is shown as it is, in a console and a notebook."""
+    """Text that a console and a notebook print as it is."""
 
     __slots__ = ()
 

@@ -107,6 +107,7 @@ class StreamView:
 
     @property
     def is_input(self) -> bool:
+        """Whether its rows come from outside."""
         return isinstance(self.node, StreamInput)
 
     @property

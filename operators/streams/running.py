@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Running:
+class RunsJobs:
     """What has a graph of operators can run."""
 
     @property

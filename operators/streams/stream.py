@@ -23,11 +23,11 @@ from tidestate.operators.streams.aggregated import (
     aggregated,
     merged_aggregation,
 )
-from tidestate.operators.streams.calls import Call, Called, Explanation, explanation, recorded
+from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, explanation, recorded
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.running import Running
+from tidestate.operators.streams.running import RunsJobs
 from tidestate.operators.streams.settings import SideSettings
 from tidestate.operators.streams.sided import (
     joined,
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 @called("a stream", 'stream("orders", event_time="at")')
 @dataclass(frozen=True, eq=False, repr=False)
-class Stream(Called):
+class Stream(MadeByVerb):
     """Rows with an event time and a watermark: an input, or the output of an operator. Immutable: every method
     returns another one. Each verb makes an operator, which reads this stream.
     """
 
     view: StreamView
     """This stream as an operator sees it."""
-    call: Call | None = field(default=None, kw_only=True)
+    call: VerbCall | None = field(default=None, kw_only=True)
 
     @recorded
     @checked
@@ -240,7 +240,7 @@ class Stream(Called):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OperatorStream(Stream, Running):
+class OperatorStream(Stream, RunsJobs):
     """The output of an operator."""
 
     operator: OperatorNode
@@ -291,14 +291,14 @@ class OperatorStream(Stream, Running):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GroupedStream(Called):
+class GroupedStream(MadeByVerb):
     """A stream with keys: give it windows, and results; or results alone, where rows name their windows."""
 
     streams: tuple[Stream, ...]
     keys: tuple[str, ...]
     kind: Windows | None = None
     merging: Merging | None = None
-    call: Call | None = field(default=None, kw_only=True)
+    call: VerbCall | None = field(default=None, kw_only=True)
 
     @recorded
     def window(self, windows: Windows) -> GroupedStream:
@@ -330,12 +330,12 @@ class Merging:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MergedStreams(Called):
+class MergedStreams(MadeByVerb):
     """Several streams that will have one state. They are grouped, and no other verb is theirs."""
 
     streams: tuple[Stream, ...]
     merging: Merging
-    call: Call | None = field(default=None, kw_only=True)
+    call: VerbCall | None = field(default=None, kw_only=True)
 
     @recorded
     def sharing(self, *columns: str | Sequence[str]) -> MergedStreams:

@@ -37,22 +37,22 @@ _POSITIONAL = {"column", "n", "q"}
 
 def call_text(function: str, args: Mapping[str, Any] | tuple[Any, ...] = (), **options: Any) -> str:
     """A call, without the options that are None."""
-    named = [f"{name}={written(value)}" for name, value in options.items() if value is not None]
-    return f"{function}({', '.join([*map(written, args), *named])})"
+    named = [f"{name}={value_text(value)}" for name, value in options.items() if value is not None]
+    return f"{function}({', '.join([*map(value_text, args), *named])})"
 
 
-def written(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as a user writes it; of a function its name."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if value is None or isinstance(value, int | float):
         return repr(value)
     if isinstance(value, timedelta):
-        return written(text_of(value // timedelta(microseconds=1)))
+        return value_text(text_of(value // timedelta(microseconds=1)))
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{written(name)}: {written(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{value_text(name)}: {value_text(one)}' for name, one in value.items())}}}"
     if isinstance(value, list | tuple):
-        inside = ", ".join(map(written, value))
+        inside = ", ".join(map(value_text, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
     for kind, text in _TEXTS:
         if isinstance(value, kind):
@@ -91,7 +91,7 @@ def _window(kind: WindowKind) -> str:
 
 def _aggregate(aggregate: Aggregate) -> str:
     if isinstance(aggregate, Accumulate | ApplyRows):
-        return f"agg.{aggregate.function}(…, name={written(aggregate.name)}, version={aggregate.version})"
+        return f"agg.{aggregate.function}(…, name={value_text(aggregate.name)}, version={aggregate.version})"
     defaults = dict(zip(aggregate.__struct_fields__[::-1], aggregate.__struct_defaults__[::-1], strict=False))
     options = {
         name: getattr(aggregate, name)

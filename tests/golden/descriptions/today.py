@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tidestate.operators as ops
@@ -277,7 +277,7 @@ def _sides(one: Recipe, read: list[View]) -> list[str]:
 
 
 def _unwritten(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is said elsewhere."""
+    """Without what another setting has."""
     return {name: given for name, given in options.items() if name not in ("name", "watermark")}
 
 

@@ -13,7 +13,7 @@ import pytest
 import tidestate.operators as ops
 from tests.golden import descriptions
 from tests.golden.descriptions.manifest import operators_of
-from tests.operators.streams.written import aggregate_of, written
+from tests.golden.descriptions.written import aggregate_of, written
 from tidestate.operators.describe import triggers, windows
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.streams import generators, inputs, settings
@@ -66,15 +66,17 @@ NAMES = {
 
 
 def of_text(recipe: dict[str, Any]) -> list[dict[str, Any]]:
-    """What is stored of the text that a job is shown as, line by line."""
+    """What is stored of the text that a job is printed as, line by line."""
     lines: dict[str, Any] = {}
     exec(written(recipe).explain(), dict(NAMES), lines)
     return stored_of(lines[recipe["operators"][-1]["name"]])
 
 
-def test_a_stream_is_shown_as_it_was_written() -> None:
+def test_a_stream_is_printed_as_it_was_written() -> None:
     orders = inputs.stream("orders", event_time="at", watermark_delay=timedelta(minutes=5))
-    daily = orders.group_by("country").window(windows.tumbling("1 day")).aggregate(n=ops.count(), x=ops.max_("amount"))
+    daily = (
+        orders.group_by("country").window(windows.tumbling("1 day")).aggregate(n=ops.count(), x=ops.max_("amount"))
+    )
     text = (
         'stream("orders", event_time="at", watermark_delay="5 minutes").group_by("country")'
         '.window(tumbling("1 day")).aggregate(n=agg.count(), x=agg.max("amount"))'
