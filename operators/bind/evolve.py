@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
+from tidestate.operators.bind.change_words import in_words
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
@@ -25,6 +27,7 @@ from tidestate.statestore.durations import spans_as_text, text_of
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.arrowtypes import type_text
+from tidestate.statestore.spec.tables import TableSpec
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     Raises `IncompatibleError` where that is another job's, or a change that the state cannot follow.
     """
     if not set(graph.plans) & set(head.operators):
-        raise IncompatibleError(
-            "this checkpoint belongs to another job: give this job a folder of its own",
-            code="other-job",
-            expected=", ".join(graph.plans),
-            found=sorted(head.operators),
-        )
+        raise other_job(graph, head)
     check_operators(head.operators, graph.plans, dropped)
     partitions = len(next(iter(head.operators.values())).partitions)
     nodes, operators, changes, unfollowed = [], {}, {}, {}
@@ -114,7 +112,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
             nodes.append(node)
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
-        begun = _as_begun(stored, node.plan)
+        begun = as_begun(stored, node.plan)
         if begun is not node.plan:
             unfollowed[name] = node.plan.allowed_us
         plan, operators[name], changes[name] = evolve(
@@ -125,7 +123,17 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
     return TakenOver(replace(graph, nodes=tuple(nodes)), operators, changes, unfollowed)
 
 
-def _as_begun(stored: OperatorState, plan: Plan) -> Plan:
+def other_job(graph: Graph, head: Manifest) -> IncompatibleError:
+    """Why a job without an operator of this name cannot go on here."""
+    return IncompatibleError(
+        "this checkpoint belongs to another job: give this job a folder of its own",
+        code="other-job",
+        expected=", ".join(graph.plans),
+        found=sorted(head.operators),
+    )
+
+
+def as_begun(stored: OperatorState, plan: Plan) -> Plan:
     """A deduplication that has begun without a lateness stays so until it is given one of its own."""
     follows = (
         isinstance(plan, DedupPlan) and plan.follows and plan.allowed_us and LATENESS not in stored.configuration
@@ -146,6 +154,51 @@ def evolve(
 
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
+    compared = compare_operator(stored, plan, checkpoint_id, may_change=may_change)
+    changes = compared.in_words(without_losses(plan.name, stored, compared.changes, dropped))
+    if refused := [one for one in (*changes, *compared.wrong) if one.refused]:
+        raise refusal(plan.name, refused)
+    names, columns = compared.aggregates, compared.columns
+    changed = {one.setting for one in changes}
+    bounds = _bounds(stored, plan, changed)
+    operator = msgspec.structs.replace(
+        _with_unknown_due(stored) if changes else stored,
+        configuration=plan.configuration,
+        fingerprint=plan.fingerprint,
+        tables=compared.tables,
+        types=_types(plan),
+        since=checkpoint_id if changes else stored.since,
+        settles=stored.settles or "triggers" in changed,
+        renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
+        results=(*stored.results, *((checkpoint_id, old, new) for old, new in _results(plan, names, changes))),
+        **bounds,
+    )
+    return with_bounds(plan, operator), operator, changes
+
+
+@dataclass(frozen=True)
+class Compared:
+    """An operator and its stored state: what has changed, what of its tables cannot follow (``wrong``), the tables
+    as they go on; the pending renames, of aggregates and of columns; and the configurations.
+    """
+
+    changes: list[SettingChange]
+    wrong: list[SettingChange]
+    tables: tuple[TableSpec, ...]
+    aggregates: dict[str, str]
+    columns: dict[str, str]
+    was: Mapping[str, Any]
+    now: Mapping[str, Any]
+
+    def in_words(self, changes: Sequence[SettingChange]) -> list[SettingChange]:
+        """Changes whose values are text, as a user writes them."""
+        return [in_words(one, self.was, self.now) for one in changes]
+
+
+def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool) -> Compared:
+    """What has changed of an operator, refused or not, if it goes on from ``checkpoint_id``. Raises
+    `CorruptionError` for a configuration that no job writes.
+    """
     stored_description(stored)  # raises if no job has written it
     now = plan.configuration
     there, wanted = named_columns(stored.configuration, stored.types), named_columns(now, plan.input_schema.names)
@@ -161,24 +214,8 @@ def evolve(
         changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
     elif stored.fingerprint != plan.fingerprint:
         changes += input_columns_changed(stored, plan, columns)
-    changes = without_losses(plan.name, stored, changes, dropped)
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
-    _refuse(plan.name, [one for one in (*changes, *wrong) if one.refused])
-    changed = {one.setting for one in changes}
-    bounds = _bounds(stored, plan, changed)
-    operator = msgspec.structs.replace(
-        _with_unknown_due(stored) if changes else stored,
-        configuration=plan.configuration,
-        fingerprint=plan.fingerprint,
-        tables=made,
-        types=_types(plan),
-        since=checkpoint_id if changes else stored.since,
-        settles=stored.settles or "triggers" in changed,
-        renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
-        results=(*stored.results, *((checkpoint_id, old, new) for old, new in _results(plan, names, changes))),
-        **bounds,
-    )
-    return with_bounds(plan, operator), operator, changes
+    return Compared(changes, wrong, made, names, columns, was, now)
 
 
 def _results(plan: Plan, names: Mapping[str, str], changes: Sequence[SettingChange]) -> list[tuple[str, str]]:
@@ -243,16 +280,19 @@ def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     )
 
 
-def _refuse(name: str, refused: list[SettingChange]) -> None:
-    if refused:
-        raise IncompatibleError(
-            "the job's configuration has changed and its state cannot follow: put back the settings listed here, or "
-            "start with a new folder",
-            code="configuration-changed",
-            operator=name,
-            changed={one.setting: str(one) for one in refused},
-            why={one.setting: one.refused for one in refused},
-        )
+def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
+    """Why an operator cannot go on with these changes. What its tables lack follows from settings: of those that
+    stand there themselves it is left out.
+    """
+    own = [one for one in refused if not one.setting.startswith("table ")] or refused
+    return IncompatibleError(
+        "the job's configuration has changed and its state cannot follow: put back the settings listed here, or "
+        "start with a new folder",
+        code="configuration-changed",
+        operator=name,
+        changed={one.setting: str(one) for one in own},
+        why={one.setting: one.refused for one in own},
+    )
 
 
 def _types(plan: Plan) -> dict[str, str]:

@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.aggregates.custom import Functions
+from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Join
@@ -46,6 +47,11 @@ def description_of(configuration: Mapping[str, Any]) -> Description:
     """The description that `configuration_of` stored. Raises `ValueError` for what it never makes."""
     plain = {name: value for name, value in configuration.items() if name != BY_HAND}
     return msgspec.convert(plain, Description, dec_hook=_restored)  # type: ignore[call-overload, no-any-return]
+
+
+def aggregate_of(stored: Mapping[str, Any]) -> StoredAggregate:
+    """An aggregate of a configuration. Raises `ValueError` for what `configuration_of` never makes."""
+    return msgspec.convert(stored, StoredAggregate, dec_hook=_restored)  # type: ignore[call-overload, no-any-return]
 
 
 def _stored(value: Any) -> Any:

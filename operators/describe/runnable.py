@@ -18,6 +18,7 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames, given_rena
 from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks, SparkSinks
+from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.progress.cti_settings import Settings
 from tidestate.operators.progress.watermarks import (
     BufferProgress,
@@ -206,6 +207,26 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
             retain=retain,
             metrics=metrics,
             time_zone=time_zone,
+        )
+        return made
+
+    @checked
+    def plan(
+        self,
+        root: str | PathLike[str],
+        *,
+        schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
+        policy: Policy | None = None,
+    ) -> StartPlan:
+        """What a start of this job at ``root`` would do: what would change, what would be dropped, and why it would
+        be refused. Nothing is touched. See docs/EVOLUTION.md.
+
+        Input has the types that it had at the newest checkpoint, unless there is a ``schema``, of each stream by name
+        where there are several. Raises `CorruptionError` for a root that a start could not read, and `UsageError`
+        where the description does not fit the input.
+        """
+        made: StartPlan = _runner("engine.start_plan", "plan_start")(
+            self, checked_root(root), schema=schema, policy=policy
         )
         return made
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, cast, runtime_
 
 import pyarrow as pa
 
+from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.recovery.log.manifest import Manifest, Scan
 from tidestate.statestore.errors import UsageError
@@ -194,6 +195,12 @@ class SparkJob(ABC):
         positions at which it ends, as ``{"topic":{"0":100}}``. With ``deliver=False`` no sink receives its panes.
         Raises `UsageError` if something does not fit, `ConflictError` if files changed meanwhile: nothing is handed
         over then.
+        """
+
+    @abstractmethod
+    def plan(self) -> StartPlan:
+        """What `start` would do, by the types of the DataFrames; nothing is touched. Raises `CorruptionError` for a
+        root that a start could not read, and `UsageError` where the description does not fit the streams.
         """
 
     @abstractmethod

@@ -24,6 +24,7 @@ from tidestate.operators.engine.job import Position
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.watermarks import INPUT
+from tidestate.operators.streams.stream import OperatorStream
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
 from tidestate.statestore.errors import UsageError
@@ -194,9 +195,11 @@ def load_description(name: str) -> Runnable:
     """
     found = load_object(name)
     try:
-        made = found() if callable(found) and not isinstance(found, Runnable) else found
+        made = found() if callable(found) and not isinstance(found, Runnable | OperatorStream) else found
     except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
+    if isinstance(made, OperatorStream):
+        made = made.graph.description
     if not isinstance(made, Runnable):
         raise UsageError(
             "this is not a description: give MODULE:NAME of the result of windowed(...), chain(...) and so on",

@@ -215,9 +215,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _as_one(self, description: Sided, streams: Mapping[str, pa.Table]) -> pa.Table:
         """Rows of the sides as the one stream in which they travel where a job is a single operator."""
         if strange := sorted(set(streams) - set(description.sides.names)):
-            raise UsageError(
-                "no operator reads these streams", code="streams", found=strange, streams=list(description.sides.names)
-            )
+            known = list(description.sides.names)
+            raise UsageError("no operator reads these streams", code="streams", found=strange, streams=known)
         packed = self._sides or self._packed(description, {side: rows.schema for side, rows in streams.items()})
         return description.rows(packed, None, **streams)
 

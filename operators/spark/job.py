@@ -15,8 +15,10 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
+from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.emitted import emitted_by
+from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.preflight import check_classic
 from tidestate.operators.spark.query import QueryOnSpark
@@ -59,6 +61,10 @@ class JobOnSpark(StreamJob, SparkJob):
 
     def bootstrap(self, history: PastEvents, *, offsets: Handover = None, deliver: bool = True) -> Manifest:
         return bootstrap(self, history, offsets, deliver=deliver)
+
+    def plan(self) -> StartPlan:
+        schemas = read_schemas(self.description, self.stream)
+        return plan_start(self.description, self.checkpoint, schema=schemas, policy=self.policy, runner="spark")
 
     def start(self) -> DurableQuery:
         if not self.stream.isStreaming:

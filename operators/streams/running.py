@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runs import SparkJob, Standalone
 from tidestate.operators.describe.sinks import ArrowSinks, SparkSinks
+from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.streams.graph import JobGraph
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
@@ -99,6 +102,19 @@ class RunsJobs:
             metrics=metrics,
             time_zone=time_zone,
         )
+
+    @checked
+    def plan(
+        self,
+        root: str | PathLike[str],
+        *,
+        schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
+        policy: Policy | None = None,
+    ) -> StartPlan:
+        """What a start of this job at ``root`` would do; nothing is touched. Input has the types that it had at the
+        newest checkpoint, unless there is a ``schema``, of each stream by name where there are several.
+        """
+        return self.graph.description.plan(root, schema=schema, policy=policy)
 
 
 def by_stream(names: Sequence[str], given: Any) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""What a start would make of a checkpoint, all of it, whether it would be refused or not. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidestate.operators.bind.evolve import as_begun, compare_operator, other_job, refusal
+from tidestate.operators.bind.evolve_losses import check_operators, holds_rows, without_losses
+from tidestate.operators.bind.evolve_settings import SettingChange
+from tidestate.operators.describe.start_plan import PlannedChange
+from tidestate.operators.plan.graph import Graph, Node
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.start.policy import Dropped
+from tidestate.statestore.errors import IncompatibleError, TidestateError
+
+
+@dataclass
+class Comparison:
+    """A graph and a checkpoint: all changes, and the errors with which a start would end, the first one first."""
+
+    changes: list[PlannedChange] = field(default_factory=list)
+    refusals: list[TidestateError] = field(default_factory=list)
+
+
+def compare_graph(graph: Graph, head: Manifest, dropped: Dropped) -> Comparison:
+    """What `tidestate.operators.bind.evolve.take_over` would do, or why it would not."""
+    comparison = Comparison()
+    if not set(graph.plans) & set(head.operators):
+        comparison.refusals.append(other_job(graph, head))
+        return comparison
+    try:
+        check_operators(head.operators, graph.plans, dropped)
+    except IncompatibleError as error:
+        comparison.refusals.append(error)
+    for node in graph.nodes:
+        name = node.plan.name
+        stored = head.operators.get(name)
+        if stored is None:
+            comparison.changes.append(PlannedChange(name, "operator", None, name, "it begins without state"))
+        else:
+            _compare(comparison, node, stored, head.id + 1, dropped)
+    for name in sorted(set(head.operators) - set(graph.plans)):
+        note = f"its state ends with checkpoint {head.id}"
+        loses = holds_rows(head.operators[name])
+        comparison.changes.append(PlannedChange(name, "operator", name, None, note, loses=loses))
+    return comparison
+
+
+def _compare(comparison: Comparison, node: Node, stored: OperatorState, checkpoint_id: int, dropped: Dropped) -> None:
+    plan = as_begun(stored, node.plan)
+    compared = compare_operator(stored, plan, checkpoint_id, may_change=True)
+    changes = compared.changes
+    try:
+        changes = without_losses(plan.name, stored, changes, dropped)
+    except IncompatibleError as error:
+        comparison.refusals.append(error)
+    changes = compared.in_words(changes)
+    refused = [one for one in (*changes, *compared.wrong) if one.refused]
+    if refused:
+        comparison.refusals.append(refusal(plan.name, refused))
+    # What a table lacks follows from a setting, which stands there already.
+    own = changes if any(one.refused for one in changes) else [*changes, *compared.wrong]
+    comparison.changes += [_planned(plan.name, one) for one in own]
+
+
+def _planned(operator: str, change: SettingChange) -> PlannedChange:
+    was, now = (_text(one) for one in (change.was, change.now))
+    return PlannedChange(operator, change.setting, was, now, change.note, change.loses, change.refused)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

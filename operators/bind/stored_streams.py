@@ -1,0 +1,64 @@
+"""The columns of a job's streams, as its newest manifest has them: those that were read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from tidestate.operators.bind.stored_description import stored_description
+from tidestate.operators.describe.chain import streams_of
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.arrowtypes import parse_type
+
+
+def schemas_of_streams(description: Runnable, head: Manifest) -> pa.Schema | dict[str, pa.Schema]:
+    """The schema of each stream that ``description`` reads, which are in the order of those of the manifest; of the
+    one stream in which sides travel, where it is a single operator of sides. Raises `UsageError` where there were
+    more, or fewer.
+    """
+    stored = list(_stored_streams(head).values())
+    names = streams_of(description)
+    if len(stored) != len(names):
+        raise UsageError(
+            "the job has another number of streams than the checkpoint: give schema= of each",
+            code="streams",
+            streams=names,
+            found=len(stored),
+        )
+    schemas = dict(zip(names, stored, strict=True))
+    return description.sides.schema(schemas) if isinstance(description, Sided) else schemas
+
+
+def _stored_streams(head: Manifest) -> dict[str, pa.Schema]:
+    """The columns of each stream, by name, in the order in which operators first read them."""
+    streams: dict[str, dict[str, pa.DataType]] = {}
+    for operator in head.operators.values():
+        described = stored_description(operator)
+        sides = described.sides if isinstance(described, Sided) else None
+        alone = sides is not None and len(operator.inputs) < len(sides.names)
+        names = sides.names if sides is not None and alone else operator.inputs
+        for place, name in enumerate(names):
+            if name in head.operators and not alone:
+                continue
+            columns = _types(operator) if sides is None else _of_side(operator, sides, sides.names[place])
+            streams.setdefault(name, {}).update(columns)
+    return {name: pa.schema(list(columns.items())) for name, columns in streams.items()}
+
+
+def _types(operator: OperatorState) -> dict[str, pa.DataType]:
+    return {name: parse_type(text) for name, text in operator.types.items()}
+
+
+def _of_side(operator: OperatorState, sides: Sides, side: str) -> dict[str, pa.DataType]:
+    """Columns of a side, of those of the one stream: shared ones, and its own with its name in front."""
+    columns: Mapping[str, pa.DataType] = _types(operator)
+    own = {
+        sides.own(side, name): kind
+        for name, kind in columns.items()
+        if name not in (SIDE, AT) and (sides.same_columns or name in sides.shared or name.startswith(f"{side}_"))
+    }
+    return {sides.time_of(side): sides.time_type, **own}

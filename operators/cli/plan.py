@@ -1,0 +1,81 @@
+"""The verb plan. The list of verbs loads this module, so slow imports are inside functions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from tidestate.recovery.cli.app import AsJson, Root
+from tidestate.recovery.cli.printing import print_json, print_out
+
+if TYPE_CHECKING:
+    from tidestate.operators.describe.runnable import Runnable
+
+plan_command = typer.Typer(add_completion=False)
+EXIT_REFUSED = 1
+
+
+class DroppedChoice(Enum):
+    """`Policy.dropped`."""
+
+    ask = "ask"
+    refuse = "refuse"
+    accept = "accept"
+
+
+@plan_command.command(
+    "plan",
+    short_help="Print what a start of a job would change, and whether it would start.",
+    epilog="Example: tidestate plan /data/flights flights:job",
+)
+def plan_job(
+    root: Root,
+    job: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one; or FILE.py:JOB."),
+    ],
+    files: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="FILES", help="Files with the columns of the input; repeatable."),
+    ] = None,
+    named: Annotated[
+        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="Those of one of several streams.")
+    ] = None,
+    dropped: Annotated[
+        DroppedChoice, typer.Option(help="What the start does with values that it would lose: Policy(dropped=…).")
+    ] = DroppedChoice.ask,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a start of a job would change of a root, what it would drop, and why it would be refused. Nothing is
+    touched, and the job may run meanwhile.
+
+    The input has the types that it had at the newest checkpoint; where the job reads more columns than then, --input
+    or --stream name files that have them. Exit code 1 if it would not start.
+    """
+    from tidestate.operators.local.bootstrap import load_description
+    from tidestate.recovery.start.policy import Policy
+
+    description = load_description(job)
+    planned = description.plan(
+        root, schema=_schemas(description, files or [], named or []), policy=Policy(dropped=dropped.value)
+    )
+    if as_json:
+        print_json(planned.as_dict())
+    else:
+        print_out(*map(Text, planned.lines()))
+    if not planned.starts:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _schemas(description: Runnable, files: list[str], named: list[str]) -> Any:
+    """The columns of the files, by stream where there are several; None without files."""
+    if not files and not named:
+        return None
+    from tidestate.operators.local.bootstrap import Archive, named_files
+    from tidestate.operators.local.history_files import HistoryFiles
+
+    streams = {name: HistoryFiles.find(paths) for name, paths in named_files(description, files, named).items()}
+    return {name: one.schema for name, one in Archive.of(description, streams).streams.items()}

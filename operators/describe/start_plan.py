@@ -1,0 +1,99 @@
+"""What a start would do, as a value that prints itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tidestate.statestore.errors import TidestateError
+
+
+@dataclass(frozen=True)
+class PlannedChange:
+    """One thing of an operator that would not be as it was, each as it is written; ``was`` is None of what is new,
+    ``now`` of what has gone. ``note``: what that means. ``loses``: stored values belong to it. ``refused``: why it
+    cannot be.
+    """
+
+    operator: str
+    setting: str
+    was: str | None
+    now: str | None
+    note: str = ""
+    loses: bool = False
+    refused: str = ""
+
+    def __str__(self) -> str:
+        values = f"{'-' if self.was is None else self.was} -> {'-' if self.now is None else self.now}"
+        notes = [f"refused: {self.refused}"] if self.refused else [self.note] if self.note else []
+        return ": ".join([f"operator {self.operator}", self.setting, values, *notes])
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a start would end: the error that it would raise."""
+
+    code: str
+    message: str
+    context: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, error: TidestateError) -> Refused:
+        """The same as a value."""
+        return cls(error.code, error.message, dict(error.context))
+
+    def __str__(self) -> str:
+        why = self.context.get("why", {})
+        reasons = [f"{name}: {self.context['changed'][name]}: {reason}" for name, reason in why.items()]
+        return "\n  ".join([f"{self.message} [{self.code}]", *reasons])
+
+
+@dataclass(frozen=True)
+class StartPlan:
+    """What a start would do. ``checkpoint``: the one that it would go on from, None where nothing has begun;
+    ``changes`` of operators and their settings; ``refusals``: why it would end, the first one first; ``notes``: what
+    else it would do.
+    """
+
+    root: str
+    checkpoint: int | None
+    changes: tuple[PlannedChange, ...] = ()
+    refusals: tuple[Refused, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> bool:
+        """Whether it would start."""
+        return not self.refusals
+
+    @property
+    def dropped(self) -> tuple[PlannedChange, ...]:
+        """The changes by which stored values are lost."""
+        return tuple(change for change in self.changes if change.loses)
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "root": self.root,
+            "starts": self.starts,
+            "checkpoint": self.checkpoint,
+            "changes": [asdict(change) for change in self.changes],
+            "refusals": [asdict(one) for one in self.refusals],
+            "notes": list(self.notes),
+        }
+
+    def lines(self) -> Iterator[str]:
+        """What people read."""
+        begins = "a new root" if self.checkpoint is None else f"it would go on from checkpoint {self.checkpoint}"
+        yield f"{self.root}: {begins}" if self.starts else f"{self.root}: it would not start"
+        yield from (f"refused: {one}" for one in self.refusals)
+        yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in self.changes)
+        if self.starts and not self.changes and self.checkpoint is not None:
+            yield "nothing has changed"
+        yield from self.notes
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    __repr__ = __str__
