@@ -31,8 +31,8 @@ stream has the columns of `columns.SCHEMA`.
 | ``deduplicate``, ``shift_time`` | ``x.deduplicate(**options)`` | ``options`` |
 
   What is absent is not written: without ``window`` no ``.window``, without ``sharing`` no ``.sharing``.
-  With ``sides``, one for each of ``reads``, these are keywords: ``ts.union(web=x, app=y)``; without it the streams are
-  positional, and sides are called as they are.
+  With ``sides``, one for each of ``reads``, these are keywords: ``ts.union(web=x, app=y)``; without it the streams
+  are positional, and sides are called as they are.
 - ``calls``: methods of what the verb made, in order: ``{"call", "args", "options"}``. A later call of a method
   replaces an earlier one.
 

@@ -27,9 +27,9 @@ def lift(events: pa.Table) -> pa.Table:
     return pa.table({"total": pc.cast(events.column(0), pa.int64())})
 
 
-def add(one: pa.Table, other: pa.Table) -> pa.Table:
+def add(older: pa.Table, newer: pa.Table) -> pa.Table:
     """State of two parts."""
-    return pa.table({"total": pc.add(one["total"], other["total"])})
+    return pa.table({"total": pc.add(older["total"], newer["total"])})
 
 
 def total(state: pa.Table) -> pa.ChunkedArray:

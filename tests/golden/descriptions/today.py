@@ -27,17 +27,17 @@ def record(recipe: Recipe) -> dict[str, Any]:
 
 def made(recipe: Recipe) -> Chain:
     """The description. Raises `UsageError` for one that makes no sense."""
-    views = {one["name"]: of_stream(one) for one in recipe["streams"]}
+    views = {stream["name"]: of_stream(stream) for stream in recipe["streams"]}
     descriptions: list[Runnable] = []
     inputs: dict[str, tuple[str, ...]] = {}
-    for one in recipe["operators"]:
-        read = [_view(views, reference) for reference in one["reads"]]
-        description, out = VERBS[one["verb"]](one, read)
-        if description.name != one["name"]:
+    for operator in recipe["operators"]:
+        read = [_view(views, reference) for reference in operator["reads"]]
+        description, out = VERBS[operator["verb"]](operator, read)
+        if description.name != operator["name"]:
             raise UsageError("an operator has another name than the recipe says", code="operator-name")
         descriptions.append(description)
         inputs[description.name] = tuple(view.name for view in read)
-        views[one["name"]] = replace(out, name=one["name"], operator=True)
+        views[operator["name"]] = replace(out, name=operator["name"], operator=True)
     return ops.chain(*descriptions, inputs=inputs)
 
 
@@ -50,55 +50,56 @@ def _view(views: Mapping[str, View], reference: Any) -> View:
     return replace(view, event_time=reference["timed_by"], timed=True)
 
 
-def _named(one: Recipe) -> dict[str, str]:
+def _named(operator: Recipe) -> dict[str, str]:
     """The name, where it is written."""
-    names = [call["args"][0] for call in one.get("calls", ()) if call["call"] == "named"]
-    names += [one["options"]["name"]] if "name" in one.get("options", {}) else []
+    names = [call["args"][0] for call in operator.get("calls", ()) if call["call"] == "named"]
+    names += [operator["options"]["name"]] if "name" in operator.get("options", {}) else []
     return {"name": names[0]} if names else {}
 
 
 # Windows and merges.
 
 
-def _aggregate(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
+def _aggregate(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     (view,) = read
     begun = ops.windowed(
         event_time=None if view.unnamed_time else view.event_time,
-        key=one["keys"],
+        key=operator["keys"],
         watermark_delay=view.delay,
         processing_time=view.processing_time,
         offset=view.offset,
         origin=view.origin,
-        in_order=_has(one, "in_order"),
-        **_named(one),
+        in_order=_has(operator, "in_order"),
+        **_named(operator),
     )
-    return _finished(marked(begun, view), one, read, view.event_time)
+    return _finished(marked(begun, view), operator, read, view.event_time)
 
 
-def _merge(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
-    sides = _sides(one, read)
+def _merge(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
+    sides = _sides(operator, read)
     begun = ops.merge(
         event_time=[view.event_time or "" for view in read],
-        key=one["keys"],
+        key=operator["keys"],
         sides=sides,
-        shared=one.get("sharing", ()),
+        shared=operator.get("sharing", ()),
         watermark_delay=[view.delay for view in read],
         offset=_common(view.offset for view in read),
         origin=_common(view.origin for view in read),
-        in_order=_has(one, "in_order"),
-        **_named(one),
+        in_order=_has(operator, "in_order"),
+        **_named(operator),
     )
-    return _finished(marked_sides(begun, read, sides, one.get("watermark")), one, read, "time")
+    return _finished(marked_sides(begun, read, sides, operator.get("watermark")), operator, read, "time")
 
 
-def _finished(begun: Any, one: Recipe, read: list[View], time: str | None) -> tuple[Runnable, View]:
+def _finished(begun: Any, operator: Recipe, read: list[View], time: str | None) -> tuple[Runnable, View]:
     """With windows, aggregates, and the methods that are called."""
-    makers = spaces(time=time, end=_common(view.lifetime[0] for view in read))
-    if "window" in one:
-        begun = begun.window(value(one["window"], makers))
-    done = begun.aggregate(**value(one["results"], makers))
+    by_lifetime = operator.get("window", {}).get("options", {}).get("of") == "lifetime"
+    makers = spaces(time=time, end=_common(view.lifetime[0] for view in read) if by_lifetime else None)
+    if "window" in operator:
+        begun = begun.window(value(operator["window"], makers))
+    done = begun.aggregate(**value(operator["results"], makers))
     future = _common(view.future_tolerance for view in read)
-    calls = {call["call"]: call for call in one.get("calls", ())}
+    calls = {call["call"]: call for call in operator.get("calls", ())}
     if future is not None and "allowed_lateness" not in calls:
         calls["allowed_lateness"] = {}
     for name, call in calls.items():
@@ -143,33 +144,33 @@ CALLS = {
 # What passes rows on.
 
 
-def _union(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
-    sides = _sides(one, read)
-    made_ = ops.union(
+def _union(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
+    sides = _sides(operator, read)
+    union = ops.union(
         event_time=[view.event_time or "" for view in read],
         sides=sides,
         watermark_delay=[view.delay for view in read],
         offset=_common(view.offset for view in read),
         origin=_common(view.origin for view in read),
-        **_named(one),
+        **_named(operator),
     )
-    out = View(event_time="time", offset=made_.offset, origin=made_.origin)
-    return marked_sides(made_, read, sides, one.get("options", {}).get("watermark")), out
+    out = View(event_time="time", offset=union.offset, origin=union.origin)
+    return marked_sides(union, read, sides, operator.get("options", {}).get("watermark")), out
 
 
-def _deduplicate(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
+def _deduplicate(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     (view,) = read
-    _, options = arguments(one, {})
+    _, options = arguments(operator, {})
     late = options.pop("allowed_lateness", None)
     done = ops.deduplicated(
-        event_time=view.event_time or "", watermark_delay=view.delay, **_unwritten(options), **_named(one)
+        event_time=view.event_time or "", watermark_delay=view.delay, **_unwritten(options), **_named(operator)
     )
     return marked(done if late is None else done.late(late), view), view.handed_on()
 
 
-def _shift_time(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
+def _shift_time(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     (view,) = read
-    _, options = arguments(one, {})
+    _, options = arguments(operator, {})
     end = options.get("end", view.lifetime[0])
     done = ops.altered(
         event_time=view.event_time or "",
@@ -179,7 +180,7 @@ def _shift_time(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
         watermark_delay=view.delay,
         offset=view.offset,
         origin=view.origin,
-        **_named(one),
+        **_named(operator),
     )
     return marked(done, view), view.handed_on()
 
@@ -187,9 +188,9 @@ def _shift_time(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
 # Joins.
 
 
-def _join(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
+def _join(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     makers = spaces(time="time")
-    _, options = arguments(one, makers)
+    _, options = arguments(operator, makers)
     common = options.pop("sides", {})
     left, right = ({**common, **options.pop(side, {})} for side in SIDES)
     windows = left.get("window"), right.get("window")
@@ -205,13 +206,13 @@ def _join(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
         retain=(of_side(left.get("retain")), of_side(right.get("retain"))),
         **_order(read, counted, identity=options.pop("identity", False)),
         **_unwritten(options),
-        **_named(one),
+        **_named(operator),
     )
-    return marked_sides(done, read, SIDES, one["options"].get("watermark")), View(event_time="time")
+    return marked_sides(done, read, SIDES, operator.get("options", {}).get("watermark")), View(event_time="time")
 
 
-def _join_sessions(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
-    _, options = arguments(one, spaces(time="time"))
+def _join_sessions(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
+    _, options = arguments(operator, spaces(time="time"))
     by_offset = "offsets" in options
     starts = [options.pop(side, {}).get("start", 0) for side in SIDES]
     session = {"session": options.pop("session_key")} if "session_key" in options else {}
@@ -223,21 +224,21 @@ def _join_sessions(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
         **_order(read, [by_offset, by_offset], identity=options.pop("identity", False)),
         **session,
         **_unwritten(options),
-        **_named(one),
+        **_named(operator),
     )
-    return marked_sides(done, read, SIDES, one["options"].get("watermark")), View(event_time="time")
+    return marked_sides(done, read, SIDES, operator.get("options", {}).get("watermark")), View(event_time="time")
 
 
-def _join_lifetimes(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
+def _join_lifetimes(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     ends, shapes, columns = zip(*(view.lifetime for view in read), strict=True)
     done = ops.overlap_join(
         event_time=(read[0].event_time or "", read[1].event_time or ""),
-        on=value(one["options"].get("on"), {}),
+        on=value(operator.get("options", {}).get("on"), {}),
         shape=shapes,
         end=ends,
         shape_column=columns,
         **_order(read, [True, True], identity=False, ctis=True),
-        **_named(one),
+        **_named(operator),
     )
     return marked_sides(done, read, SIDES, None), View(event_time="time")
 
@@ -245,7 +246,9 @@ def _join_lifetimes(one: Recipe, read: list[View]) -> tuple[Runnable, View]:
 def _order(read: list[View], counted: list[bool], *, identity: bool, ctis: bool = False) -> dict[str, Any]:
     """Offsets and origins of both sides, of those that take them."""
     ctis = ctis or any(view.has_ctis for view in read)
-    taken = [not view.operator if ctis else identity or one for view, one in zip(read, counted, strict=True)]
+    taken = [
+        not view.operator if ctis else identity or by_offset for view, by_offset in zip(read, counted, strict=True)
+    ]
     pairs = list(zip(read, taken, strict=True))
     return {
         "offset": tuple(view.offset if takes else None for view, takes in pairs),
@@ -272,22 +275,22 @@ VERBS = {
 }
 
 
-def _sides(one: Recipe, read: list[View]) -> list[str]:
-    return list(one.get("sides") or (view.name for view in read))
+def _sides(operator: Recipe, read: list[View]) -> list[str]:
+    return list(operator.get("sides") or (view.name for view in read))
 
 
 def _unwritten(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what another setting has."""
-    return {name: given for name, given in options.items() if name not in ("name", "watermark")}
+    """Without what is said elsewhere."""
+    return {name: option for name, option in options.items() if name not in ("name", "watermark")}
 
 
-def _has(one: Recipe, call: str) -> bool:
-    return any(made_["call"] == call for made_ in one.get("calls", ()))
+def _has(operator: Recipe, call: str) -> bool:
+    return any(method["call"] == call for method in operator.get("calls", ()))
 
 
-def _common(given: Any) -> Any:
+def _common(values: Any) -> Any:
     """What is the same for all. Raises `UsageError` where it is not."""
-    different = dict.fromkeys(given)
+    different = dict.fromkeys(values)
     if len(different) > 1:
         raise UsageError("all sides name it, or none does", code="sides", found=list(different))
     return next(iter(different))

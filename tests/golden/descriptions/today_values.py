@@ -64,7 +64,7 @@ def _over(generator: Any = None, **options: Any) -> Settings:
 def _accumulate(*, columns: Any, lift: Any, **options: Any) -> Any:
     if not isinstance(lift, dict):
         return ops.accumulate(columns=columns, lift=lift, **options)
-    lifts = {f"lift_{side}": one for side, one in lift.items()}
+    lifts = {f"lift_{side}": function for side, function in lift.items()}
     return ops.merge_accumulate(**columns, **lifts, **options)
 
 

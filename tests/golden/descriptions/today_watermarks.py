@@ -50,14 +50,14 @@ def _settings(view: View) -> Settings:
     if view.watermark is None:
         return Settings(of_ctis=True)
     args, options = arguments(view.watermark, spaces(time=view.event_time))
-    given = args[0] if args else None
-    if isinstance(given, Settings):
-        return Settings(given.generator, given.of_ctis, {**given.options, **options})
-    return Settings(given, view.cti_settings is not None, options)
+    claim = args[0] if args else None
+    if isinstance(claim, Settings):
+        return Settings(claim.generator, claim.of_ctis, {**claim.options, **options})
+    return Settings(claim, view.cti_settings is not None, options)
 
 
-def _over_all(description: Any, read: Sequence[View], given: Any) -> Runnable:
-    settings = given if isinstance(given, Settings) else Settings(given)
+def _over_all(description: Any, read: Sequence[View], over: Any) -> Runnable:
+    settings = over if isinstance(over, Settings) else Settings(over)
     if settings.of_ctis:
         return _still(description).advance_time(settings.generator, **settings.options)  # type: ignore[no-any-return]
     generator = settings.generator or ops.max_event_time("time", _delay(read))
@@ -77,12 +77,12 @@ def _idle_sides(description: Any, read: Sequence[View], sides: Sequence[str]) ->
 def _ctis_of_sides(description: Any, read: Sequence[View], sides: Sequence[str]) -> Runnable:
     side_of = {view.name: side for view, side in zip(read, sides, strict=True)}
     each = {side: _settings(view) for view, side in zip(read, sides, strict=True) if view.has_ctis}
-    given = {side: one.generator for side, one in each.items() if one.generator is not None}
-    asked = {side: _of_side(one, side_of) for side, one in given.items()}
+    chosen = {side: settings.generator for side, settings in each.items() if settings.generator is not None}
+    at_query = {side: _of_side(settings, side_of) for side, settings in chosen.items()}
     at_source = {side_of[view.name]: view.cti_settings for view in read if view.cti_settings is not None}
     shapes = {} if isinstance(description, ops.OverlapJoin) else _shapes(read)
     return _still(description).advance_time(  # type: ignore[no-any-return]
-        asked or None, at_source=at_source or None, **shapes, **_timeouts(read, sides, {"idle_timeout"})
+        at_query or None, at_source=at_source or None, **shapes, **_timeouts(read, sides, {"idle_timeout"})
     )
 
 
@@ -97,12 +97,12 @@ def _shapes(read: Sequence[View]) -> dict[str, Any]:
     return {"shape": shapes, "end": ends, "shape_column": columns}
 
 
-def _timeouts(read: Sequence[View], sides: Sequence[str], known: set[str]) -> dict[str, Any]:
+def _timeouts(read: Sequence[View], sides: Sequence[str], allowed: set[str]) -> dict[str, Any]:
     """One timeout where all sides have the same and no others; else those of each."""
     options = {side: _settings(view).options for view, side in zip(read, sides, strict=True) if view.watermark}
-    if any(set(one) - known for one in options.values()):
+    if any(set(settings) - allowed for settings in options.values()):
         raise UsageError("in front of sides a stream has an idle timeout alone", code="watermark-sides")
-    spans = {side: one["idle_timeout"] for side, one in options.items() if "idle_timeout" in one}
+    spans = {side: settings["idle_timeout"] for side, settings in options.items() if "idle_timeout" in settings}
     if not spans:
         return {}
     if len(spans) == len(read) and len(set(spans.values())) == 1:

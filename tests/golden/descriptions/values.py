@@ -13,9 +13,11 @@ Space = Callable[[str], Callable[..., Any]]
 
 
 def value(stored: Any, spaces: Mapping[str, Space]) -> Any:
-    """What a value of a recipe stands for; ``spaces`` by tag: ``agg``, ``trigger``, ``watermark``, ``window``, ``ts``."""
+    """What a value of a recipe stands for; ``spaces`` by tag: ``agg``, ``trigger``, ``watermark``, ``window``,
+    ``ts``.
+    """
     if isinstance(stored, list):
-        return tuple(value(one, spaces) for one in stored)
+        return tuple(value(part, spaces) for part in stored)
     if not isinstance(stored, dict):
         return stored
     if "function" in stored:
@@ -25,10 +27,10 @@ def value(stored: Any, spaces: Mapping[str, Space]) -> Any:
     if tag := next((tag for tag in spaces if tag in stored), None):
         args, options = arguments(stored, spaces)
         return spaces[tag](stored[tag])(*args, **options)
-    return {name: value(one, spaces) for name, one in stored.items()}
+    return {name: value(part, spaces) for name, part in stored.items()}
 
 
 def arguments(stored: Mapping[str, Any], spaces: Mapping[str, Space]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call: by place and by name."""
-    options = {name: value(one, spaces) for name, one in stored.get("options", {}).items()}
+    options = {name: value(part, spaces) for name, part in stored.get("options", {}).items()}
     return value(stored.get("args", []), spaces), options

@@ -41,7 +41,7 @@ class View:
     def has_ctis(self) -> bool:
         """Whether CTIs are its watermark."""
         args = (self.watermark or {}).get("args", ())
-        return self.cti_settings is not None or any(one.get("watermark") == "ctis" for one in args)
+        return self.cti_settings is not None or any(claim.get("watermark") == "ctis" for claim in args)
 
     def handed_on(self) -> Self:
         """Its rows behind what passes them on."""
