@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -60,7 +61,8 @@ def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") 
             code="aggregate-option",
             found=repr(interpolation),
         )
-    return Quantile("quantile", column, float(q), interpolation)
+    # A default is left out of what is stored where it is the same object, which text that was read is not.
+    return Quantile("quantile", column, float(q), sys.intern(interpolation))
 
 
 @checked

@@ -13,6 +13,7 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
 from tidestate.operators.bind.same_functions import same_function
+from tidestate.operators.describe.configuration import aggregate_of
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
 from tidestate.recovery.log.manifest import OperatorState
@@ -54,7 +55,7 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
                     _UNSEEN if plan.signed else _HELD if plan.in_order else "",
                 )
             )
-        elif old != settings:
+        elif aggregate_of(old) != aggregate_of(settings):
             same = same_function(old, settings, str(plan.configuration.get("event_time")))
             note, why = ("the same function by another name", "") if same else ("", _ANOTHER)
             found.append(SettingChange(f"aggregate {name}", old, settings, note, why))

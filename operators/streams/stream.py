@@ -346,17 +346,20 @@ class MergedStreams(MadeByVerb):
     @checked
     def watermark(
         self,
-        generator: WatermarkSource | None = None,
+        generator: WatermarkSource | WatermarkSettings | None = None,
         *,
         by: str | None = None,
         sources: Sequence[str] = (),
         idle_timeout: Span | None = None,
         own_timeouts: Mapping[str, Span] | None = None,
     ) -> MergedStreams:
-        """One watermark over the columns of all sides, as `Stream.watermark`; each side is a source, unless ``by``
-        names others.
+        """One watermark over the columns of all sides, as `Stream.watermark`, or as ``watermark.over(…)``; each side
+        is a source, unless ``by`` names others.
         """
-        settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
+        if isinstance(generator, WatermarkSettings):
+            settings = generator
+        else:
+            settings = WatermarkSettings(generator, by, tuple(sources), idle_timeout, own_timeouts)
         return replace(self, merging=replace(self.merging, watermark=settings))
 
     @recorded

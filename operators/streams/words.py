@@ -33,6 +33,8 @@ from tidestate.statestore.spec.arrowtypes import type_text
 
 _POSITIONAL = {"column", "n", "q"}
 """Options of aggregates that are written without their names."""
+_REQUIRED = {"n", "q", "interpolation"}
+"""Those that a user gives, whatever their default is where they are stored; and one with another default there."""
 
 
 def call_text(function: str, args: Mapping[str, Any] | tuple[Any, ...] = (), **options: Any) -> str:
@@ -96,8 +98,10 @@ def _aggregate(aggregate: Aggregate) -> str:
     options = {
         name: getattr(aggregate, name)
         for name in aggregate.__struct_fields__
-        if name != "function" and getattr(aggregate, name) != defaults.get(name, msgspec.UNSET)
+        if name != "function" and (name in _REQUIRED or getattr(aggregate, name) != defaults.get(name, msgspec.UNSET))
     }
+    if aggregate.function == "median":
+        options = {"column": aggregate.column}
     args = tuple(value for name, value in options.items() if name in _POSITIONAL)
     named = {name: value for name, value in options.items() if name not in _POSITIONAL}
     return call_text(f"agg.{aggregate.function}", args, **named)

@@ -103,7 +103,7 @@ def _merge(stored: Mapping[str, Any], reads: list[Stream]) -> Any:
     if "sharing" in stored:
         merged = merged.sharing(*value(stored["sharing"], SPACES))
     if "watermark" in stored:
-        merged = _called(merged, "watermark", stored["watermark"])
+        merged = merged.watermark(value(stored["watermark"], SPACES))
     return _aggregated(stored, merged)
 
 

@@ -18,10 +18,13 @@ from tidestate.operators import (
     count,
     every_element,
     max_,
+    quantile,
     session,
     tumbling,
     windowed,
 )
+from tidestate.operators.aggregates.collection import Quantile
+from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.cli.printing import Format, print_rows
@@ -275,3 +278,16 @@ def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_p
     head = Checkpoint.open(tmp_path).head()
     assert head is not None
     assert head.manifest.totals["very_late"] == 2
+
+
+def test_a_default_that_is_stored_is_the_same_as_one_that_is_not(tmp_path: Path) -> None:
+    """Text that was read, as of a file of settings, is no literal: a default was stored, or not, by that."""
+    read = "".join(("lin", "ear"))
+    stored = without(first("tumbling"), "low").aggregate(middle=Quantile("quantile", "v", 0.5, read))
+    assert configuration_of(stored)["aggregates"]["middle"]["interpolation"] == "linear"
+    given = without(first("tumbling"), "low").aggregate(middle=quantile("v", 0.5, interpolation=read))  # type: ignore[arg-type]
+    assert "interpolation" not in configuration_of(given)["aggregates"]["middle"]
+    rows = tables(events(0))
+    stored.standalone(checkpoint=tmp_path).run(rows[:2])
+    assert given.plan(tmp_path).changes == ()
+    assert given.standalone(checkpoint=tmp_path).run(rows, drain=True).num_rows

@@ -1,0 +1,73 @@
+"""The verb plan: what it prints, in words and as JSON, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.helpers.command import tidestate
+from tests.helpers.process import forget
+from tidestate.operators import count, sum_, tumbling, windowed
+
+JOBS = """
+from tidestate.operators import count, join, max_, sum_, tumbling, windowed
+from tidestate.operators.streams.inputs import stream
+
+begun = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+more = begun.aggregate(high=max_("v"))
+other = begun.aggregate(wide=max_("w"))
+size = begun.window(tumbling("20 seconds"))
+less = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+
+def streamed():
+    return stream(event_time="t").group_by("k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+"""
+TIME = pa.timestamp("us", "UTC")
+
+
+def rows(*seconds: int) -> pa.Table:
+    times = pa.array([second * 1_000_000 for second in seconds], TIME)
+    return pa.table({"t": times, "k": ["a"] * len(seconds), "v": list(seconds), "w": list(seconds)})
+
+
+def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path) -> None:
+    root, jobs = tmp_path / "root", tmp_path / "jobs.py"
+    jobs.write_text(JOBS)
+    begun = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+    begun.standalone(checkpoint=root).run([rows(1, 2), rows(15)])
+    forget()
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+    same = tidestate("plan", root, f"{jobs}:begun")
+    assert (same.returncode, same.stdout.splitlines()) == (
+        0,
+        [f"{root}: it would go on from checkpoint 3", "nothing has changed"],
+    )
+    assert tidestate("plan", root, f"{jobs}:streamed").stdout == same.stdout
+
+    more = tidestate("plan", root, f"{jobs}:more", "--json")
+    planned = json.loads(more.stdout)
+    assert (more.returncode, planned["starts"], planned["checkpoint"]) == (0, True, 3)
+    (change,) = planned["changes"]
+    assert (change["setting"], change["was"], change["now"]) == ("aggregate high", None, 'agg.max("v")')
+
+    size = tidestate("plan", root, f"{jobs}:size")
+    assert size.returncode == 1
+    assert 'window: tumbling("10 seconds") -> tumbling("20 seconds"): state is kept by window' in size.stdout
+
+    assert "loses values: operator windows: aggregate total" in tidestate("plan", root, f"{jobs}:less").stdout
+    kept = tidestate("plan", root, f"{jobs}:less", "--dropped", "refuse")
+    assert (kept.returncode, "configuration-changed" in kept.stdout) == (1, True)
+
+    other = tidestate("plan", root, f"{jobs}:other")
+    assert (other.returncode, "[column-missing]" in other.stderr, other.stdout) == (5, True, "")
+    pq.write_table(rows(1), tmp_path / "like.parquet")
+    assert tidestate("plan", root, f"{jobs}:other", "--input", tmp_path / "like.parquet").returncode == 0
+
+    new = tidestate("plan", tmp_path / "none", f"{jobs}:begun")
+    assert (new.returncode, new.stdout) == (0, f"{tmp_path / 'none'}: a new root\n")
+    assert tidestate("plan", root, f"{jobs}:nothing").returncode == 5
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
