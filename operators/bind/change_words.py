@@ -13,15 +13,15 @@ from tidestate.operators.streams.words import value_text
 
 WINDOW, TRIGGERS, AGGREGATE = "window", "triggers", "aggregate "
 """Settings whose values are more than text and numbers."""
-Configuration = Mapping[str, Any]
+Stored = Mapping[str, Any]
 
 
-def in_words(change: SettingChange, was: Configuration, now: Configuration) -> SettingChange:
+def change_in_words(change: SettingChange, was: Stored, now: Stored) -> SettingChange:
     """The change, whose values are texts; ``was`` and ``now`` are the configurations that they stand in."""
     return replace(change, was=_words(change.setting, change.was, was), now=_words(change.setting, change.now, now))
 
 
-def _words(setting: str, value: Any, configuration: Configuration) -> Any:
+def _words(setting: str, value: Any, configuration: Stored) -> Any:
     if not isinstance(value, Mapping):
         return value
     if setting in (WINDOW, TRIGGERS):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tidestate.operators.bind.change_words import in_words
+from tidestate.operators.bind.change_words import change_in_words
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
@@ -192,7 +192,7 @@ class Compared:
 
     def in_words(self, changes: Sequence[SettingChange]) -> list[SettingChange]:
         """Changes whose values are text, as a user writes them."""
-        return [in_words(one, self.was, self.now) for one in changes]
+        return [change_in_words(one, self.was, self.now) for one in changes]
 
 
 def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool) -> Compared:

@@ -31,7 +31,7 @@ class PlannedChange:
 
 
 @dataclass(frozen=True)
-class Refused:
+class StartRefusal:
     """Why a start would end: the error that it would raise."""
 
     code: str
@@ -39,7 +39,7 @@ class Refused:
     context: Mapping[str, Any]
 
     @classmethod
-    def of(cls, error: TidestateError) -> Refused:
+    def of(cls, error: TidestateError) -> StartRefusal:
         """The same as a value."""
         return cls(error.code, error.message, dict(error.context))
 
@@ -59,7 +59,7 @@ class StartPlan:
     root: str
     checkpoint: int | None
     changes: tuple[PlannedChange, ...] = ()
-    refusals: tuple[Refused, ...] = ()
+    refusals: tuple[StartRefusal, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -12,7 +12,7 @@ from tidestate.operators.bind.planned import compare_graph
 from tidestate.operators.bind.stored_streams import schemas_of_streams
 from tidestate.operators.describe.chain import streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.describe.start_plan import Refused, StartPlan
+from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
 from tidestate.operators.engine.runner import Runner, check_runner
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -53,7 +53,7 @@ def plan_start(
     driver = running(checkpoint)
     if driver is not None and chosen.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
-    refusals = tuple(map(Refused.of, errors))
+    refusals = tuple(map(StartRefusal.of, errors))
     return StartPlan(public_url(where), head.id, tuple(comparison.changes), refusals, tuple(notes))
 
 
