@@ -47,33 +47,43 @@ stream has the columns of `columns.SCHEMA`.
 | a list | a tuple |
 | another object | a dictionary |
 
+`values.value` makes these of a recipe, where it gets what ``agg``, ``trigger`` and so on are; `draw` has drawn them,
+`words` counts the words they use.
+
 How `today` reads the grammar, where more than one reading is possible:
 
 1. Operators are kept as the manifest has them, that is bound: times of panes that nobody named (``pane_time``, or
-   ``timestamp``), the default lateness, ``signed`` and the lateness of a deduplication are there. ``inputs`` of a job
-   of one operator are the names of its streams: ``input``, its sides', or their own.
-2. Rows that name their windows have no event time where they come from windows or merges, and none is written by
-   ``timed_by``; behind joins that is ``time``.
+   ``timestamp``), the default lateness, ``signed`` and the lateness of a deduplication are there. ``inputs`` of a
+   job of one operator are the names of its streams: ``input``, its sides', or their own.
+2. The time of panes that no ``timed_by`` names goes without saying for windows that read them; joins, merges,
+   unions, deduplications and shifts name it: ``pane_time``, or ``timestamp``. Behind joins, and unions, windows
+   name ``time``, also those that rows name. Windows of offsets store the event time of their stream, if it has one.
 3. With a generator on a stream or in front of sides, the delay of the stream has no effect, and is stored as 0. A
    ``.watermark`` without a generator is ``bounded`` by the stream's own delay, and so stored: the generator has the
-   delay, the operator 0. Only CTIs leave both as they are: 0.
-4. ``bounded(delay)`` is of the event time of the stream, of ``time`` in front of sides and of ``by="side"`` there,
-   all of them declared, unless ``over`` says otherwise.
-5. Idle timeouts of streams in front of sides: one ``idle_timeout`` if all have the same and no others, else
-   ``own_timeouts`` by side.
-6. CTIs of sides are stored by the name of the side, also where all have the same settings; of one stream under the
-   empty name. ``cti_settings`` of a stream are ``at_source``. ``import_from`` of a stream in front of sides names a
-   stream, and its side is stored. A side that reads an operator has no settings, and names no offset and no origin
-   where others have CTIs.
-7. Offsets of a join that does not say ``identity=True``: with CTIs of all sides that read streams; else of a side
-   whose own window is of offsets or whose retention counts offsets, of no other. Of a session join: with ``offsets``
-   or CTIs of both.
-8. ``accumulate(columns={side: […]}, lift={side: …})``: the columns of each lift, as the merged stream names them. Its
-   configuration reads ``side`` and then those of ``left`` and ``right``.
+   delay, the operator 0. With CTIs both are 0. A stream with ``cti_settings`` keeps its CTIs where a ``.watermark``
+   names no generator.
+4. ``bounded(delay)`` is of the event time of the stream; in front of sides of ``time``, where each side is a source
+   that holds the watermark from the start, unless ``over`` says ``by=``.
+5. Idle timeouts of streams in front of sides: one ``idle_timeout`` if all have the same, else ``own_timeouts`` of
+   the sides that have one.
+6. CTIs of sides are stored by the name of the side, also where all have the same settings; those of one stream, or
+   over a merge, under the empty name, or by source where ``ctis`` gets a dictionary. ``cti_settings`` of a stream
+   are ``at_source``. ``import_from`` of a stream in front of sides names a stream, and its side is stored. A side
+   that reads an operator has no settings, and names no offset and no origin where other sides have CTIs.
+7. Offsets of a join that does not say ``identity=True``: with CTIs those of all sides that read streams; else that
+   of a side whose own window is of offsets or whose retention counts offsets, and of no other. Of a session join
+   those of both, with ``offsets``. An origin goes with its offset.
+8. ``accumulate(columns={side: […]}, lift={side: …})``: the columns of each lift, as the merged stream names them.
+   Its configuration reads ``side``, then those of ``left``, then those of ``right``.
 9. ``side(retain=Retention(offsets=n))`` is a number of offsets, ``messages(retain=Retention(messages=n))`` one of
    messages. A span alone is a retention of that span.
-10. Shared columns of a merge are its keys, those of ``.sharing``, and the origin and offset, in this order.
-    ``future_tolerance`` of a merge is that of its streams, which is the same for all.
-11. ``lifetime`` of a stream: the end of windows ``of="lifetime"`` and of time shifts; with CTIs, and in joins by
-    lifetime, also the shapes.
+10. Shared columns of a merge are its keys, those of ``.sharing``, and the origin and offset, in this order; the end
+    of lifetimes and the columns of buffers are in ``.sharing``. ``future_tolerance`` of a merge is that of its
+    streams, which is the same for all, unless ``allowed_lateness`` has one. Its ``.watermark`` gets one value, as
+    the option of joins.
+11. ``lifetime`` of a stream: its end is that of windows ``of="lifetime"`` and of time shifts, which store it with a
+    duration or without; with CTIs, and in joins by lifetime, its shapes count too. Without ``shape`` it is an
+    interval where there is an ``end``, else a point.
+12. ``each_element`` and ``each_batch`` are stored as one; the former sets ``per_element``, as
+    ``evaluate="element"`` does. A trigger that is left out is ``each_batch``.
 """

@@ -1,4 +1,9 @@
-"""Draws recipes by a seed: those that today's functions accept, each once. ``python -m`` this writes them anew."""
+"""Draws recipes by a seed: those that today's functions accept, each once. ``python -m`` this writes the file.
+
+Never drawn is what `unsure` names, and: CTIs of one stream in front of a join by a column of all sides; a time of its
+own of what reads a deduplication or shift of panes; panes with the earliest or latest time of panes whose time goes
+without saying; a span in another form than "10 minutes".
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ SEED, SIZE, RARE = 39, 2000, 30
 
 
 def drawn(seed: int = SEED) -> Iterator[dict[str, Any]]:
-    """Recipes with what a manifest holds of them, no two alike, without end."""
+    """Recipes with what a manifest holds of them, each once, without end."""
     dice, known = Dice(seed), set[str]()
     while True:
         sketch = Sketch(dice)
@@ -50,8 +55,8 @@ def drawn(seed: int = SEED) -> Iterator[dict[str, Any]]:
 
 
 def unsure(recipe: dict[str, Any]) -> bool:
-    """Whether the grammar refuses it, or leaves open what it stores, while today's functions take it: a delay beside
-    a generator that replaces it; sessions with a pane for each element.
+    """Whether the grammar refuses it, or leaves open what it stores, while today's functions take it: a delay of
+    a stream with a generator that replaces it; sessions with a pane for each element.
     """
     late = [stream["name"] for stream in recipe["streams"] if "watermark_delay" in stream["settings"]]
     for operator in recipe["operators"]:
@@ -97,7 +102,7 @@ def _sides(sketch: Sketch) -> list[str | None]:
 def _keywords(sketch: Sketch, size: int) -> tuple[list[str | None], list[str] | None]:
     """What streams of a merge or union are called where they go unnamed, and the keywords that are written."""
     dice = sketch.dice
-    words = SIDES if size == 2 and dice.chance(0.6) else ["near", "far", "other"][:size]
+    words = SIDES if size == 2 and dice.chance(0.6) else ["old", "new", "other"][:size]
     if dice.chance(0.35):
         return [*words], words
     return [None] * size, words if dice.chance(0.4) else None
@@ -287,7 +292,7 @@ def chosen(records: Iterable[dict[str, Any]], size: int) -> list[dict[str, Any]]
 
 def main() -> None:
     """Write the file."""
-    records = chosen(islice(drawn(), 2 * SIZE), SIZE)
+    records = chosen(islice(drawn(), 4 * SIZE), SIZE)
     lines = [json.dumps(drawing, separators=(",", ":")) + "\n" for drawing in records]
     with gzip.GzipFile(FILE, "wb", compresslevel=9, mtime=0) as file:
         file.write("".join(lines).encode())

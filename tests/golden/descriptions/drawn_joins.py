@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.golden.descriptions.dice import MINUTES, SECONDS, SPANS, Dice, Value, grid, offset_grid, tagged
+from tests.golden.descriptions.dice import MINUTES, SECONDS, SPANS, Dice, Value, buffers, grid, offset_grid, tagged
 from tests.golden.descriptions.drawn_windows import over
 from tests.golden.descriptions.sketch import Sketch, Source, lifetime, order, usual, with_ctis
 
@@ -192,7 +192,8 @@ def union(sketch: Sketch, read: list[Source], sides: list[str] | None = None) ->
     dice = sketch.dice
     options: Value = {}
     if all(source.plain for source in read) and dice.chance(0.4):
-        options["watermark"] = over(dice, ["side", "part"], sides or [source.name for source in read])
+        claim = over(dice, ["side", "part"], sides or [source.name for source in read])
+        options["watermark"] = buffers(dice) if dice.chance(0.45) else claim
     parts: Any = {} if sides is None else {"sides": sides}
     name = sketch.operator("union", "union", read, options=options, **parts)
     texts = (*read[0].texts, "side") if "side" not in read[0].texts else read[0].texts

@@ -11,6 +11,7 @@ from tests.golden.descriptions.dice import (
     Dice,
     Value,
     called,
+    cti_settings,
     generator,
     grid,
     offset_window,
@@ -103,13 +104,29 @@ def merge(sketch: Sketch, read: list[Source], *, sides: list[str] | None = None,
         offset=read[0].offset,
         origin=read[0].origin,
     )
+    claim = _over_merged(dice, read, [*keys, *shared], names) if all(source.plain for source in read) else None
+    if claim and "buffers" in str(claim):
+        more = ["partition", "buffer", "progress"]
+        shared += [name for name in more if name not in (*keys, *shared, read[0].origin)]
     parts: Value = {} if sides is None else {"sides": sides}
     parts |= {"sharing": shared} if shared else {}
-    if all(source.plain for source in read) and dice.chance(0.5):
-        parts["watermark"] = over(dice, ["side", *keys, *([read[0].origin] if read[0].origin else [])], names)
+    parts |= {"watermark": claim} if claim else {}
     parts |= {"keys": keys, "window": window, "results": results(dice, merged, names)}
     parts["calls"] = calls(dice, merged, calm=calm, shared=[*keys, *shared])
     return _panes(sketch.operator("merge", "merged", read, by_call=True, **parts), keys, parts)
+
+
+def _over_merged(dice: Dice, read: list[Source], shared: list[str], sides: list[str]) -> Value | None:
+    """A watermark over the columns of a merge: of the sides, by a column that all have, of CTIs, or of buffers."""
+    origin, lives = read[0].origin, any("lifetime" in (source.settings or {}) for source in read)
+    kinds = {"none": 10, "usual": 7, "buffers": 6, "ctis": 0 if origin is None or lives else 15}
+    kind = dice.weighted(kinds)
+    if kind == "buffers":
+        return tagged("watermark", "buffers", origin="partition", sequence="buffer", watermark="progress")
+    if kind == "ctis":
+        named = dice.options(0.5, sources=[["0", "1"]], idle_timeout=MINUTES)
+        return tagged("watermark", "over", tagged("watermark", "ctis", cti_settings(dice)), by=origin, **named)
+    return over(dice, ["side", *shared, origin or "side"], sides) if kind == "usual" else None
 
 
 def over(dice: Dice, columns: Sequence[str], sides: Sequence[str]) -> Value:

@@ -141,7 +141,9 @@ def with_sources(dice: Dice, stream: Source) -> Source:
     known = sources(dice, [] if stream.origin is None else [stream.origin])
     call = {} if isinstance(stream.reference, str) else stream.reference["watermark"]
     claims = call.get("args", [])
-    if len(known.get("sources", ())) > 1 and "generate" in str(claims) and dice.chance(0.4):
+    if stream.origin and "generate" in str(claims) and dice.chance(0.5):
+        known |= {"by": stream.origin, "sources": ["a", "b"]}
+    if len(known.get("sources", ())) > 1 and "generate" in str(claims) and dice.chance(0.9):
         first, *others = known["sources"]
         by_source = {first: cti_settings(dice)} | {name: cti_settings(dice, import_from=first) for name in others}
         claims = [tagged("watermark", "ctis", by_source)]
@@ -151,6 +153,8 @@ def with_sources(dice: Dice, stream: Source) -> Source:
 def with_watermark(dice: Dice, stream: Source) -> Source:
     """A view of a stream with a generator, or with sources alone."""
     known = sources(dice, ["part", "partition", "country"])
+    if (stream.settings or {}).get("event_time") == "seen" and dice.chance(0.1):
+        return stream.marked(tagged("watermark", "ingestion_time", "seen"), **known)
     if known and dice.chance(0.4):
         return stream.marked(**known)
     if dice.chance(0.3):

@@ -280,7 +280,7 @@ def _sides(operator: Recipe, read: list[View]) -> list[str]:
 
 
 def _unwritten(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is said elsewhere."""
+    """Without what is written in another place."""
     return {name: option for name, option in options.items() if name not in ("name", "watermark")}
 
 

@@ -93,7 +93,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     ),
     "Retention": lambda span=None, **options: {"span": span, **options},
 }
-"""What `tidestate` itself has, besides windows."""
+"""What `tidestate` itself has but for windows."""
 
 
 def of_messages(kept: Any) -> Retention | None:

@@ -75,6 +75,8 @@ def _of_operator(operator: Mapping[str, Any], streams: list[str]) -> Iterator[st
             yield "timed_by" if "timed_by" in reference else "view"
             yield from _call("view", "watermark", reference.get("watermark", {}))
     yield from _options(verb, operator.get("options", {}))
+    claim = str(operator.get("watermark") or operator.get("options", {}).get("watermark"))
+    yield from (f"{verb} over {word}" for word in ("ctis", "buffers") if f"'{word}'" in claim)
     for part in ("window", "watermark", "results"):
         yield from _values(operator.get(part))
     calls = [call["call"] for call in operator.get("calls", ())]
@@ -94,6 +96,8 @@ def _call(word: str, places: str, call: Mapping[str, Any]) -> Iterator[str]:
 def _options(word: str, options: Mapping[str, Any]) -> Iterator[str]:
     for name, value in options.items():
         yield f"{word}.{name}"
+        if word == "watermark.ctis" and "watermark" not in value:
+            yield "ctis by source"
         if name in CLOSED and isinstance(value, str | None):
             yield f"{word}.{name}={value}"
         yield from _values(value)
