@@ -83,7 +83,8 @@ How `today` reads the grammar, where more than one reading is possible:
     the option of joins.
 11. ``lifetime`` of a stream: its end is that of windows ``of="lifetime"`` and of time shifts, which store it with a
     duration or without; with CTIs, and in joins by lifetime, its shapes count too. Without ``shape`` it is an
-    interval where there is an ``end``, else a point.
+    interval where there is an ``end``, else a point. A shift that names another ``end`` makes intervals until then of
+    its rows.
 12. ``each_element`` and ``each_batch`` are stored as one; the former sets ``per_element``, as
     ``evaluate="element"`` does. A trigger that is left out is ``each_batch``.
 """

@@ -56,8 +56,13 @@ def drawn(seed: int = SEED) -> Iterator[dict[str, Any]]:
 
 def unsure(recipe: dict[str, Any]) -> bool:
     """Whether the grammar refuses it, or leaves open what it stores, while today's functions take it: a delay of
-    a stream with a generator that replaces it; sessions with a pane for each element.
+    a stream with a generator that replaces it; sessions with a pane for each element; panes that have the times of
+    events which have none, if only until a later call.
     """
+    if any(stream["settings"].get("processing_time") for stream in recipe["streams"]) and (
+        "earliest" in str(recipe["operators"][0].get("calls")) or "latest" in str(recipe["operators"][0].get("calls"))
+    ):
+        return True
     late = [stream["name"] for stream in recipe["streams"] if "watermark_delay" in stream["settings"]]
     for operator in recipe["operators"]:
         views = [

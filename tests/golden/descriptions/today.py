@@ -182,7 +182,10 @@ def _shift_time(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
         origin=view.origin,
         **_named(operator),
     )
-    return marked(done, view), view.handed_on()
+    handed = view.handed_on()
+    return marked(done, view), handed if end == view.lifetime[0] else replace(
+        handed, lifetime=(end, "interval", None)
+    )
 
 
 # Joins.

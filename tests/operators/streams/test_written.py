@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ import tidestate.operators as ops
 from tests.golden import descriptions
 from tests.golden.descriptions.manifest import operators_of
 from tests.golden.descriptions.written import aggregate_of, written
+from tests.helpers.process import some
 from tidestate.operators.describe import triggers, windows
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.streams import generators, inputs, settings
@@ -21,6 +23,7 @@ from tidestate.operators.streams import windows as kinds
 from tidestate.operators.streams.stream import OperatorStream
 
 FOLDER = Path(descriptions.__file__).parent
+DRAWN = [json.loads(line) for line in gzip.decompress((FOLDER / "descriptions.jsonl.gz").read_bytes()).splitlines()]
 EXAMPLES = [json.loads(line) for line in (FOLDER / "examples.jsonl").read_text().splitlines()]
 
 
@@ -33,9 +36,19 @@ def stored_of(stream: OperatorStream) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[one["about"] for one in EXAMPLES])
 def test_examples(example: dict[str, Any]) -> None:
-    assert stored_of(written(example["recipe"])) == example["operators"]
-    if not names_functions(example["recipe"]):
-        assert of_text(example["recipe"]) == example["operators"]
+    check(example)
+
+
+@pytest.mark.parametrize("place", some(range(len(DRAWN)), 100))
+def test_drawn_jobs(place: int) -> None:
+    check(DRAWN[place])
+
+
+def check(kept: dict[str, Any]) -> None:
+    """A recipe is stored as it always was, as is the text that it is printed as."""
+    assert stored_of(written(kept["recipe"])) == kept["operators"]
+    if not names_functions(kept["recipe"]):
+        assert of_text(kept["recipe"]) == kept["operators"]
 
 
 def names_functions(recipe: dict[str, Any]) -> bool:
