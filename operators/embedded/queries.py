@@ -1,6 +1,6 @@
 """Windows and messages that are kept, asked for in the forms of the design (SAMZA-552). Pure.
 
-Bounds are inclusive; times are datetimes or microseconds, and None is no bound. Rows come in order of the windows'
+Bounds are inclusive; times are of any form of `Moment`, and None is no bound. Rows come in order of the windows'
 or messages' position.
 """
 
@@ -279,7 +279,7 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
                 code="identity-order",
                 layout=tables.layout.name,
             )
-        return (time,)
+        return (moment_us(time),)
     if time is None and offset is not None:
         raise UsageError(
             "messages of this layout are in order of time: an offset bound needs its time",

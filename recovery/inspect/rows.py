@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from datetime import time
 from functools import reduce
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.prefetch import prefetch
-from tidestate.recovery.log.summary import time_us
+from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
@@ -275,8 +275,9 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
             return pa.scalar(bytes.fromhex(text[2:]), kind)
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        reason = error.message if isinstance(error, UsageError) else error
         raise UsageError(
-            f"this is not a value of the column's type ({error})",
+            f"this is not a value of the column's type ({reason})",
             code="read-value",
             column=name,
             type=str(kind),
@@ -285,11 +286,7 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
 
 
 def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
-    if (number := time_us(text)) is not None:
-        return pa.scalar(number, pa.timestamp("us", tz="UTC")).cast(kind)
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return pa.scalar(moment, pa.timestamp("us", tz="UTC")).cast(kind)
+    return pa.scalar(moment_us(text), pa.timestamp("us", tz="UTC")).cast(kind)
 
 
 def _time_column(rows: pa.Table) -> str:

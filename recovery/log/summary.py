@@ -11,7 +11,6 @@ import msgspec
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Spent, state_files
 
 SummaryRow = dict[str, Any]
-_MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,12 +59,6 @@ def job_mark_text(manifest: Manifest, mark: int | None) -> str | None:
     """A watermark of a job for programs: that of its last operator."""
     last = next(reversed(manifest.operators.values()), None)
     return mark_text(mark, offsets=last is not None and goes_by_offset(last))
-
-
-def time_us(text: str) -> int | None:
-    """The number in ``<number> us``, which `time_text` writes for times beyond the calendar; None for other text."""
-    match = _MICROSECONDS.fullmatch(text)
-    return within_64(match[1]) if match else None
 
 
 def within_64(text: str) -> int:

@@ -247,7 +247,7 @@ def test_spans_as_people_write_them(text: str, span: int) -> None:
     assert span_us(text) == span
 
 
-WRONG_SPANS = ["", " ", "5", "minutes", "1.5 hours", "5 parsecs", "1 hour 30", "1 month", "--1 s", "5 m", "1 hourss"]
+WRONG_SPANS = ["", " ", "5", "minutes", "5 parsecs", "1 hour 30", "1 month", "--1 s", "1 hourss"]
 
 
 @pytest.mark.parametrize(
