@@ -149,7 +149,7 @@ def _asked(
     start_time, start_offset, end_time, end_offset = bounds
     if not tables.layout.by_time and (start_time is not None or end_time is not None):
         raise UsageError(
-            "messages of this layout have no times in their keys: ask by start_offset and end_offset",
+            "messages of this layout have no times in their keys: ask by start_offset= and end_offset=",
             code="message-range",
             layout=tables.layout.name,
         )

@@ -307,6 +307,8 @@ class Query:
                 code="no-messages",
                 operator=self.operator,
             )
+        if side is not None and not self.sides:
+            raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
         if (side or "") not in self._stores:
             raise UsageError(
                 "say which side: side=" if side is None else "there is no such side",
