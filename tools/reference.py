@@ -31,11 +31,11 @@ A terminal too narrow for the words of a table gets each row as names and values
 standard output cannot write, where it is not UTF-8, is printed as escapes.
 
 **JSON** (`--json`, `--format json`) is one form, version 1, for every verb: UTF-8, an object a line. A verb that
-answers with rows prints a line for each, any other verb one line. Times are ISO 8601 with their zone
-(`2013-01-01T10:00:00Z`), nested values are JSON, binary ones hexadecimal, decimals with digits after the point text,
-NaN and infinities null; names that end in `_us` are microseconds. A watermark is a time, an offset as text, or
-`+inf` after a drain; a time beyond the calendar is text, a number and its unit. New fields may come without a new
-version.
+answers with rows prints a line for each, any other verb one line; `show` has the fields of `list`, and more. Times
+are ISO 8601 with their zone (`2013-01-01T10:00:00Z`), nested values are JSON, binary ones hexadecimal, decimals with
+digits after the point text, NaN and infinities null; names that end in `_us` are microseconds. A watermark is a time,
+an offset as text, or `+inf` after a drain; a time beyond the calendar is text, a number and its unit. New fields may
+come without a new version.
 
 | verb | |
 |---|---|

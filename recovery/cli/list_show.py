@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,7 +19,7 @@ from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Delivered, Ids, Manifest, OperatorState, Spent
+from tidestate.recovery.log.manifest import Delivered, Head, Ids, Manifest, OperatorState, Spent
 from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
@@ -27,6 +28,7 @@ from tidestate.recovery.log.summary import (
     brief,
     full,
     is_set,
+    iso_text,
     job_mark_text,
     partitions,
     pluralize,
@@ -42,7 +44,7 @@ from tidestate.recovery.log.summary import (
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
 from tidestate.statestore.durations import span_text, spans_as_text
-from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError
 
 
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
@@ -118,14 +120,31 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
         rows.append(
             {
                 **brief(manifest, later),
-                "abandoned": head.abandons(number),
-                "recovery": predicted_restore(manifest),
+                **_marks(manifest, head, pins),
                 "age": short_age(manifest.created_us, now_us()),
-                "pins": [pin.name for pin in pins if pin.checkpoint == number],
             }
         )
         later = manifest.spent
     return rows[::-1], unread
+
+
+def _newest(checkpoint: Checkpoint) -> Head | None:
+    """The newest checkpoint; None if it is damaged, which does not keep an older one from being shown."""
+    try:
+        return checkpoint.head()
+    except DataError:
+        return None
+
+
+def _marks(manifest: Manifest, head: Manifest | None, pins: Sequence[Pin]) -> SummaryRow:
+    """What list and show say of a checkpoint that is not in its manifest; whether it is ``abandoned`` is not known
+    without the newest one.
+    """
+    return {
+        "abandoned": None if head is None else head.abandons(manifest.id),
+        "recovery": predicted_restore(manifest),
+        "pins": [pin.name for pin in pins if pin.checkpoint == manifest.id],
+    }
 
 
 @verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
@@ -147,15 +166,12 @@ def show(
     head = checkpoint.chosen(checkpoint_id)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     up_to = delivered(checkpoint, head.manifest)
-    if as_json:
-        more = {
-            "delivered": msgspec.structs.asdict(up_to),
-            "recovery": predicted_restore(head.manifest),
-            "pins": [pin.name for pin in pins],
-        }
-        print_json({**full(head.manifest), **more})
-        return
     driver = running(checkpoint) if checkpoint_id is None else None
+    if as_json:
+        newest = head if checkpoint_id is None else _newest(checkpoint)
+        more = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
+        print_json({**full(head.manifest), **_marks(head.manifest, newest and newest.manifest, pins), **more})
+        return
     parts: list[RenderableType] = [_facts(head.manifest, driver, up_to)]
     parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
     if source_progress(head.manifest):
@@ -167,6 +183,14 @@ def show(
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     print_out(*parts)
+
+
+def _driver(driver: Lease) -> SummaryRow:
+    return {
+        "driver": driver.who(),
+        "started": iso_text(driver.since_us),
+        "waiting_since": iso_text(driver.waiting_us),
+    }
 
 
 def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
