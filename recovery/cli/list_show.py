@@ -13,7 +13,15 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids
-from tidestate.recovery.cli.printing import data_table, key_value_table, print_error, print_json, print_out, text
+from tidestate.recovery.cli.printing import (
+    data_table,
+    fitted,
+    key_value_table,
+    print_error,
+    print_json,
+    print_out,
+    text,
+)
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
@@ -35,8 +43,8 @@ from tidestate.recovery.log.summary import (
     readable_time,
     setting_text,
     shared_files,
-    short_age,
     short_seconds,
+    short_time,
     size_text,
     source_progress,
     state_size,
@@ -53,7 +61,11 @@ def list_checkpoints(
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, time it took."""
+    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, how long its step
+    took, when it was made.
+
+    A terminal that is too narrow for wide values has no columns batch, took and state.
+    """
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         head = checkpoint.head()
@@ -64,10 +76,10 @@ def list_checkpoints(
     if lost := merged_ranges([*unread, *listing.missing_within(first, None)]):
         print_error(f"abandoned checkpoints that cannot be read, which does no harm: {ids_text(lost)}")
     if as_json:
-        print_json(*({name: value for name, value in row.items() if name != "age"} for row in rows))
+        print_json(*({name: value for name, value in row.items() if name != "made"} for row in rows))
         return
-    headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "took", "age")
-    table = data_table(headings, set(headings) - {"kind", "watermark (UTC)"})
+    numbers = ("events", "panes", "rejected", "state", "took", "made (UTC)")
+    table = data_table(("id", "kind", "batch", "watermark (UTC)", *numbers), ("id", "batch", *numbers))
     table.padding = (0, 1, 0, 0)  # so that it fits into 80 columns
     for row in rows:
         table.add_row(
@@ -80,11 +92,11 @@ def list_checkpoints(
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
             "-" if row["seconds"] is None else short_seconds(sum(row["seconds"].values())),
-            row["age"],
+            row["made"],
         )
     older = len(ids) - min(last, len(ids))
     print_out(
-        table,
+        fitted(table, ("batch", "took", "state")),
         *([f"[dim]{pluralize(older, 'older checkpoint')}: use --last {len(ids)} to list all[/dim]"] if older else []),
         *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
     )
@@ -121,7 +133,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
             {
                 **brief(manifest, later),
                 **_marks(manifest, head, pins),
-                "age": short_age(manifest.created_us, now_us()),
+                "made": short_time(manifest.created_us, now_us()),
             }
         )
         later = manifest.spent

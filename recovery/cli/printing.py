@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from decimal import Decimal
 from enum import StrEnum
@@ -99,11 +99,29 @@ def redirected_to(output: Path | None) -> Iterator[None]:
         yield
 
 
+def fitted(table: Table, spare: Sequence[str]) -> Table:
+    """``table``; on a narrow terminal without as many of its ``spare`` columns as there is no room for, in their order."""
+    console = _console()
+    for heading in spare:
+        if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum <= console.width:
+            break
+        table = _without(table, heading)
+    return table
+
+
+def _without(table: Table, heading: str) -> Table:
+    left = [column for column in table.columns if str(column.header) != heading]
+    headings = [str(column.header) for column in left]
+    narrower = data_table(headings, [str(column.header) for column in left if column.justify == "right"])
+    narrower.padding = table.padding
+    for cells in zip(*(column.cells for column in left), strict=True):
+        narrower.add_row(*cells)
+    return narrower
+
+
 def print_out(*parts: RenderableType) -> None:
     """Print to standard output. A ``str`` may have markup; a `Text` and the cells of tables are printed verbatim."""
-    console = _Console()
-    if not console.is_terminal:
-        console.width = _UNLIMITED
+    console = _console()
     for part in parts:
         if isinstance(part, Table) and part.show_header and _breaks_words(part, console):
             part = _records(part)
@@ -149,6 +167,14 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         exit_quietly()
+
+
+def _console() -> _Console:
+    """The console of standard output."""
+    console = _Console()
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    return console
 
 
 def exit_quietly() -> None:

@@ -78,6 +78,12 @@ def age_text(created_us: int, now_us: int) -> str:
     return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
 
 
+def short_time(created_us: int, now_us: int) -> str:
+    """A time in UTC for a column: ``11-27 02:10``, or the day alone, ``2025-11-27``, if it is of another year."""
+    text, now = time_text(created_us) or "", time_text(now_us) or ""
+    return text[5:16] if text[:5] == now[:5] else text.split(" ")[0]
+
+
 def short_age(created_us: int, now_us: int) -> str:
     """An age for a column: ``12m``."""
     count, _, letter = _age(created_us, now_us)

@@ -21,7 +21,12 @@ from tests.helpers.two_sources import SCHEMA
 from tests.helpers.two_sources import job as sources
 from tests.helpers.two_sources import rows as events
 from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.printing import data_table, fitted, print_out
+from tidestate.recovery.log.summary import short_time
 from tidestate.statestore.distribution import NAME, version
+
+DAY = 1_767_225_600_000_000
+"""2026-01-01."""
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +63,52 @@ def test_list_shows_only_the_last_ones(root: Path) -> None:
     assert [line.split()[:2] for line in lines[1:3]] == [["7", "batch"], ["8", "drained"]]
     assert lines[3] == "6 older checkpoints: use --last 8 to list all"
     assert [row["id"] for row in json_lines(tidestate("list", root, "--last", 2, "--json"))] == [7, 8]
+
+
+def test_list_says_when_a_checkpoint_was_made(root: Path) -> None:
+    lines = tidestate("list", root, "--last", 2).stdout.splitlines()
+    assert lines[0].split()[-3:] == ["took", "made", "(UTC)"]
+    newest = json_lines(tidestate("list", root, "--json"))[-1]
+    created = newest["created"][5:16].replace("T", " ")
+    assert lines[2].endswith(f" {created}")
+    assert short_time(DAY + 3_660_000_000, DAY + 86_400_000_000 * 300) == "01-01 01:01"
+    assert short_time(DAY - 1, DAY) == "2025-12-31"
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        *((200, []), (92, []), (91, ["batch"]), (86, ["batch"]), (85, ["batch", "took"]), (80, ["batch", "took"])),
+        (79, ["batch", "took", "state"]),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns_and_no_broken_lines(
+    width: int, left_out: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the widest values that a large job has."""
+    for name, value in {"COLUMNS": str(width), "TTY_COMPATIBLE": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    cells = {
+        "id": "99999",
+        "kind": "abandoned",
+        "batch": "99990",
+        "watermark (UTC)": "2013-01-01 10:00:00",
+        "events": "123,456",
+        "panes": "12,345",
+        "rejected": "1,234",
+        "state": "123.4 MB",
+        "took": "12.3s",
+        "made (UTC)": "11-27 02:10",
+    }
+    table = data_table(cells)
+    table.padding = (0, 1, 0, 0)
+    table.add_row(*cells.values())
+    narrower = fitted(table, ("batch", "took", "state"))
+    left = {name: value for name, value in cells.items() if name not in left_out}
+    assert [str(column.header) for column in narrower.columns] == list(left)
+    print_out(narrower)
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[-1].split(), len(printed)) == (" ".join(left.values()).split(), 2)
 
 
 def test_show_as_json_is_the_row_of_list_and_its_parts(root: Path) -> None:
