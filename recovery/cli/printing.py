@@ -100,7 +100,7 @@ def redirected_to(output: Path | None) -> Iterator[None]:
 
 
 def fitted(table: Table, spare: Sequence[str]) -> Table:
-    """``table``; on a narrow terminal without as many of its ``spare`` columns as there is no room for, in their order."""
+    """``table`` without as many of its ``spare`` columns, the first ones first, as are too many for the terminal."""
     console = _console()
     for heading in spare:
         if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum <= console.width:

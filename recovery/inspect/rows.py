@@ -26,6 +26,7 @@ from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.schema_evolution import project_columns, same_instants
 from tidestate.statestore.spec.store import Parquet
@@ -258,7 +259,7 @@ def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     if name not in rows.column_names:
-        raise UsageError("no such column", code="read-column", found=name, columns=rows.column_names)
+        raise missing_columns("no such column", [name], rows.column_names, code="read-column")
     column = rows[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
