@@ -125,7 +125,9 @@ def _amount_us(count: str, unit_us: int, span: Span) -> int:
     whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
     if len(whole) > _DIGITS:  # more than any span has, whatever its unit
         return 2 * _LIMIT_US
-    amount, below = divmod(int(f"{whole}{fraction[:_DIGITS]}" or "0") * unit_us, 10 ** len(fraction[:_DIGITS]))
+    digits: int = int(f"{whole}{fraction[:_DIGITS]}" or "0")
+    scale: int = 10 ** len(fraction[:_DIGITS])
+    amount, below = divmod(digits * unit_us, scale)
     if below or len(fraction) > _DIGITS:
         _refuse_fine("span", span)
     return amount

@@ -182,7 +182,13 @@ def show(
     if as_json:
         newest = head if checkpoint_id is None else _newest(checkpoint)
         more = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
-        print_json({**full(head.manifest), **_marks(head.manifest, newest and newest.manifest, pins), **more})
+        print_json(
+            {
+                **full(head.manifest),
+                **_marks(head.manifest, None if newest is None else newest.manifest, pins),
+                **more,
+            }
+        )
         return
     parts: list[RenderableType] = [_facts(head.manifest, driver, up_to)]
     parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]

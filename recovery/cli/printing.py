@@ -276,7 +276,7 @@ def _plain(rows: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         elif pa.types.is_timestamp(kind):
-            column = pa.chunked_array([pa.array([_cell(value) for value in values_of(column)], pa.string())])
+            column = pa.chunked_array([pa.array([cell_text(value) for value in values_of(column)], pa.string())])
         elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
             column = pa.chunked_array([pa.array([_nested(value) for value in values_of(column)], pa.string())])
         columns.append(column)
@@ -307,12 +307,13 @@ def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
     right = {field.name for field in rows.schema if any(test(field.type) for test in numbers)}
     table = data_table(rows.column_names, right)
     for row in _rows(rows):
-        table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
+        table.add_row(*(Text(cell_text(value) or "-") for value in row.values()))
     note = f"more than {limit:,} rows: use --limit to print more" if more else note
     print_out(table, *([Text(note, style="dim")] if note else []))
 
 
-def _cell(value: Any) -> str | None:
+def cell_text(value: Any) -> str | None:
+    """A value as a table has it; None for null."""
     if value is None:
         return None
     if hasattr(value, "tzinfo") and hasattr(value, "year"):  # a time of day has no day

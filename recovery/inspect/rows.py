@@ -238,7 +238,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     partner = place[new]
     there = np.isin(old, new)
     was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
-    differs = pa.array(_differ(was, now))
+    differs = pa.array(differing(was, now))
     parts = [
         ("removed", before.filter(pa.array(~there))),
         ("added", after.filter(pa.array(partner < 0))),
@@ -249,7 +249,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     return pa.concat_tables(marked).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
 
 
-def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
+def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows differ from the row at the same place in the other table, for columns of any type."""
     both = pa.concat_tables([was, now])
     numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
