@@ -180,7 +180,7 @@ def _date_us(moment: date) -> int:
 
 
 def _exact_us(span: timedelta, nanoseconds: int, code: str) -> int:
-    """The microseconds of a timedelta; those of pandas have ``nanoseconds`` beside them."""
+    """The microseconds of a timedelta; those of pandas have ``nanoseconds`` too."""
     if nanoseconds:
         _refuse_fine(code, span)
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds

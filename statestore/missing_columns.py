@@ -10,13 +10,18 @@ from tidestate.statestore.errors import UsageError
 
 
 def missing_columns(
-    message: str, missing: Sequence[str], columns: Sequence[str], *, code: str = "column-missing", **context: Any
+    message: str, missing: Sequence[str], columns: Sequence[str], *, code: str | None = None, **context: Any
 ) -> UsageError:
-    """The error that ``missing`` are not among these ``columns``, which are all that there are."""
+    """The error that ``missing`` are not among these ``columns``, which are all that there are; its code is
+    ``column-missing`` unless it is of another kind.
+    """
     offers = {name: nearest(name, columns) for name in missing}
     texts = [f"{' or '.join(map(repr, offer))} for {name!r}" for name, offer in offers.items() if offer]
     hint = f": did you mean {', '.join(texts)}?" if texts else ""
-    return UsageError(f"{message}{hint}", code=code, **context, missing=list(missing), columns=list(columns))
+    facts = {**context, "missing": list(missing), "columns": list(columns)}
+    if code is not None:
+        return UsageError(f"{message}{hint}", code=code, **facts)
+    return UsageError(f"{message}{hint}", code="column-missing", **facts)
 
 
 def nearest(name: str, columns: Sequence[str]) -> list[str]:

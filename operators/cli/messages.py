@@ -36,7 +36,7 @@ FromOffset = Annotated[
 ToOffset = Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET", help="The last one, inclusive.")]
 
 _Bounds = tuple[tuple[str | None, int | None], tuple[str | None, int | None]]
-OPTIONS = {
+MESSAGE_ARGUMENTS = {
     "side": "--side",
     "session": "--key",
     "equal": "--key",
@@ -90,7 +90,7 @@ def print_messages(
 
 
 def _messages(asked: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
-    with in_options(**OPTIONS):
+    with in_options(**MESSAGE_ARGUMENTS):
         yield from _messages_between(asked, bounds, key, side)
 
 

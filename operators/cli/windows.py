@@ -34,7 +34,7 @@ ValueOption = Annotated[
     list[str] | None, typer.Option("--value", metavar="NAME", help="Only this result; repeatable. By default all.")
 ]
 
-OPTIONS = {"side": "--side", "key": "--key", "values": "--value"}
+WINDOW_ARGUMENTS = {"side": "--side", "key": "--key", "values": "--value"}
 """The options of arguments of `Query.get_windows`."""
 
 
@@ -86,7 +86,7 @@ def _windows(
     values: list[str] | None,
     side: str | None,
 ) -> Iterator[pa.Table]:
-    with in_options(**OPTIONS):
+    with in_options(**WINDOW_ARGUMENTS):
         yield from windows_between(asked, between, key, values, side)
 
 

@@ -6,7 +6,7 @@ as removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from tidestate.operators.inspect.query import Query
 from tidestate.operators.windows.names import END, START
 from tidestate.recovery.inspect.rows import Wanted, differing, value_of_text
+from tidestate.recovery.inspect.scanned import CHANGE
+from tidestate.recovery.inspect.scans import free_name
 from tidestate.recovery.inspect.values import other_types
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.table.sorting import shared_ranks
 
-CHANGE = "change"
 BEFORE, AFTER = "_before", "_after"
 
 
@@ -93,7 +94,7 @@ def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.
             for rows, ending in ((was, BEFORE), (now, AFTER)):
                 kind = (before if name in before.column_names else after).schema.field(name).type
                 values = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, kind)
-                columns[_free(f"{name}{ending}", columns)] = values
+                columns[free_name(f"{name}{ending}", list(columns))] = values
     return pa.table(columns).sort_by([(name, "ascending") for name in (START, *key, END)])
 
 
@@ -113,10 +114,3 @@ def _differ(
         return differing(was.cast(now.schema), now)
     except pa.ArrowException as error:
         raise other_types(error, [list(names)]) from None
-
-
-def _free(name: str, taken: Mapping[str, object]) -> str:
-    """``name``, with underscores where a result is called so."""
-    while name in taken:
-        name += "_"
-    return name

@@ -141,7 +141,7 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
 
 
 def _newest(checkpoint: Checkpoint) -> Head | None:
-    """The newest checkpoint; None if it is damaged, which does not keep an older one from being shown."""
+    """The newest checkpoint; None if it is damaged, which does not matter to an older one."""
     try:
         return checkpoint.head()
     except DataError:

@@ -54,4 +54,4 @@ def test_every_error_of_the_kind_is_made_here() -> None:
             keyword.arg == "code" and ast.unparse(keyword.value) == "'column-missing'" for keyword in node.keywords
         )
     ]
-    assert raised == []
+    assert raised == [str(ROOT / "statestore" / "missing_columns.py")]

@@ -14,10 +14,8 @@ from tests.helpers.command import tidestate
 from tests.helpers.operator_messages import WINDOWS, description, operator, stream, table
 from tests.helpers.waiting_windows import fed
 from tidestate.operators import sliding
-from tidestate.operators.cli.messages import OPTIONS as OF_MESSAGES
-from tidestate.operators.cli.messages import messages_command
-from tidestate.operators.cli.windows import OPTIONS as OF_WINDOWS
-from tidestate.operators.cli.windows import windows_command
+from tidestate.operators.cli.messages import MESSAGE_ARGUMENTS, messages_command
+from tidestate.operators.cli.windows import WINDOW_ARGUMENTS, windows_command
 from tidestate.recovery.cli.options import arguments_in, in_options, named_as_options
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Parquet
@@ -43,10 +41,12 @@ def test_every_argument_that_readers_name_has_an_option_or_is_of_a_job() -> None
     modules = [path for name in READERS for path in [ROOT / name, *(ROOT / name).rglob("*.py")] if path.is_file()]
     named = {argument for path in modules for text in texts(path) for argument in arguments_in(text)}
     assert {"side", "key", "values"} <= named
-    assert named - OF_MESSAGES.keys() - OF_WINDOWS.keys() == OF_JOBS & named
+    assert named - MESSAGE_ARGUMENTS.keys() - WINDOW_ARGUMENTS.keys() == OF_JOBS & named
 
 
-@pytest.mark.parametrize(("verb", "options"), [(messages_command, OF_MESSAGES), (windows_command, OF_WINDOWS)])
+@pytest.mark.parametrize(
+    ("verb", "options"), [(messages_command, MESSAGE_ARGUMENTS), (windows_command, WINDOW_ARGUMENTS)]
+)
 def test_every_option_is_one_of_the_verb(verb: typer.Typer, options: dict[str, str]) -> None:
     there = {option for parameter in typer.main.get_command(verb).params for option in parameter.opts}
     assert set(options.values()) <= there

@@ -63,7 +63,7 @@ def test_windows_that_differ_are_those_of_the_twin(before: Any, after: Any) -> N
     assert window_changes(was, was, ["k"]).num_rows == 0
 
 
-def test_a_result_that_came_or_went_is_shown_and_is_no_difference() -> None:
+def test_a_result_that_came_or_went_is_printed_and_is_no_difference() -> None:
     was, now = table({(0, "a"): (1, [1]), (1, "a"): (1, [1])}), table({(0, "a"): (2, [1]), (1, "a"): (1, [2])})
     (changed,) = window_changes(was.drop(["all"]), now, ["k"]).to_pylist()
     assert (changed["n_before"], changed["n_after"]) == (1, 2)
@@ -131,8 +131,8 @@ def test_diff_prints_windows_and_state_tables_when_asked(root: Path) -> None:
     lines = tidestate("diff", root, newest - 1, newest, "--limit", 1, columns=120).stdout.splitlines()
     assert lines[0].split() == ["change", "window_start", "window_end", "k", "n", "total", "events", "panes"]
     values = [expected[0][f"n_{when}"] for when in ("before", "after")]
-    shown = ["-" if value is None else str(value) for value in values]
-    assert (shown[0] if shown[0] == shown[1] else " -> ".join(shown)) in lines[1]
+    texts = ["-" if value is None else str(value) for value in values]
+    assert (texts[0] if texts[0] == texts[1] else " -> ".join(texts)) in lines[1]
     assert lines[2].startswith(f"{len(expected) - 1} more")
     tables = json_lines(tidestate("diff", root, newest - 1, newest, "--table", "groups", "--json"))
     assert {row["change"] for row in tables} <= {"added", "removed", "was", "is"}

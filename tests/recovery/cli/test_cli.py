@@ -112,21 +112,21 @@ def test_a_narrow_terminal_has_fewer_columns_and_no_broken_lines(
 
 
 def test_show_as_json_is_the_row_of_list_and_its_parts(root: Path) -> None:
-    (shown,) = json_lines(tidestate("show", root, 7, "--json"))
+    (printed,) = json_lines(tidestate("show", root, 7, "--json"))
     rows = {row["id"]: row for row in json_lines(tidestate("list", root, "--json"))}
     # The end of a checkpoint's step is in the next one, which show does not read.
     of_list = {name: value for name, value in rows[7].items() if name not in ("created", "seconds", "age_seconds")}
-    assert {name: shown[name] for name in of_list} == of_list
-    assert shown["created"].startswith(rows[7]["created"].removesuffix("Z"))
-    assert shown["seconds"].items() <= rows[7]["seconds"].items()
+    assert {name: printed[name] for name in of_list} == of_list
+    assert printed["created"].startswith(rows[7]["created"].removesuffix("Z"))
+    assert printed["seconds"].items() <= rows[7]["seconds"].items()
     manifest = evidence.manifests(root)[6]
-    assert (shown["watermark"], shown["watermark_before"]) == ("1970-01-01T00:00:43Z",) * 2
-    assert (shown["counters"], shown["totals"]) == (manifest["counters"], manifest["totals"])
-    assert shown["late_files"] == [
+    assert (printed["watermark"], printed["watermark_before"]) == ("1970-01-01T00:00:43Z",) * 2
+    assert (printed["counters"], printed["totals"]) == (manifest["counters"], manifest["totals"])
+    assert printed["late_files"] == [
         {name: ref[name] for name in ("path", "rows", "bytes")} for ref in manifest["late"]
     ]
     ((name, operator),) = manifest["operators"].items()
-    (of_operator,) = shown["operators"]
+    (of_operator,) = printed["operators"]
     assert (of_operator["operator"], of_operator["configuration"]) == (name, operator["configuration"])
     assert [row["files"] for row in of_operator["partitions"]] == [len(p["files"]) for p in operator["partitions"]]
     (newest,) = json_lines(tidestate("show", root, "--json"))
@@ -208,8 +208,8 @@ def test_an_older_checkpoint_can_be_emitted_next_to_a_damaged_one(copy: Path) ->
     (copy / "manifests/00000000000000000008.json").write_bytes(b"")
     done = tidestate("show", copy, 6, "--json")
     assert done.returncode == 0
-    shown = json.loads(done.stdout)
-    assert (shown["id"], shown["abandoned"]) == (6, None)
+    printed = json.loads(done.stdout)
+    assert (printed["id"], printed["abandoned"]) == (6, None)
 
 
 def test_storage_that_refuses_and_wrong_usage(tmp_path: Path, root: Path) -> None:
