@@ -159,7 +159,7 @@ def test_names_of_columns_that_come_and_go_are_reserved(name: str) -> None:
 def test_the_whole_difference_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         bind_plan(whole(key=["user", "k"]).aggregate(m=sum_("amount")), SCHEMA)
-    assert caught.value.context == {"missing": ["user", "amount"], "input": SCHEMA.names}
+    assert caught.value.context == {"missing": ["user", "amount"], "columns": SCHEMA.names}
 
 
 def test_a_trigger_that_is_text() -> None:
