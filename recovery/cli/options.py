@@ -16,8 +16,13 @@ from tidestate.recovery.cli.printing import Format
 from tidestate.statestore.errors import UsageError
 
 AtOption = Annotated[
-    int | None,
-    typer.Option("--at", metavar="ID", help="The checkpoint; by default the newest.", autocompletion=checkpoint_ids),
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="ID/TIME",
+        help="The checkpoint, or the newest at a time; by default the newest.",
+        autocompletion=checkpoint_ids,
+    ),
 ]
 First = Annotated[
     int | None,

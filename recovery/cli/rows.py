@@ -34,6 +34,7 @@ from tidestate.recovery.inspect.rows import (
     table_of,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.moments import head_at
 from tidestate.recovery.log.outputs import Output as OutputOf
 
 
@@ -56,7 +57,7 @@ def print_state(
     """Print rows of a state table at a checkpoint, by partition and in key order within each."""
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
-        _, state = operator_of(checkpoint.chosen(at).manifest, operator)
+        _, state = operator_of(head_at(checkpoint, at).manifest, operator)
         rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
         _print(rows, form, output, limit, as_json, progress)
 
