@@ -38,6 +38,15 @@ _WORDS: dict[Any, tuple[str, str]] = {
     pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
 """How a plain kind is called, and an example of it."""
+_OF_NUMPY: dict[Any, tuple[type, ...]] = {
+    bool: (bool, np.bool_),
+    int: (int, np.integer),
+    float: (int, float, np.integer, np.floating),
+    timedelta: (timedelta, np.timedelta64),
+    datetime: (datetime, np.datetime64),
+    date: (date, np.datetime64),
+}
+"""Plain kinds that values of numpy are of, too."""
 
 
 def called(words: str, example: str) -> Callable[[type[C]], type[C]]:
@@ -114,9 +123,8 @@ def _fits(value: Any, kind: Any) -> bool:
         pairs = value.items() if isinstance(value, Mapping) else None
         return pairs is not None and all(_fits(name, parts[0]) and _fits(one, parts[1]) for name, one in pairs)
     if kind in (int, float):
-        numbers = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-        return isinstance(value, numbers) and not isinstance(value, bool)
-    return isinstance(value, (bool, np.bool_) if kind is bool else kind)
+        return isinstance(value, _OF_NUMPY[kind]) and not isinstance(value, bool | np.timedelta64)
+    return isinstance(value, _OF_NUMPY.get(kind, kind))
 
 
 def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:

@@ -1,60 +1,136 @@
-"""Spans and moments of time as people write them, in microseconds. Pure."""
+"""Spans and moments of time as people write them, in microseconds. Pure.
+
+A span is exact: it has no months or years, whose length depends on the calendar, and nothing below a microsecond is
+rounded away. A minus in front is of the whole span, so ``-1h30m`` is minus ninety minutes.
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from tidestate.statestore.errors import UsageError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 _UNIT_US = {
     "microsecond": 1,
-    "us": 1,
     "millisecond": 1_000,
-    "ms": 1_000,
     "second": 1_000_000,
-    "s": 1_000_000,
     "minute": 60_000_000,
-    "min": 60_000_000,
     "hour": 3_600_000_000,
-    "h": 3_600_000_000,
     "day": 86_400_000_000,
-    "d": 86_400_000_000,
     "week": 604_800_000_000,
 }
+_SHORT = {
+    "us": "microsecond",
+    "ms": "millisecond",
+    "s": "second",
+    "sec": "second",
+    "secs": "second",
+    "m": "minute",
+    "min": "minute",
+    "mins": "minute",
+    "h": "hour",
+    "hr": "hour",
+    "hrs": "hour",
+    "d": "day",
+    "w": "week",
+}
+_UNITS_US = {
+    **_UNIT_US,
+    **{f"{unit}s": size for unit, size in _UNIT_US.items()},
+    **{short: _UNIT_US[unit] for short, unit in _SHORT.items()},
+}
+_CALENDAR = ("month", "months", "mo", "quarter", "quarters", "year", "years", "y", "yr", "yrs")
+"""Units whose length depends on the calendar."""
 UNITS = (("days", 86_400e6), ("hours", 3_600e6), ("minutes", 60e6), ("seconds", 1e6), ("ms", 1e3))
-_PART = re.compile(r"\s*(-?[0-9]+)\s*([a-z]+?)(s?)(?:\s+|,|$)")
+_PART = re.compile(r"(-?)([0-9]*\.?[0-9]+)\s*([a-z]+)(?:\s*,\s*|\s+|(?=[0-9.])|$)", re.IGNORECASE)
+_COUNT = r"([0-9]+(?:[.,][0-9]+)?)"
+_ISO = re.compile(
+    rf"(-?)P(?=.)(?:{_COUNT}Y)?(?:{_COUNT}M)?(?:{_COUNT}W)?(?:{_COUNT}D)?"
+    rf"(?:T(?=.)(?:{_COUNT}H)?(?:{_COUNT}M)?(?:{_COUNT}S)?)?",
+    re.IGNORECASE,
+)
+_ISO_UNITS = ("week", "day", "hour", "minute", "second")
+_FAR = re.compile(r"[+-]?[0-9]{1,19} us")
+_FINE = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _LIMIT_US = 2**62
 _DIGITS = 40
 
-Span = str | timedelta
-Moment = int | str | date
-"""A time: text in ISO 8601, a datetime, or a date for its midnight, each in UTC unless it says otherwise; or a whole
-number: microseconds since 1970 UTC, or an offset where windows or messages are by those.
+if TYPE_CHECKING:  # at run time without numpy, which takes a while to import
+    Span = str | timedelta | np.timedelta64
+    Moment = int | str | date | np.datetime64 | np.integer[Any]
+else:
+    Span = str | timedelta
+    Moment = int | str | date
+"""A span of time: text such as "10m", "1h30m", "1.5 hours" or "PT10M", or a timedelta, of pandas or numpy too.
+
+A time: text in ISO 8601, a datetime, or a date for its midnight, of pandas or numpy too, each in UTC unless it says
+otherwise; or a whole number: microseconds since 1970 UTC, or an offset where windows or messages are by those.
 """
 
 
 def span_us(span: Span) -> int:
-    """``"1 hour 30 minutes"`` or a `timedelta` in microseconds. Raises `UsageError` for anything else."""
+    """``"1h30m"`` or a `timedelta` in microseconds, exactly. Raises `UsageError` (``span``) for anything else."""
     if isinstance(span, timedelta):
-        return _within(span // timedelta(microseconds=1), span)
-    if not isinstance(span, str):
-        raise UsageError(
-            'a span of time is text like "30 minutes", or a timedelta', code="span", found=repr(span)[:100]
-        )
-    text, position, total = span.strip().lower(), 0, 0
+        return _within(_exact_us(span, getattr(span, "nanoseconds", 0), "span"), span)
+    if isinstance(span, str):
+        text = span.strip()
+        return _within(_iso_us(text, span) if "P" in text[:2].upper() else _written_us(text, span), span)
+    number = _of_numpy(span, "timedelta64", "span")
+    if number is None:
+        _refuse_span('a span of time is text like "30 minutes", or a timedelta', span)
+    return _within(number, span)
+
+
+def _written_us(text: str, span: Span) -> int:
+    """Counts with units, such as ``1h30m`` or ``-1 hour, 30.5 s``."""
+    negative, position, total = text.startswith("-"), 0, 0
     while position < len(text) or not text:
         match = _PART.match(text, position)
-        unit = match and (_UNIT_US.get(match[2] + match[3]) or _UNIT_US.get(match[2]))
-        if not match or not unit:
-            raise UsageError(
-                'a span of time reads like "30 minutes" or "1 hour 30 s"', code="span", found=repr(span)[:100]
-            )
-        # A count of more digits than any span has is too long, whatever its unit.
-        total += (int(match[1]) if len(match[1]) <= _DIGITS else 2 * _LIMIT_US) * unit
+        name = match[3] if match else ""
+        if name.lower() in _CALENDAR:
+            _refuse_calendar(span)
+        unit_us = _UNITS_US.get(name.lower())
+        if not match or unit_us is None:
+            _refuse_span('a span of time reads like "30 minutes", "1h30m", "1.5 hours" or "PT10M"', span)
+        if name == "M":
+            _refuse_span('M may be months or minutes: write "m" or "minutes", or give months as days', span)
+        if match[1] and not negative:
+            _refuse_span('a minus stands in front of the whole span, as in "-1h30m"', span)
+        total += _amount_us(match[2], unit_us, span)
         position = match.end()
-    return _within(total, span)
+    return -total if negative else total
+
+
+def _iso_us(text: str, span: Span) -> int:
+    """A duration of ISO 8601, such as ``PT10M``."""
+    match = _ISO.fullmatch(text)
+    if match is None:
+        _refuse_span('a span of time in ISO 8601 reads like "P1DT2H30M", "PT10M" or "PT0.5S"', span)
+    sign, years, months, *counts = match.groups()
+    if any(count and count.strip("0.,") for count in (years, months)):
+        _refuse_calendar(span)
+    pairs = zip(counts, _ISO_UNITS, strict=True)
+    total = sum(_amount_us(count, _UNIT_US[unit], span) for count, unit in pairs if count)
+    return -total if sign else total
+
+
+def _amount_us(count: str, unit_us: int, span: Span) -> int:
+    """A decimal number of units, in whole numbers throughout: floats would round."""
+    whole, _, fraction = count.replace(",", ".").partition(".")
+    whole, fraction = whole.lstrip("0"), fraction.rstrip("0")
+    if len(whole) > _DIGITS:  # more than any span has, whatever its unit
+        return 2 * _LIMIT_US
+    digits: int = int(f"{whole}{fraction[:_DIGITS]}" or "0")
+    scale: int = 10 ** len(fraction[:_DIGITS])
+    amount, below = divmod(digits * unit_us, scale)
+    if below or len(fraction) > _DIGITS:
+        _refuse_fine("span", span)
+    return amount
 
 
 @overload
@@ -64,29 +140,95 @@ def moment_us(moment: None) -> None: ...
 @overload
 def moment_us(moment: Moment | None) -> int | None: ...
 def moment_us(moment: Moment | None) -> int | None:
-    """A moment as microseconds since 1970 UTC; a whole number, and None, as it is. Raises `UsageError`."""
+    """A moment as microseconds since 1970 UTC, exactly; a whole number, and None, as it is. Raises `UsageError`
+    (``moment``).
+    """
     if moment is None or (isinstance(moment, int) and not isinstance(moment, bool)):
         return moment
+    if isinstance(moment, str):
+        return _text_us(moment)
+    if isinstance(moment, date):
+        return _date_us(moment)
+    number = _of_numpy(moment, "datetime64", "moment")
+    if number is None:
+        _refuse_moment(moment)
+    return number
+
+
+def _text_us(text: str) -> int:
+    """A time in ISO 8601, or ``<number> us``, as times beyond the calendar are printed."""
+    if _FAR.fullmatch(text.strip()):
+        number = int(text.split()[0])
+        return number if -(2**63) <= number < 2**63 else _refuse_moment(text)
+    if _FINE.search(text):
+        _refuse_fine("moment", text)
     try:
-        time = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
-        time = None
-    if isinstance(time, date) and not isinstance(time, datetime):
-        time = datetime(time.year, time.month, time.day)
-    if not isinstance(time, datetime):
-        raise UsageError(
-            'a time is text such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970',
-            code="moment",
-            found=repr(moment)[:100],
-        )
-    since = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return since // timedelta(microseconds=1)
+        return _date_us(datetime.fromisoformat(text.strip()))
+    except ValueError as error:
+        if isinstance(error, UsageError):
+            raise
+        _refuse_moment(text)
+
+
+def _date_us(moment: date) -> int:
+    if not isinstance(moment, datetime):
+        moment = datetime(moment.year, moment.month, moment.day)
+    if moment != moment:  # NaT of pandas is a datetime
+        _refuse_moment(moment)
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return _exact_us(aware - datetime(1970, 1, 1, tzinfo=UTC), getattr(moment, "nanosecond", 0), "moment")
+
+
+def _exact_us(span: timedelta, nanoseconds: int, code: str) -> int:
+    """The microseconds of a timedelta; those of pandas have ``nanoseconds`` too."""
+    if nanoseconds:
+        _refuse_fine(code, span)
+    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+
+
+def _of_numpy(value: Any, kind: str, code: str) -> int | None:
+    """A ``timedelta64`` or ``datetime64`` in microseconds, and a whole number as a moment; None of anything else."""
+    import numpy as np  # slow to import
+
+    if code == "moment" and isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
+        return int(value)
+    if not isinstance(value, getattr(np, kind)) or np.isnat(value):
+        return None
+    unit, _ = np.datetime_data(value.dtype)
+    if unit == "generic":
+        return None
+    if kind == "timedelta64" and unit in ("Y", "M"):
+        _refuse_calendar(value)
+    moved = value.astype(f"{kind}[us]")
+    if moved.astype(value.dtype) != value:
+        _refuse_fine(code, value)
+    return int(moved.astype(np.int64))
 
 
 def _within(total: int, span: Span) -> int:
     if abs(total) > _LIMIT_US:
-        raise UsageError("a span of time is too long", code="span", found=repr(span)[:100])
+        _refuse_span("a span of time is too long", span)
     return total
+
+
+def _refuse_span(message: str, span: object) -> NoReturn:
+    raise UsageError(message, code="span", found=repr(span)[:100])
+
+
+def _refuse_calendar(span: object) -> NoReturn:
+    _refuse_span('months and years have no fixed length: give days, such as "30 days"', span)
+
+
+def _refuse_fine(code: str, value: object) -> NoReturn:
+    raise UsageError("times are in whole microseconds: round this one", code=code, found=repr(value)[:100])
+
+
+def _refuse_moment(moment: object) -> NoReturn:
+    raise UsageError(
+        'a time is text such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970',
+        code="moment",
+        found=repr(moment)[:100],
+    )
 
 
 def text_of(span: int) -> str:

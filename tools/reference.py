@@ -19,8 +19,9 @@ HEAD = """# The command `tidestate`
 
 The command inspects and maintains checkpoints on any machine with the package, without Java or Spark; `adopt` alone
 needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with
-`--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC. On a
-terminal a progress bar on standard error accompanies a verb that takes a while.
+`--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC;
+TIME and SPAN are as in [SEMANTICS.md](SEMANTICS.md#spans-and-times). On a terminal a progress bar on standard error
+accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
 `check`, `verify` and `chaos` have their own. An error is one line on standard error, with a code that
@@ -30,11 +31,11 @@ A terminal too narrow for the words of a table gets each row as names and values
 standard output cannot write, where it is not UTF-8, is printed as escapes.
 
 **JSON** (`--json`, `--format json`) is one form, version 1, for every verb: UTF-8, an object a line. A verb that
-answers with rows prints a line for each, any other verb one line. Times are ISO 8601 with their zone
-(`2013-01-01T10:00:00Z`), nested values are JSON, binary ones hexadecimal, decimals with digits after the point text,
-NaN and infinities null; names that end in `_us` are microseconds. A watermark is a time, an offset as text, or
-`+inf` after a drain; a time beyond the calendar is text, a number and its unit. New fields may come without a new
-version.
+answers with rows prints a line for each, any other verb one line; `show` has the fields of `list`, and more. Times
+are ISO 8601 with their zone (`2013-01-01T10:00:00Z`), nested values are JSON, binary ones hexadecimal, decimals with
+digits after the point text, NaN and infinities null; names that end in `_us` are microseconds. A watermark is a time,
+an offset as text, or `+inf` after a drain; a time beyond the calendar is text, a number and its unit. New fields may
+come without a new version.
 
 | verb | |
 |---|---|

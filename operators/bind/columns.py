@@ -18,6 +18,7 @@ from tidestate.operators.plan.plan import PANE_KIND, PROCESSING_TIME
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.arrowtypes import is_ordered
 
 
@@ -72,12 +73,8 @@ def require_columns(columns: list[str], schema: pa.Schema, available: Sequence[s
     """
     missing = [name for name in columns if name not in schema.names]
     if missing:
-        raise UsageError(
-            "the input lacks columns that the description names",
-            code="column-missing",
-            missing=missing,
-            input=schema.names if available is None else available,
-        )
+        columns_there = schema.names if available is None else available
+        raise missing_columns("the input lacks columns that the description names", missing, columns_there)
     check_paths(columns)
     return columns
 

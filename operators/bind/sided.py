@@ -13,7 +13,7 @@ from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.sides import AT, SIDE, SIDES, check_offset
+from tidestate.operators.describe.sides import AT, SIDE, SIDES, Sides, check_offset
 from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
@@ -30,6 +30,7 @@ from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN
+from tidestate.statestore.missing_columns import missing_columns
 
 
 def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
@@ -67,7 +68,7 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     """A union. Raises `UsageError`."""
     types = _side_types(description, schema, ())
     for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
-        _check_place(types, column, what)
+        _check_place(types, column, what, description.sides, description.sides.names[0])
     return UnionPlan(
         name=description.name,
         kind=Global(),
@@ -142,9 +143,9 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
             code="advance-time",
             operator=description.name,
         )
-    for events in description.events.values():
+    for side, events in description.events.items():
         for what, column in zip((OFFSET, ORIGIN), reversed(events.order), strict=False):
-            _check_place(types, column, what)
+            _check_place(types, column, what, description.sides, side)
     plan = OverlapPlan(
         name=description.name,
         kind=Global(),
@@ -179,15 +180,16 @@ def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:
     """That offsets and origins of the sides are there, and can be ones."""
     for side in plan.joined.sides.names:
         for what in (OFFSET, ORIGIN):
-            _check_place(types, plan.given(side, what), what)
+            _check_place(types, plan.given(side, what), what, plan.joined.sides, side)
 
 
-def _check_place(types: pa.Schema, column: str | None, what: str) -> None:
+def _check_place(types: pa.Schema, column: str | None, what: str, sides: Sides, side: str) -> None:
     """That a side's offset or origin is there, and can be one."""
     if column is None:
         return
     if column not in types.names:
-        raise UsageError("a side lacks columns", code="column-missing", missing=[column])
+        there = sides.columns_of(side, types)
+        raise missing_columns("a side lacks columns", [sides.own(side, column)], there, side=side)
     if what == OFFSET:
         check_offset(types, column)
     if what == ORIGIN:

@@ -29,8 +29,10 @@ def print_answers(
     limit: int | None,
     clear: Callable[[], None],
     note: str = "",
+    readable: Callable[[pa.Table], pa.Table] | None = None,
 ) -> None:
-    """Print what was ``found`` by root; the first table of each has the columns.
+    """Print what was ``found`` by root; the first table of each has the columns. ``readable`` makes rows those of a
+    table for people.
 
     With a limit the first rows in the ``order`` of these columns are printed, and how many were left out; all of them
     are read. Without one they are printed as they come, a table at a time.
@@ -51,7 +53,9 @@ def print_answers(
     rows, left_out = first_in_order(every, [*order, JOB], limit)
     if left_out:
         note = "\n".join(filter(None, [f"{left_out:,} more: narrow the question, or use --limit", note]))
-    print_rows([_short(rows) if form is Format.table else rows], form, output, None, clear=clear, note=note)
+    if form is Format.table:
+        rows = (readable or _short)(rows)
+    print_rows([rows], form, output, None, clear=clear, note=note)
 
 
 def first_in_order(parts: Iterable[pa.Table], order: list[str], limit: int) -> tuple[pa.Table, int]:
@@ -83,15 +87,24 @@ def _named(root: str, parts: Iterable[pa.Table], *, several: bool) -> Iterator[p
 
 
 def _short(rows: pa.Table) -> pa.Table:
-    """Offsets as people read them: ``x 3-17, y 4``."""
-    import pyarrow as pa
-
+    """Offsets as people read them."""
     from tidestate.operators.windows.offsets import OFFSETS
 
-    if OFFSETS not in rows.column_names or not pa.types.is_list(rows.schema.field(OFFSETS).type):
+    if OFFSETS not in rows.column_names:
         return rows
-    texts = [", ".join(map(_offsets, of)) for of in rows[OFFSETS].to_pylist()]
-    return rows.set_column(rows.column_names.index(OFFSETS), OFFSETS, pa.array(texts, pa.string()))
+    return rows.set_column(rows.column_names.index(OFFSETS), OFFSETS, readable_offsets(rows[OFFSETS]))
+
+
+def readable_offsets(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """First and last offsets of origins as people read them, ``x 3-17, y 4``; any other column as it is."""
+    import pyarrow as pa
+
+    kind = column.type
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    if not pa.types.is_struct(inner) or [field.name for field in inner] != ["origin", "start_offset", "last_offset"]:
+        return column
+    texts = [None if of is None else ", ".join(map(_offsets, of)) for of in column.to_pylist()]
+    return pa.chunked_array([pa.array(texts, pa.string())])
 
 
 def _offsets(of: dict[str, object]) -> str:

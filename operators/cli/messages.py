@@ -18,6 +18,7 @@ from tidestate.recovery.cli.options import (
     OutputOption,
     Side,
     ToTime,
+    in_options,
     keys_of,
 )
 from tidestate.recovery.cli.printing import Format
@@ -33,6 +34,18 @@ FromOffset = Annotated[
     int | None, typer.Option("--from-offset", metavar="OFFSET", help="The first offset at that time, or at all.")
 ]
 ToOffset = Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET", help="The last one, inclusive.")]
+
+_Bounds = tuple[tuple[str | None, int | None], tuple[str | None, int | None]]
+MESSAGE_ARGUMENTS = {
+    "side": "--side",
+    "session": "--key",
+    "equal": "--key",
+    "start_time": "--from",
+    "start_offset": "--from-offset",
+    "end_time": "--to",
+    "end_offset": "--to-offset",
+}
+"""The options of arguments of `Query.scan_messages`."""
 
 
 @messages_command.command(
@@ -76,12 +89,12 @@ def print_messages(
         print_answers(found, order, Format.json if as_json else form, output, limit, progress.clear)
 
 
-def _messages(
-    asked: Query,
-    bounds: tuple[tuple[str | None, int | None], tuple[str | None, int | None]],
-    key: dict[str, str],
-    side: str | None,
-) -> Iterator[pa.Table]:
+def _messages(asked: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
+    with in_options(**MESSAGE_ARGUMENTS):
+        yield from _messages_between(asked, bounds, key, side)
+
+
+def _messages_between(asked: Query, bounds: _Bounds, key: dict[str, str], side: str | None) -> Iterator[pa.Table]:
     from tidestate.operators.inspect.history.bounds import BoundUnit
     from tidestate.recovery.inspect.rows import Wanted, value_of_text
 

@@ -18,6 +18,7 @@ from tidestate.recovery.cli.options import (
     OutputOption,
     Side,
     ToTime,
+    in_options,
     keys_of,
 )
 from tidestate.recovery.cli.printing import Format
@@ -32,6 +33,9 @@ windows_command = typer.Typer(add_completion=False)
 ValueOption = Annotated[
     list[str] | None, typer.Option("--value", metavar="NAME", help="Only this result; repeatable. By default all.")
 ]
+
+WINDOW_ARGUMENTS = {"side": "--side", "key": "--key", "values": "--value"}
+"""The options of arguments of `Query.get_windows`."""
 
 
 @windows_command.command(
@@ -66,7 +70,7 @@ def print_windows(
     with bar() as progress:
         asked = {root: query(Checkpoint.open(root, progress), checkpoint=at, operator=operator) for root in roots}
         own = sorted({name for one in asked.values() for name in one.own_functions if value is None})
-        found = {root: _windows(one, start, end, keys_of(key), value, side) for root, one in asked.items()}
+        found = {root: _windows(one, (start, end), keys_of(key), value, side) for root, one in asked.items()}
         order = ["window_start", *dict.fromkeys(name for one in asked.values() for name in one.key), "window_end"]
         notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
         ended = [root for root, one in asked.items() if one.drained]
@@ -76,18 +80,36 @@ def print_windows(
 
 
 def _windows(
-    asked: Query, start: str | None, end: str | None, key: dict[str, str], values: list[str] | None, side: str | None
+    asked: Query,
+    between: tuple[str | None, str | None],
+    key: dict[str, str],
+    values: list[str] | None,
+    side: str | None,
 ) -> Iterator[pa.Table]:
+    with in_options(**WINDOW_ARGUMENTS):
+        yield from windows_between(asked, between, key, values, side)
+
+
+def windows_between(
+    asked: Query,
+    between: tuple[str | None, str | None],
+    key: dict[str, str],
+    values: list[str] | None,
+    side: str | None,
+) -> Iterator[pa.Table]:
+    """The windows that overlap these bounds, all of them text; the first table has no rows."""
     from tidestate.operators.inspect.history.bounds import BoundUnit
     from tidestate.recovery.inspect.rows import value_of_text
     from tidestate.statestore.errors import UsageError
 
     unit = BoundUnit(asked.timed(side))
-    bounds = [None if text is None else unit.place(text) for text in (start, end)]
+    bounds = [None if text is None else unit.place(text) for text in between]
     kinds = asked.key
     given = {
         name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text for name, text in key.items()
     }
+    if side is not None and not asked.sides:
+        raise UsageError("only joins that keep messages have sides: leave side= out", code="sides", found=side)
     if asked.sides:
         names = asked.message_key(side)["session"]
         if given and sorted(given) != sorted(names):

@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import schema_with_fields, with_fields
 from tidestate.statestore.spec.schema_evolution import same_instants
 from tidestate.statestore.spec.tables import TIME
@@ -80,7 +81,7 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         rows = with_fields(rows, needed)
         own |= {name: name for name in needed if name in self.shared}
         if missing := [name for name in needed if name not in rows.column_names]:
-            raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)
+            raise missing_columns("a side lacks columns", missing, rows.column_names, side=side)
         columns = [
             pa.repeat(pa.scalar(side), rows.num_rows)
             if field.name == SIDE
@@ -99,6 +100,11 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What a column of the one stream is called on a side: the reverse of `prefixed`."""
         return name if self.same_columns or name in self.shared else name.removeprefix(f"{side}_")
 
+    def columns_of(self, side: str, schema: pa.Schema) -> list[str]:
+        """The columns of a side, as they are called there, of the one stream."""
+        own = {name: self.own(side, name) for name in schema.names if name not in (SIDE, AT)}
+        return [name for whole, name in own.items() if self.prefixed(side, name) == whole]
+
     def time_of(self, side: str) -> str:
         """The column of event times of a side."""
         return self.times[self.names.index(side)]
@@ -114,7 +120,8 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shared = all_of_first if self.same_columns else list(self.shared)
         for side, schema in whole.items():
             if missing := [name for name in (*shared, self.time_of(side)) if name not in schema.names]:
-                raise UsageError("a side lacks columns", code="column-missing", side=side, missing=missing)
+                columns = [name for name in schemas[side].names if name not in (SIDE, AT)]
+                raise missing_columns("a side lacks columns", missing, columns, side=side)
             if self.same_columns and (more := sorted(set(schemas[side].names) - {*shared, SIDE, AT})):
                 raise UsageError(
                     "all sides have the same columns: select them first", code="side-columns", side=side, more=more

@@ -1,6 +1,6 @@
 """Windows and messages that are kept, asked for in the forms of the design (SAMZA-552). Pure.
 
-Bounds are inclusive; times are datetimes or microseconds, and None is no bound. Rows come in order of the windows'
+Bounds are inclusive; times are of any form of `Moment`, and None is no bound. Rows come in order of the windows'
 or messages' position.
 """
 
@@ -149,7 +149,7 @@ def _asked(
     start_time, start_offset, end_time, end_offset = bounds
     if not tables.layout.by_time and (start_time is not None or end_time is not None):
         raise UsageError(
-            "messages of this layout have no times in their keys: ask by start_offset and end_offset",
+            "messages of this layout have no times in their keys: ask by start_offset= and end_offset=",
             code="message-range",
             layout=tables.layout.name,
         )
@@ -279,7 +279,7 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
                 code="identity-order",
                 layout=tables.layout.name,
             )
-        return (time,)
+        return (moment_us(time),)
     if time is None and offset is not None:
         raise UsageError(
             "messages of this layout are in order of time: an offset bound needs its time",

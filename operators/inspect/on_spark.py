@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ def windows_on_spark(
     *,
     key: Any = None,
     values: Sequence[str] | None = None,
-    checkpoint: int | None = None,
+    checkpoint: CheckpointAt = None,
     operator: str | None = None,
     description: Runnable | None = None,
     schema: QuerySchemas | None = None,
@@ -75,7 +75,7 @@ def messages_on_spark(
     session: Any = None,
     equal: Any = None,
     side: str | None = None,
-    checkpoint: int | None = None,
+    checkpoint: CheckpointAt = None,
     operator: str | None = None,
 ) -> DataFrame:
     """The messages that are kept at a checkpoint, with the columns of `Query.get_messages`, not in order; as
@@ -161,7 +161,7 @@ def state_on_spark(
 def changes_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
-    since: int | str | datetime,
+    since: int | str | date,
     until: CheckpointAt = None,
     *,
     kind: OutputKind = "panes",

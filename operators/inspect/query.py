@@ -126,6 +126,11 @@ class Query:
         return {form: [name for name in names if name != NO_KEY] for form, names in found.items()}
 
     @property
+    def has_windows(self) -> bool:
+        """Whether `get_windows` has windows with values: of windows and merges, not of joins and the like."""
+        return isinstance(self._plan or self._stored, WindowPlan)
+
+    @property
     def sides(self) -> list[str]:
         """The sides of a join that keeps messages."""
         return [side for side in self._stores if side]
@@ -307,6 +312,8 @@ class Query:
                 code="no-messages",
                 operator=self.operator,
             )
+        if side is not None and not self.sides:
+            raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
         if (side or "") not in self._stores:
             raise UsageError(
                 "say which side: side=" if side is None else "there is no such side",

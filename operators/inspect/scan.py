@@ -8,7 +8,7 @@ columns and parts that the reader asks for, each file checked before a row of it
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import date
 from functools import partial
 
 import pyarrow.dataset as ds
@@ -83,7 +83,7 @@ def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
 @checked
 def scan_changes(
     root: ScanRoot,
-    since: int | str | datetime,
+    since: int | str | date,
     until: CheckpointAt = None,
     *,
     kind: OutputKind = "panes",
@@ -134,7 +134,7 @@ def checkpoints_of_root(root: ScanRoot) -> RowScan:
 
 def changes_of_root(
     root: ScanRoot,
-    since: int | str | datetime,
+    since: int | str | date,
     until: CheckpointAt = None,
     kind: OutputKind = "panes",
     operator: str | None = None,

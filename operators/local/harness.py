@@ -34,6 +34,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
@@ -118,12 +119,14 @@ class Harness:
             return dict.fromkeys(self._job.graph.streams, self._schema)
         return self._schema
 
-    def advance_watermark(self, time_us: int) -> pa.Table:
-        """Move the watermark to ``time_us``; a step back is ignored. Returns the panes."""
+    def advance_watermark(self, time: Moment) -> pa.Table:
+        """Move the watermark to ``time``; a step back is ignored. Returns the panes."""
+        time_us = moment_us(time)
         return self._tick(lambda round_: round_.graph.reached(round_.progress, time_us, self._now))
 
-    def advance_processing_time(self, time_us: int) -> pa.Table:
-        """Move the clock to ``time_us``. Returns the panes. Raises `UsageError` for a step back."""
+    def advance_processing_time(self, time: Moment) -> pa.Table:
+        """Move the clock to ``time``. Returns the panes. Raises `UsageError` for a step back."""
+        time_us = moment_us(time)
         if time_us < self._now:
             raise UsageError("processing time does not go back", code="clock", clock_us=self._now, asked=time_us)
         self._now = time_us

@@ -42,6 +42,7 @@ from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.table.validation import too_long
@@ -209,7 +210,7 @@ def conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
     events = with_fields(events, plan.read_names)
     missing = [name for name in plan.read_names if name not in events.column_names]
     if missing:
-        raise UsageError("a batch lacks columns of the input", code="column-missing", missing=missing)
+        raise missing_columns("a batch lacks columns of the input", missing, events.column_names)
     chosen = events.select(plan.read_names)
     for name in plan.added:
         there = intake.reprocessing and name in events.column_names

@@ -18,6 +18,7 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, Generation
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, instants, is_watermark, moved
 from tidestate.statestore.arrays import Flags, Reasons, Times
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.tables import TIME
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
@@ -108,7 +109,7 @@ def lifetimes(
     """
     columns = [name for name in (start, end, shape_column) if name is not None]
     if missing := [name for name in columns if name not in events.column_names]:
-        raise UsageError("a batch lacks columns of its lifetimes", code="column-missing", missing=missing)
+        raise missing_columns("a batch lacks columns of its lifetimes", missing, events.column_names)
     if shape not in SHAPES or (end is None and shape_column is None and shape in ("interval", "edge_end")):
         raise UsageError(
             "give a shape of events, and the column of their ends if the shape has one",

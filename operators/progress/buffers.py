@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.instants import BEGINNING_US, instants, is_watermark
 from tidestate.statestore.arrays import Flags, Numbers, Times
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def from_table(table: pa.Table) -> Buffers:
     """
     names = ("origin", "sequence", "chunk", "last_chunk", "watermark")
     if missing := [name for name in names if name not in table.column_names]:
-        raise UsageError("a batch lacks columns of its buffers", code="column-missing", missing=missing)
+        raise missing_columns("a batch lacks columns of its buffers", missing, table.column_names)
     behind = table["behind"] if "behind" in table.column_names else 0
     origin, sequence, chunk, last, watermark = (table[name] for name in names)
     return buffers(origin, sequence, chunk, last, watermark, behind)

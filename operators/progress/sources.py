@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.watermarks import SourceReport
 from tidestate.statestore.arrays import Times
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 
 @dataclass(frozen=True)
@@ -78,5 +78,5 @@ def _combine(first: SourceReport, second: SourceReport) -> SourceReport:
 def source_column(events: pa.Table, name: str) -> Any:
     """A column that moves the watermark. Raises `UsageError` if it is missing."""
     if name not in events.column_names:
-        raise UsageError("a batch lacks a column that moves the watermark", code="column-missing", missing=[name])
+        raise missing_columns("a batch lacks a column that moves the watermark", [name], events.column_names)
     return events[name]

@@ -24,6 +24,7 @@ from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.lists import flat
 
 Form = Literal["append", "upsert", "changelog"]
@@ -85,12 +86,8 @@ def identity(schema: pa.Schema, key: Sequence[str] | None) -> list[str]:
         )
     names = [*(name for name in _BOUNDS if name in schema.names and name not in key), *key]
     if not names or (missing := [name for name in names if name not in schema.names]):
-        raise UsageError(
-            "a sink that updates rows needs the columns that identify one: key=…",
-            code="sink-key",
-            missing=missing if names else None,
-            columns=schema.names,
-        )
+        message = "a sink that updates rows needs the columns that identify one, key=…"
+        raise missing_columns(message, missing if names else [], schema.names, code="sink-key")
     return names
 
 

@@ -25,6 +25,7 @@ from tidestate.operators.windows.parts.waiting import waiting_windows, windows_e
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange, key_range
@@ -68,7 +69,7 @@ def asked_for(
     """
     there = [one.name for one in plan.aggregates]
     if wrong := sorted(set(values or ()) - set(there)):
-        raise UsageError("there is no such result", code="read-column", columns=there, found=wrong)
+        raise missing_columns("there is no such result", wrong, there, code="read-column")
     if key is None:
         given: Mapping[str, Any] = {}
     elif isinstance(key, Mapping):
@@ -80,9 +81,7 @@ def asked_for(
             raise UsageError(why, code="window-key", columns=plan.key_names, found=len(parts))
         given = dict(zip(plan.key_names, parts, strict=True))
     if wrong := sorted(set(given) - set(plan.key_names)):
-        raise UsageError(
-            "this is not in the key of the windows", code="window-key", columns=plan.key_names, found=wrong
-        )
+        raise missing_columns("this is not in the key of the windows", wrong, plan.key_names, code="window-key")
     types = {column.name: column.arrow for column in plan.key_specs}
     keys = {name: value_of(value, types[name], name) for name, value in given.items()}
     return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))

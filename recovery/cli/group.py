@@ -24,7 +24,6 @@ VERBS = {
     "state": ("rows", "Print rows of the state at any checkpoint."),
     "panes": ("rows", "Print the panes that the job has emitted."),
     "late": ("rows", "Print rejected events, with reasons."),
-    "diff": ("rows", "Compare the state at two checkpoints."),
     "check": ("check", "Compare a job with limits, for orchestrators."),
     "verify": ("verify", "Check that all files are intact."),
     "rewind": ("rewind_repair", "Go back to an older checkpoint."),

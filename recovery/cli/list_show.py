@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -12,13 +13,21 @@ from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids
-from tidestate.recovery.cli.printing import data_table, key_value_table, print_error, print_json, print_out, text
+from tidestate.recovery.cli.printing import (
+    data_table,
+    fitted,
+    key_value_table,
+    print_error,
+    print_json,
+    print_out,
+    text,
+)
 from tidestate.recovery.cli.progress_bar import bar
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import Lease, running
-from tidestate.recovery.log.manifest import Delivered, Ids, Manifest, OperatorState, Spent
+from tidestate.recovery.log.manifest import Delivered, Head, Ids, Manifest, OperatorState, Spent
 from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import held_pins, read_pins
 from tidestate.recovery.log.summary import (
@@ -27,14 +36,15 @@ from tidestate.recovery.log.summary import (
     brief,
     full,
     is_set,
+    iso_text,
     job_mark_text,
     partitions,
     pluralize,
     readable_time,
     setting_text,
     shared_files,
-    short_age,
     short_seconds,
+    short_time,
     size_text,
     source_progress,
     state_size,
@@ -42,7 +52,7 @@ from tidestate.recovery.log.summary import (
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
 from tidestate.statestore.durations import span_text, spans_as_text
-from tidestate.statestore.errors import CorruptionError, IncompatibleError, NotFoundError
+from tidestate.statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError
 
 
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
@@ -51,7 +61,11 @@ def list_checkpoints(
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, time it took."""
+    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, how long its step
+    took, when it was made.
+
+    A terminal that is too narrow for wide values has no columns batch, took and state.
+    """
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         head = checkpoint.head()
@@ -62,10 +76,10 @@ def list_checkpoints(
     if lost := merged_ranges([*unread, *listing.missing_within(first, None)]):
         print_error(f"abandoned checkpoints that cannot be read, which does no harm: {ids_text(lost)}")
     if as_json:
-        print_json(*({name: value for name, value in row.items() if name != "age"} for row in rows))
+        print_json(*({name: value for name, value in row.items() if name != "made"} for row in rows))
         return
-    headings = ("id", "kind", "batch", "watermark (UTC)", "events", "panes", "rejected", "state", "took", "age")
-    table = data_table(headings, set(headings) - {"kind", "watermark (UTC)"})
+    numbers = ("events", "panes", "rejected", "state", "took", "made (UTC)")
+    table = data_table(("id", "kind", "batch", "watermark (UTC)", *numbers), ("id", "batch", *numbers))
     table.padding = (0, 1, 0, 0)  # so that it fits into 80 columns
     for row in rows:
         table.add_row(
@@ -78,11 +92,11 @@ def list_checkpoints(
             f"{row['rejected']:,}",
             size_text(row["state_bytes"]),
             "-" if row["seconds"] is None else short_seconds(sum(row["seconds"].values())),
-            row["age"],
+            row["made"],
         )
     older = len(ids) - min(last, len(ids))
     print_out(
-        table,
+        fitted(table, ("batch", "took", "state")),
         *([f"[dim]{pluralize(older, 'older checkpoint')}: use --last {len(ids)} to list all[/dim]"] if older else []),
         *(Text(f"pinned: {_pin_text(pin)}") for pin in read_pins(checkpoint.objects)),
     )
@@ -118,14 +132,31 @@ def _rows(checkpoint: Checkpoint, head: Manifest, first: int) -> tuple[list[Summ
         rows.append(
             {
                 **brief(manifest, later),
-                "abandoned": head.abandons(number),
-                "recovery": predicted_restore(manifest),
-                "age": short_age(manifest.created_us, now_us()),
-                "pins": [pin.name for pin in pins if pin.checkpoint == number],
+                **_marks(manifest, head, pins),
+                "made": short_time(manifest.created_us, now_us()),
             }
         )
         later = manifest.spent
     return rows[::-1], unread
+
+
+def _newest(checkpoint: Checkpoint) -> Head | None:
+    """The newest checkpoint; None if it is damaged, which does not matter to an older one."""
+    try:
+        return checkpoint.head()
+    except DataError:
+        return None
+
+
+def _marks(manifest: Manifest, head: Manifest | None, pins: Sequence[Pin]) -> SummaryRow:
+    """What list and show say of a checkpoint that is not in its manifest; whether it is ``abandoned`` is not known
+    without the newest one.
+    """
+    return {
+        "abandoned": None if head is None else head.abandons(manifest.id),
+        "recovery": predicted_restore(manifest),
+        "pins": [pin.name for pin in pins if pin.checkpoint == manifest.id],
+    }
 
 
 @verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
@@ -147,15 +178,18 @@ def show(
     head = checkpoint.chosen(checkpoint_id)
     pins = [pin for pin in read_pins(checkpoint.objects) if pin.checkpoint == head.manifest.id]
     up_to = delivered(checkpoint, head.manifest)
-    if as_json:
-        more = {
-            "delivered": msgspec.structs.asdict(up_to),
-            "recovery": predicted_restore(head.manifest),
-            "pins": [pin.name for pin in pins],
-        }
-        print_json({**full(head.manifest), **more})
-        return
     driver = running(checkpoint) if checkpoint_id is None else None
+    if as_json:
+        newest = head if checkpoint_id is None else _newest(checkpoint)
+        more = {"delivered": msgspec.structs.asdict(up_to), "running": None if driver is None else _driver(driver)}
+        print_json(
+            {
+                **full(head.manifest),
+                **_marks(head.manifest, None if newest is None else newest.manifest, pins),
+                **more,
+            }
+        )
+        return
     parts: list[RenderableType] = [_facts(head.manifest, driver, up_to)]
     parts += [Text(f"pinned: {_pin_text(pin)}") for pin in pins]
     if source_progress(head.manifest):
@@ -167,6 +201,14 @@ def show(
     if head.manifest.totals:
         parts += ["\n[bold]counters[/bold]", _counters(head.manifest)]
     print_out(*parts)
+
+
+def _driver(driver: Lease) -> SummaryRow:
+    return {
+        "driver": driver.who(),
+        "started": iso_text(driver.since_us),
+        "waiting_since": iso_text(driver.waiting_us),
+    }
 
 
 def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:

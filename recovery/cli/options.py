@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +16,13 @@ from tidestate.recovery.cli.printing import Format
 from tidestate.statestore.errors import UsageError
 
 AtOption = Annotated[
-    int | None,
-    typer.Option("--at", metavar="ID", help="The checkpoint; by default the newest.", autocompletion=checkpoint_ids),
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="ID/TIME",
+        help="The checkpoint, or the newest at a time; by default the newest.",
+        autocompletion=checkpoint_ids,
+    ),
 ]
 First = Annotated[
     int | None,
@@ -60,6 +67,8 @@ Every = Annotated[str, typer.Option("--every", metavar="SPAN", help="How often i
 For = Annotated[str | None, typer.Option("--for", metavar="SPAN", help="End after this time; by default at Ctrl-C.")]
 
 
+_ARGUMENT = re.compile(r"(?<![\w(.-])([a-z_]+)=(?:\[…\]|…|\.\.\.)?(?=[\s,;:]|$)")
+"""An argument as errors name it; not one of a call, such as ``.messages(retention=…)``, which descriptions have."""
 _NUMBER = re.compile(r"[+-]?\.?[0-9]")
 
 
@@ -72,6 +81,27 @@ class ReadData(TyperCommand):
         return super().parse_args(
             ctx, [f"{arg}=100" if arg == "--read-data" and not _NUMBER.match(after) else arg for arg, after in pairs]
         )
+
+
+@contextmanager
+def in_options(**options: str) -> Iterator[None]:
+    """Errors of a reader in the words of the verb that calls it: where they name one of these arguments, as in
+    ``leave side= out``, they name its option. What the verb has no option for stays as it is.
+    """
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(named_as_options(error.message, options), code=error.code, **error.context) from None
+
+
+def arguments_in(message: str) -> list[str]:
+    """The names of the arguments that an error names."""
+    return _ARGUMENT.findall(message)
+
+
+def named_as_options(message: str, options: Mapping[str, str]) -> str:
+    """``message`` with these ``options`` where it names arguments: ``leave side= out`` is ``leave --side out``."""
+    return _ARGUMENT.sub(lambda match: options.get(match[1], match[0]), message)
 
 
 def keys_of(given: list[str] | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from decimal import Decimal
 from enum import StrEnum
@@ -99,11 +99,29 @@ def redirected_to(output: Path | None) -> Iterator[None]:
         yield
 
 
+def fitted(table: Table, spare: Sequence[str]) -> Table:
+    """``table`` without as many of its ``spare`` columns, the first ones first, as are too many for the terminal."""
+    console = _console()
+    for heading in spare:
+        if Measurement.get(console, console.options.update(max_width=_UNLIMITED), table).maximum <= console.width:
+            break
+        table = _without(table, heading)
+    return table
+
+
+def _without(table: Table, heading: str) -> Table:
+    left = [column for column in table.columns if str(column.header) != heading]
+    headings = [str(column.header) for column in left]
+    narrower = data_table(headings, [str(column.header) for column in left if column.justify == "right"])
+    narrower.padding = table.padding
+    for cells in zip(*(column.cells for column in left), strict=True):
+        narrower.add_row(*cells)
+    return narrower
+
+
 def print_out(*parts: RenderableType) -> None:
     """Print to standard output. A ``str`` may have markup; a `Text` and the cells of tables are printed verbatim."""
-    console = _Console()
-    if not console.is_terminal:
-        console.width = _UNLIMITED
+    console = _console()
     for part in parts:
         if isinstance(part, Table) and part.show_header and _breaks_words(part, console):
             part = _records(part)
@@ -149,6 +167,14 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         exit_quietly()
+
+
+def _console() -> _Console:
+    """The console of standard output."""
+    console = _Console()
+    if not console.is_terminal:
+        console.width = _UNLIMITED
+    return console
 
 
 def exit_quietly() -> None:
@@ -250,7 +276,7 @@ def _plain(rows: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         elif pa.types.is_timestamp(kind):
-            column = pa.chunked_array([pa.array([_cell(value) for value in values_of(column)], pa.string())])
+            column = pa.chunked_array([pa.array([cell_text(value) for value in values_of(column)], pa.string())])
         elif pa.types.is_nested(kind) or pa.types.is_binary(kind):
             column = pa.chunked_array([pa.array([_nested(value) for value in values_of(column)], pa.string())])
         columns.append(column)
@@ -281,12 +307,13 @@ def _print_table(tables: list[pa.Table], limit: int | None, note: str) -> None:
     right = {field.name for field in rows.schema if any(test(field.type) for test in numbers)}
     table = data_table(rows.column_names, right)
     for row in _rows(rows):
-        table.add_row(*(Text(_cell(value) or "-") for value in row.values()))
+        table.add_row(*(Text(cell_text(value) or "-") for value in row.values()))
     note = f"more than {limit:,} rows: use --limit to print more" if more else note
     print_out(table, *([Text(note, style="dim")] if note else []))
 
 
-def _cell(value: Any) -> str | None:
+def cell_text(value: Any) -> str | None:
+    """A value as a table has it; None for null."""
     if value is None:
         return None
     if hasattr(value, "tzinfo") and hasattr(value, "year"):  # a time of day has no day

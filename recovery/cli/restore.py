@@ -14,6 +14,7 @@ from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import throughput_bar
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.moments import head_at
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.start.restore_drill import RestoreDrill, run_restore_drill
 from tidestate.statestore.spec.store import Restored
@@ -41,7 +42,7 @@ def rehearse_restore(
     speed measured at the job's last starts; the budget is the `recovery_s` of the job's store.
     """
     checkpoint = Checkpoint.open(root)
-    manifest = checkpoint.chosen(at).manifest
+    manifest = head_at(checkpoint, at).manifest
     with throughput_bar() as progress:
         task = progress.add_task("", total=None, what="")
 

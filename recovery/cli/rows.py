@@ -1,16 +1,13 @@
-"""The verbs state, panes, late and diff, which print rows."""
+"""The verbs state, panes and late, which print rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
 
 import pyarrow as pa
-import typer
 
 from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
-from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.options import (
     AtOption,
     First,
@@ -33,11 +30,11 @@ from tidestate.recovery.inspect.rows import (
     operator_of,
     output_rows,
     output_schema,
-    state_difference,
     state_rows,
     table_of,
 )
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.moments import head_at
 from tidestate.recovery.log.outputs import Output as OutputOf
 
 
@@ -60,7 +57,7 @@ def print_state(
     """Print rows of a state table at a checkpoint, by partition and in key order within each."""
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
-        _, state = operator_of(checkpoint.chosen(at).manifest, operator)
+        _, state = operator_of(head_at(checkpoint, at).manifest, operator)
         rows = state_rows(checkpoint, state, table_of(state, table), _wanted(key, window, since, until))
         _print(rows, form, output, limit, as_json, progress)
 
@@ -102,30 +99,6 @@ def print_late(
     _print_output(
         root, "late", operator, first, last, _wanted(key, window, since, until), form, output, limit, as_json
     )
-
-
-@verbs.command("diff", epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK")
-def print_difference(
-    root: Root,
-    before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
-    after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
-    operator: Operator = None,
-    table: TableName = None,
-    key: KeyOption = None,
-    window: WindowOption = None,
-    since: SinceOption = None,
-    until: Until = None,
-    form: FormatOption = Format.table,
-    output: OutputOption = None,
-    limit: Limit = None,
-    modules: Import = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare a state table at two checkpoints, by key."""
-    wanted = _wanted(key, window, since, until)
-    with bar() as progress:
-        rows = state_difference(Checkpoint.open(root, progress), (before, after), operator, table, wanted)
-        _print([rows], form, output, limit, as_json, progress)
 
 
 def _print_output(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from datetime import time
 from functools import reduce
 from typing import NamedTuple
 
@@ -22,10 +22,11 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.prefetch import prefetch
-from tidestate.recovery.log.summary import time_us
+from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import read_file_rows, read_schema
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.lists import whole
 from tidestate.statestore.spec.schema_evolution import project_columns, same_instants
 from tidestate.statestore.spec.store import Parquet
@@ -237,7 +238,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     partner = place[new]
     there = np.isin(old, new)
     was, now = before.take(pa.array(partner[partner >= 0])), after.filter(pa.array(partner >= 0))
-    differs = pa.array(_differ(was, now))
+    differs = pa.array(differing(was, now))
     parts = [
         ("removed", before.filter(pa.array(~there))),
         ("added", after.filter(pa.array(partner < 0))),
@@ -248,7 +249,7 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     return pa.concat_tables(marked).sort_by([*((name, "ascending") for name in key), ("change", "descending")])
 
 
-def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
+def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
     """Which rows differ from the row at the same place in the other table, for columns of any type."""
     both = pa.concat_tables([was, now])
     numbers = group_ids([whole(column) for column in both.columns], np.zeros(both.num_rows, np.int64))
@@ -258,7 +259,7 @@ def _differ(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     if name not in rows.column_names:
-        raise UsageError("no such column", code="read-column", found=name, columns=rows.column_names)
+        raise missing_columns("no such column", [name], rows.column_names, code="read-column")
     column = rows[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
@@ -275,8 +276,9 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
             return pa.scalar(bytes.fromhex(text[2:]), kind)
         return pa.scalar(text).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        reason = error.message if isinstance(error, UsageError) else error
         raise UsageError(
-            f"this is not a value of the column's type ({error})",
+            f"this is not a value of the column's type ({reason})",
             code="read-value",
             column=name,
             type=str(kind),
@@ -285,11 +287,7 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
 
 
 def _instant(text: str, kind: pa.DataType) -> pa.Scalar:
-    if (number := time_us(text)) is not None:
-        return pa.scalar(number, pa.timestamp("us", tz="UTC")).cast(kind)
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return pa.scalar(moment, pa.timestamp("us", tz="UTC")).cast(kind)
+    return pa.scalar(moment_us(text), pa.timestamp("us", tz="UTC")).cast(kind)
 
 
 def _time_column(rows: pa.Table) -> str:

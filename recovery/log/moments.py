@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import date
 from typing import TypeAlias
 
+import numpy as np
+
 from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest, without_state
@@ -30,8 +32,8 @@ def checkpoint_at(checkpoint: Checkpoint, moment: int | str | date) -> int:
 
     Raises `UsageError` for anything else, and `NotFoundError` if there was none yet, or those of then were collected.
     """
-    if isinstance(moment, int):
-        return moment
+    if isinstance(moment, int | np.integer) and not isinstance(moment, np.timedelta64):
+        return int(moment)
     if isinstance(moment, str) and _ID.fullmatch(moment):
         return int(moment)
     try:

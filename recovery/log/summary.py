@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tidestate.recovery.log.manifest import END_OF_TIME_US, Manifest, OperatorState, Spent, state_files
+from tidestate.statestore.files.refs import FileRef
 
 SummaryRow = dict[str, Any]
-_MICROSECONDS = re.compile(r"([+-]?[0-9]+) us")
 _MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -62,12 +62,6 @@ def job_mark_text(manifest: Manifest, mark: int | None) -> str | None:
     return mark_text(mark, offsets=last is not None and goes_by_offset(last))
 
 
-def time_us(text: str) -> int | None:
-    """The number in ``<number> us``, which `time_text` writes for times beyond the calendar; None for other text."""
-    match = _MICROSECONDS.fullmatch(text)
-    return within_64(match[1]) if match else None
-
-
 def within_64(text: str) -> int:
     """A 64-bit integer. Raises `ValueError` for any other text."""
     if not _WHOLE.fullmatch(text) or not -(2**63) <= int(text) < 2**63:
@@ -82,6 +76,12 @@ def age_text(created_us: int, now_us: int) -> str:
     """An age for people: ``12 minutes ago``."""
     count, unit, _ = _age(created_us, now_us)
     return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
+
+
+def short_time(created_us: int, now_us: int) -> str:
+    """A time in UTC for a column: ``11-27 02:10``, or the day alone, ``2025-11-27``, if it is of another year."""
+    text, now = time_text(created_us) or "", time_text(now_us) or ""
+    return text[5:16] if text[:5] == now[:5] else text.split(" ")[0]
 
 
 def short_age(created_us: int, now_us: int) -> str:
@@ -187,14 +187,46 @@ def events_of(manifest: Manifest, counters: dict[str, int]) -> int:
 
 
 def full(manifest: Manifest) -> SummaryRow:
-    """The whole manifest, with times in addition to the numbers."""
-    whole: SummaryRow = msgspec.to_builtins(manifest)
-    whole["created"] = iso_text(manifest.created_us)
-    whole["watermark"] = job_mark_text(manifest, manifest.watermark_us)
-    whole["watermark_before"] = job_mark_text(manifest, manifest.watermark_before_us)
-    whole["sources"] = source_progress(manifest)
-    whole["processing_time"] = iso_text(manifest.processing_us)
-    return whole
+    """One checkpoint with all that `show` prints: its row of `list`, and its parts."""
+    return {
+        **brief(manifest),
+        "created": iso_text(manifest.created_us),
+        "job_id": manifest.job_id,
+        "epoch": manifest.epoch,
+        "version": manifest.version or None,
+        "needs": list(manifest.needs),
+        "watermark_before": job_mark_text(manifest, manifest.watermark_before_us),
+        "processing_time": iso_text(manifest.processing_us),
+        "spark": msgspec.to_builtins(manifest.spark),
+        "scan": msgspec.to_builtins(manifest.scan),
+        "input_batches": manifest.input.batches if manifest.input else None,
+        "restored": msgspec.to_builtins(manifest.restored),
+        "sources": source_progress(manifest),
+        "operators": [_operator(name, state) for name, state in manifest.operators.items()],
+        "counters": manifest.counters,
+        "totals": manifest.totals,
+        "pane_files": [_file(ref) for ref in manifest.panes],
+        "late_files": [_file(ref) for ref in manifest.late],
+    }
+
+
+def _operator(name: str, state: OperatorState) -> SummaryRow:
+    offsets = goes_by_offset(state)
+    lost = state.rebuilding
+    return {
+        "operator": name,
+        "inputs": list(state.inputs),
+        "configured_since": state.since,
+        "watermark": mark_text(state.watermark_us, offsets=offsets),
+        "configuration": state.configuration,
+        "tables": [spec.name for spec in state.tables],
+        "rebuilding": None if lost is None else {"since": lost.since, "lacking": lost.lacking},
+        "partitions": partitions(state),
+    }
+
+
+def _file(ref: FileRef) -> SummaryRow:
+    return {"path": ref.path, "rows": ref.rows, "bytes": ref.bytes}
 
 
 def source_progress(manifest: Manifest) -> list[SummaryRow]:

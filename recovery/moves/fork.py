@@ -16,6 +16,7 @@ import msgspec
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest, OperatorState, state_files
 from tidestate.recovery.log.marker import MARKER, Marker
+from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.prefetch import ProgressCallback, no_progress
 from tidestate.recovery.log.records import read_pins
@@ -59,20 +60,20 @@ class Fork:
 def fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
-    checkpoint_id: int | None = None,
+    checkpoint: CheckpointAt = None,
     on_progress: ProgressCallback = no_progress,
 ) -> Forked:
     """Make ``destination`` a new job that goes on from a checkpoint of ``root`` (default: the newest).
 
     The job at ``root`` may be running and gets a pin. Raises as `plan_fork` and `execute_fork`.
     """
-    return execute_fork(plan_fork(root, destination, checkpoint_id, on_progress))
+    return execute_fork(plan_fork(root, destination, checkpoint, on_progress))
 
 
 def plan_fork(
     root: str | os.PathLike[str],
     destination: str | os.PathLike[str],
-    checkpoint_id: int | None = None,
+    checkpoint: CheckpointAt = None,
     on_progress: ProgressCallback = no_progress,
 ) -> Fork:
     """Plan a fork; nothing is written.
@@ -82,7 +83,7 @@ def plan_fork(
     destination's storage cannot refer to the root's.
     """
     source = Checkpoint.open(root, on_progress)
-    was = source.chosen(checkpoint_id).manifest
+    was = head_at(source, checkpoint).manifest
     bases = (source.objects.root, *source.objects.bases)
     into = Objects(destination, bases=bases)
     _check_empty(into)

@@ -23,6 +23,7 @@ import pyarrow as pa
 from tidestate.statestore.arguments import called
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout
+from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.arrowtypes import is_ordered, is_position, type_text
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
@@ -185,7 +186,7 @@ class MessageTables:
         """``batch`` with exactly the columns of `schema`. Raises `UsageError`; nothing has happened then."""
         missing = [name for name in self.schema.names if name not in batch.column_names]
         if missing:
-            raise UsageError("messages lack columns that the store declares", code="column-missing", missing=missing)
+            raise missing_columns("messages lack columns that the store declares", missing, batch.column_names)
         try:
             rows = batch.select(self.schema.names).cast(self.schema)
         except (pa.ArrowException, ValueError) as error:

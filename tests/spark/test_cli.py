@@ -70,7 +70,8 @@ def test_state_and_what_changed_in_it(running: tuple[Path, DurableQuery]) -> Non
     root, query = running
     newest, before = query.checkpoint_id, query.checkpoint_id - 1
     now, was = (lines("state", root, "--at", number) for number in (newest, before))
-    changes = lines("diff", root, before, newest)
+    table = lines("show", root)[0]["operators"][0]["tables"][0]
+    changes = lines("diff", root, before, newest, "--table", table)
     plain = [tuple(row.items()) for row in was]
     gone = [
         tuple((k, v) for k, v in row.items() if k != "change")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from tidestate.operators.describe.windows import Counted, Sliding, Windows
-from tidestate.recovery.log.summary import time_text, time_us, within_64
+from tidestate.recovery.log.summary import time_text, within_64
+from tidestate.statestore.durations import moment_us
 from tidestate.statestore.errors import UsageError
 
 FEW_VALUES = 3
@@ -53,16 +53,10 @@ class BoundUnit:
     def place(self, text: str) -> int:
         """Text as a place among bounds. Raises `UsageError`."""
         try:
-            if not self.timed:
-                return within_64(text)
-            if (number := time_us(text)) is not None:
-                return number
-            moment = datetime.fromisoformat(text)
-        except ValueError as error:
+            return moment_us(text) if self.timed else within_64(text)
+        except ValueError:
             kind = "a time such as 2013-01-01T10:00" if self.timed else "an integer: these windows have no times"
-            raise UsageError(f"give {kind} ({error})", code="read-value", found=text[:100]) from None
-        moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-        return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+            raise UsageError(f"give {kind}", code="read-value", found=text[:100]) from None
 
     def text(self, place: int | None) -> str | None:
         """A place for people."""

@@ -159,7 +159,7 @@ def test_names_of_columns_that_come_and_go_are_reserved(name: str) -> None:
 def test_the_whole_difference_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         bind_plan(whole(key=["user", "k"]).aggregate(m=sum_("amount")), SCHEMA)
-    assert caught.value.context == {"missing": ["user", "amount"], "input": SCHEMA.names}
+    assert caught.value.context == {"missing": ["user", "amount"], "columns": SCHEMA.names}
 
 
 def test_a_trigger_that_is_text() -> None:
@@ -247,7 +247,7 @@ def test_spans_as_people_write_them(text: str, span: int) -> None:
     assert span_us(text) == span
 
 
-WRONG_SPANS = ["", " ", "5", "minutes", "1.5 hours", "5 parsecs", "1 hour 30", "1 month", "--1 s", "5 m", "1 hourss"]
+WRONG_SPANS = ["", " ", "5", "minutes", "5 parsecs", "1 hour 30", "1 month", "--1 s", "1 hourss"]
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,11 @@ def test_windows_are_kept_of_a_side_that_has_some() -> None:
 
 PLACES = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("from", pa.string()), ("v", pa.float64())])
 UNBOUND: dict[str, tuple[dict[str, Any], pa.Schema, str]] = {
-    "an offset that is not there": ({"offset": "p"}, PLACES, "column-missing"),
+    "an offset that is not there": (
+        {"offset": "form"},
+        PLACES,
+        r"mean 'from' for 'form'.*column-missing.* side=left .*columns=\['k', 't', 'o', 'from', 'v'\]",
+    ),
     "an offset that is no whole number": ({"offset": "v"}, PLACES, r"\[offset\]"),
     "an origin that is a number with a point": ({"offset": "o", "origin": "v"}, PLACES, "key-float"),
     "windows and a column of their name": (
@@ -287,8 +291,9 @@ def test_layouts_follow_the_matrix_and_are_emitted(name: str) -> None:
 
 def test_sides_that_do_not_fit_are_refused() -> None:
     description = join(event_time=("ordered", "shipped"), on="order", within=(None, None))
-    with pytest.raises(UsageError, match="column-missing"):
+    with pytest.raises(UsageError, match=r"column-missing.*side=right.*'shipped'.*columns=\['order', ") as refused:
         description.schema(ORDERS, ORDERS)
+    assert refused.value.context["columns"] == ORDERS.names
     other = pa.schema([("order", pa.int64()), ("shipped", TIME)])
     with pytest.raises(UsageError, match="side-types"):
         description.schema(ORDERS, other)

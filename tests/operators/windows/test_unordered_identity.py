@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -171,6 +172,7 @@ def test_messages_of_each_layout_are_read_by_time(layout: str, tmp_path: Path) -
     described.standalone(checkpoint=tmp_path).run([pa.Table.from_pylist(rows, schema(TEXT))])
     found = query(tmp_path).get_messages(start_time=1 * SECOND, end_time=3 * SECOND)
     assert found["identity"].to_pylist() == ["1", "2", "3"]
+    assert query(tmp_path).get_messages(start_time="1970-01-01T00:00:01Z", end_time=np.datetime64(3, "s")) == found
     assert {"offset", "origin"} & set(found.column_names) == set()
     assert query(tmp_path).get_windows()["events"].to_pylist() == [5]
     with pytest.raises(UsageError, match="identity-order"):

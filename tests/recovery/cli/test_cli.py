@@ -21,7 +21,12 @@ from tests.helpers.two_sources import SCHEMA
 from tests.helpers.two_sources import job as sources
 from tests.helpers.two_sources import rows as events
 from tidestate.operators.local.harness import Harness
+from tidestate.recovery.cli.printing import data_table, fitted, print_out
+from tidestate.recovery.log.summary import short_time
 from tidestate.statestore.distribution import NAME, version
+
+DAY = 1_767_225_600_000_000
+"""2026-01-01."""
 
 pytestmark = pytest.mark.slow
 
@@ -60,19 +65,72 @@ def test_list_shows_only_the_last_ones(root: Path) -> None:
     assert [row["id"] for row in json_lines(tidestate("list", root, "--last", 2, "--json"))] == [7, 8]
 
 
-def test_show_as_json_is_the_manifest_with_readable_times(root: Path) -> None:
-    done = tidestate("show", root, 7, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
+def test_list_says_when_a_checkpoint_was_made(root: Path) -> None:
+    lines = tidestate("list", root, "--last", 2).stdout.splitlines()
+    assert lines[0].split()[-3:] == ["took", "made", "(UTC)"]
+    newest = json_lines(tidestate("list", root, "--json"))[-1]
+    created = newest["created"][5:16].replace("T", " ")
+    assert lines[2].endswith(f" {created}")
+    assert short_time(DAY + 3_660_000_000, DAY + 86_400_000_000 * 300) == "01-01 01:01"
+    assert short_time(DAY - 1, DAY) == "2025-12-31"
+
+
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        *((200, []), (92, []), (91, ["batch"]), (86, ["batch"]), (85, ["batch", "took"]), (80, ["batch", "took"])),
+        (79, ["batch", "took", "state"]),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns_and_no_broken_lines(
+    width: int, left_out: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the widest values that a large job has."""
+    for name, value in {"COLUMNS": str(width), "TTY_COMPATIBLE": "1", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    cells = {
+        "id": "99999",
+        "kind": "abandoned",
+        "batch": "99990",
+        "watermark (UTC)": "2013-01-01 10:00:00",
+        "events": "123,456",
+        "panes": "12,345",
+        "rejected": "1,234",
+        "state": "123.4 MB",
+        "took": "12.3s",
+        "made (UTC)": "11-27 02:10",
+    }
+    table = data_table(cells)
+    table.padding = (0, 1, 0, 0)
+    table.add_row(*cells.values())
+    narrower = fitted(table, ("batch", "took", "state"))
+    left = {name: value for name, value in cells.items() if name not in left_out}
+    assert [str(column.header) for column in narrower.columns] == list(left)
+    print_out(narrower)
+    printed = capsys.readouterr().out.splitlines()
+    assert (printed[-1].split(), len(printed)) == (" ".join(left.values()).split(), 2)
+
+
+def test_show_as_json_is_the_row_of_list_and_its_parts(root: Path) -> None:
+    (printed,) = json_lines(tidestate("show", root, 7, "--json"))
+    rows = {row["id"]: row for row in json_lines(tidestate("list", root, "--json"))}
+    # The end of a checkpoint's step is in the next one, which show does not read.
+    of_list = {name: value for name, value in rows[7].items() if name not in ("created", "seconds", "age_seconds")}
+    assert {name: printed[name] for name in of_list} == of_list
+    assert printed["created"].startswith(rows[7]["created"].removesuffix("Z"))
+    assert printed["seconds"].items() <= rows[7]["seconds"].items()
     manifest = evidence.manifests(root)[6]
-    # The file leaves out what is as usual.
-    delivered = {"panes": 0, "late": 0, "late_sink": False}
-    operators = {name: {**operator, "results": []} for name, operator in manifest["operators"].items()}
-    assert {name: found[name] for name in manifest} == {**manifest, "delivered": delivered, "operators": operators}
-    assert (found["watermark"], found["watermark_before"]) == ("1970-01-01T00:00:43Z",) * 2
-    assert found["counters"]["very_late"] == 1
-    newest = json.loads(tidestate("show", root, "--json").stdout)
-    assert (newest["id"], newest["drained"], newest["watermark"]) == (8, True, "+inf")
+    assert (printed["watermark"], printed["watermark_before"]) == ("1970-01-01T00:00:43Z",) * 2
+    assert (printed["counters"], printed["totals"]) == (manifest["counters"], manifest["totals"])
+    assert printed["late_files"] == [
+        {name: ref[name] for name in ("path", "rows", "bytes")} for ref in manifest["late"]
+    ]
+    ((name, operator),) = manifest["operators"].items()
+    (of_operator,) = printed["operators"]
+    assert (of_operator["operator"], of_operator["configuration"]) == (name, operator["configuration"])
+    assert [row["files"] for row in of_operator["partitions"]] == [len(p["files"]) for p in operator["partitions"]]
+    (newest,) = json_lines(tidestate("show", root, "--json"))
+    assert (newest["id"], newest["kind"], newest["watermark"], newest["running"]) == (8, "drained", "+inf", None)
 
 
 def test_show_names_what_a_person_looks_for(root: Path) -> None:
@@ -150,7 +208,8 @@ def test_an_older_checkpoint_can_be_emitted_next_to_a_damaged_one(copy: Path) ->
     (copy / "manifests/00000000000000000008.json").write_bytes(b"")
     done = tidestate("show", copy, 6, "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout)["id"] == 6
+    printed = json.loads(done.stdout)
+    assert (printed["id"], printed["abandoned"]) == (6, None)
 
 
 def test_storage_that_refuses_and_wrong_usage(tmp_path: Path, root: Path) -> None:

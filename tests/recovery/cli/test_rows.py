@@ -38,6 +38,8 @@ def test_state_of_any_checkpoint_by_key_window_and_time(root: Path) -> None:
     assert sorted((row["slice_end"], row["k"], row["n"]) for row in slices) == [
         ("1970-01-01T00:00:20Z", "a", 1),
     ]
+    made = json_lines(tidestate("show", root, 3, "--json"))[0]["created"]
+    assert json_lines(tidestate("state", root, "--at", made, "--json")) == slices
     fired = ["state", root, "--at", 3, "--table", "groups", "--json"]
     assert [row["k"] for row in json_lines(tidestate(*fired, "--key", "k=a"))] == ["a"]
     assert json_lines(tidestate(*fired, "--key", "k=a", "--key", "n=7")) == []
@@ -132,6 +134,8 @@ def test_a_reader_that_goes_away_is_no_error(root: Path) -> None:
         (["--table", "nothing"], "no-such-table"),
         (["--operator", "nobody"], "no-such-operator"),
         (["--at", "99"], "no-such-checkpoint"),
+        (["--at", "1999-12-31"], "no-such-checkpoint"),
+        (["--at", "yesterday"], "rewind-to"),
     ],
 )
 def test_what_is_not_there_is_reported(root: Path, options: list[str], code: str) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -106,13 +107,16 @@ def test_a_time_means_the_newest_made_by_then(root: Path) -> None:
     assert checkpoint_at(checkpoint, made.isoformat()) == 4
     assert checkpoint_at(checkpoint, made.replace(tzinfo=None).isoformat()) == 4
     assert checkpoint_at(checkpoint, (made - timedelta(microseconds=1)).isoformat()) == 3
-    assert checkpoint_at(checkpoint, "2999-01-01") == 8
+    assert checkpoint_at(checkpoint, "2999-01-01") == checkpoint_at(checkpoint, np.datetime64("2999")) == 8
+    assert checkpoint_at(checkpoint, np.int64(3)) == 3
     rewind(checkpoint, 2)
     assert checkpoint_at(checkpoint, made.isoformat()) == 2  # what is abandoned does not count
     with pytest.raises(NotFoundError, match=r"nothing existed at that time yet.*no-such-checkpoint"):
         checkpoint_at(checkpoint, "1999-12-31T23:59")
     with pytest.raises(UsageError, match="rewind-to"):
         checkpoint_at(checkpoint, "yesterday")
+    with pytest.raises(UsageError, match="rewind-to"):
+        checkpoint_at(checkpoint, np.timedelta64(3, "s"))  # type: ignore[arg-type]
 
 
 def test_next_to_a_running_driver(root: Path) -> None:

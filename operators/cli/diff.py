@@ -1,0 +1,111 @@
+"""The verb diff. The list of verbs loads this module, so slow imports are inside functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.completion import checkpoint_ids, table_names
+from tidestate.recovery.cli.options import (
+    FormatOption,
+    KeyOption,
+    Limit,
+    Operator,
+    OutputOption,
+    SinceOption,
+    Until,
+    WindowOption,
+    keys_of,
+)
+from tidestate.recovery.cli.printing import Format, print_rows
+from tidestate.recovery.cli.progress_bar import bar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidestate.operators.inspect.query import Query
+
+diff_command = typer.Typer(add_completion=False)
+TableOption = Annotated[
+    str | None,
+    typer.Option("--table", help="Compare this state table, as it is stored.", autocompletion=table_names),
+]
+
+
+@diff_command.command(
+    "diff",
+    short_help="Compare the windows at two checkpoints.",
+    epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK",
+)
+def print_difference(
+    root: Root,
+    before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
+    after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
+    operator: Operator = None,
+    table: TableOption = None,
+    key: KeyOption = None,
+    window: WindowOption = None,
+    since: SinceOption = None,
+    until: Until = None,
+    form: FormatOption = Format.table,
+    output: OutputOption = None,
+    limit: Limit = None,
+    modules: Import = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the windows at two checkpoints: bounds, key, and each value before and after.
+
+    Windows that are not kept any more are removed, a session that has grown is another window. With --table, and for
+    an operator without windows, rows of a state table are compared by key: added, removed, or was and is.
+    """
+    from tidestate.operators.cli.answers import ROWS, print_answers
+    from tidestate.operators.inspect.query import query
+    from tidestate.operators.inspect.window_changes import changes_between
+    from tidestate.recovery.inspect.rows import Wanted, operator_of, state_difference, table_of
+    from tidestate.recovery.log.checkpoint import Checkpoint
+
+    form, wanted = Format.json if as_json else form, Wanted(keys_of(key), window, since, until)
+    with bar() as progress:
+        checkpoint = Checkpoint.open(root, progress)
+        name, state = operator_of(checkpoint.read(after).manifest, operator)
+        ids = () if table else (before, after)
+        asked = [query(checkpoint, checkpoint=number, operator=name) for number in ids]
+        if asked and all(each.has_windows for each in asked):
+            order = ["window_start", *asked[1].key, "window_end"]
+            found = {root: changes_between(asked[0], asked[1], wanted)}
+            print_answers(found, order, form, output, limit, progress.clear, _notes(asked), _readable)
+            return
+        rows = state_difference(checkpoint, (before, after), name, table, wanted)
+        note = "" if table else f"the rows of state table {table_of(state, None).name}, as {name} has no windows"
+        limit = ROWS if limit is None and form is Format.table else limit
+        print_rows([rows], form, output, limit, clear=progress.clear, note=note)
+
+
+def _notes(asked: list[Query]) -> str:
+    """What a person has to know of windows that are not among those that are compared."""
+    own = sorted({name for each in asked for name in each.own_functions})
+    notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
+    notes += [f"no windows at checkpoint {each.checkpoint}, as the input has ended" for each in asked if each.drained]
+    return "\n".join(notes)
+
+
+def _readable(rows: pa.Table) -> pa.Table:
+    """The two values of each window as one text, ``3 -> 5``, or as one value if they are the same."""
+    import pyarrow as pa
+
+    from tidestate.operators.cli.answers import readable_offsets
+    from tidestate.operators.inspect.window_changes import BEFORE
+    from tidestate.recovery.cli.printing import cell_text
+    from tidestate.recovery.inspect.values import values_of
+
+    names = rows.column_names
+    first = next((place for place, name in enumerate(names) if name.rstrip("_").endswith(BEFORE)), len(names))
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows[name] for name in names[:first]}
+    for place in range(first, len(names), 2):
+        pair = [readable_offsets(rows[name]) for name in names[place : place + 2]]
+        texts = ([cell_text(value) or "-" for value in values_of(column)] for column in pair)
+        name = names[place].rstrip("_").removesuffix(BEFORE)
+        columns[name] = pa.array([was if was == now else f"{was} -> {now}" for was, now in zip(*texts, strict=True)])
+    return pa.table(columns)

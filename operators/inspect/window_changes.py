@@ -1,0 +1,116 @@
+"""Windows that differ between two checkpoints, each in one row with its results before and after.
+
+A window is its bounds and its key: a session that has grown is another one. A window that is not kept any more counts
+as removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidestate.operators.inspect.query import Query
+from tidestate.operators.windows.names import END, START
+from tidestate.recovery.inspect.rows import Wanted, differing, value_of_text
+from tidestate.recovery.inspect.scanned import CHANGE
+from tidestate.recovery.inspect.scans import free_name
+from tidestate.recovery.inspect.values import other_types
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.table.sorting import shared_ranks
+
+BEFORE, AFTER = "_before", "_after"
+
+
+def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.Table]:
+    """`window_changes` between two checkpoints, by state partition; the first table has no rows. Results that
+    functions of yours compute are left out.
+
+    Memory: the windows of a partition at both, or all of them if their number has changed in between. Raises
+    `UsageError` for operators without windows, and where the key has changed.
+    """
+    if before.key != after.key:
+        raise UsageError(
+            "the key changed between the two checkpoints: compare two before or two after the change",
+            code="read-column",
+            before=list(before.key),
+            after=list(after.key),
+        )
+    key = list(after.key)
+    yield window_changes(_windows(before, wanted, ()), _windows(after, wanted, ()), key)
+    same = before.partitions == after.partitions
+    numbers = after.window_partitions(_given(after, wanted))
+    for partitions in [(number,) for number in numbers] if same else [None]:
+        yield window_changes(_windows(before, wanted, partitions), _windows(after, wanted, partitions), key)
+
+
+def _windows(asked: Query, wanted: Wanted, partitions: Sequence[int] | None) -> pa.Table:
+    """The windows of these state partitions, None for all."""
+    values = [name for name in asked.results if name not in asked.own_functions]
+    form: dict[str, Any] = {"key": _given(asked, wanted), "values": values}
+    parts = asked.scan_windows(**form)
+    tables = [wanted.of(next(parts))]
+    if partitions is None:
+        tables += map(wanted.of, parts)
+    for number in partitions or ():
+        tables += map(wanted.of, asked.scan_windows(**form, partition=number))
+    return pa.concat_tables(tables)
+
+
+def _given(asked: Query, wanted: Wanted) -> dict[str, object] | None:
+    """What is known of the key: with all of it one state partition is read."""
+    kinds = asked.key
+    return {
+        name: value_of_text(text, kinds[name], name).as_py() for name, text in wanted.keys.items() if name in kinds
+    } or None
+
+
+def window_changes(before: pa.Table, after: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The windows that differ, by start and key: ``change`` (added, removed or changed), bounds and key, and each
+    value before and after, null where the window was not there. Pure.
+
+    A value that only one of the two checkpoints has does not count as a difference.
+    """
+    identity = [START, END, *key]
+    (old, new), count = shared_ranks([before.select(identity), after.select(identity)])
+    places = np.stack([_places(old, count), _places(new, count)])
+    both: npt.NDArray[np.bool_] = (places[0] >= 0) & (places[1] >= 0)
+    shared = [name for name in after.column_names if name in before.column_names and name not in identity]
+    differs: npt.NDArray[np.bool_] = ~both
+    differs[both] = _differ(before, after, places[:, both], shared)
+    was, now = (
+        rows.take(pa.array(place[differs], mask=place[differs] < 0))
+        for rows, place in zip((before, after), places, strict=True)
+    )
+    change = np.select([places[0, differs] < 0, places[1, differs] < 0], ["added", "removed"], "changed")
+    columns: dict[str, pa.Array | pa.ChunkedArray] = {CHANGE: pa.array(change.tolist(), pa.string())}
+    columns |= {name: pc.fill_null(now[name], was[name]) for name in identity}
+    for name in dict.fromkeys([*after.column_names, *before.column_names]):
+        if name not in identity:
+            for rows, ending in ((was, BEFORE), (now, AFTER)):
+                kind = (before if name in before.column_names else after).schema.field(name).type
+                values = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows, kind)
+                columns[free_name(f"{name}{ending}", list(columns))] = values
+    return pa.table(columns).sort_by([(name, "ascending") for name in (START, *key, END)])
+
+
+def _places(ranks: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+    """Where the window of each rank is; -1 where it is not."""
+    places = np.full(count, -1)
+    places[ranks] = np.arange(len(ranks))
+    return places
+
+
+def _differ(
+    before: pa.Table, after: pa.Table, places: npt.NDArray[np.int64], names: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Whether the windows at these places have other values."""
+    was, now = (rows.select(names).take(pa.array(place)) for rows, place in zip((before, after), places, strict=True))
+    try:
+        return differing(was.cast(now.schema), now)
+    except pa.ArrowException as error:
+        raise other_types(error, [list(names)]) from None
