@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +62,7 @@ def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") 
             found=repr(interpolation),
         )
     # A default is left out of what is stored where it is the same object, which text that was read is not.
-    return Quantile("quantile", column, float(q), sys.intern(interpolation))
+    return Quantile("quantile", column, float(q), cast(Interpolation, sys.intern(interpolation)))
 
 
 @checked

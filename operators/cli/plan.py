@@ -9,6 +9,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson, Root
+from tidestate.recovery.cli.options import in_options
 from tidestate.recovery.cli.printing import print_json, print_out
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ def plan_job(
     from tidestate.recovery.start.policy import Policy
 
     description = load_description(job)
-    planned = description.plan(
-        root, schema=_schemas(description, files or [], named or []), policy=Policy(dropped=dropped.value)
-    )
+    schemas = _schemas(description, files or [], named or [])
+    with in_options(schema="--input"):
+        planned = description.plan(root, schema=schemas, policy=Policy(dropped=dropped.value))
     if as_json:
         print_json(planned.as_dict())
     else:
