@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -158,16 +159,36 @@ def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
 
 
 def setting_text(value: Any) -> str:
-    """A setting as in Python, without what is not set: ``sliding(size=1 hour, slide=15 minutes)``."""
+    """A setting as one writes it, without what is not set: ``tumbling("1 hour")``, ``top_n("price", 3)``."""
     if isinstance(value, dict):
-        kind = value.get("function") or value.get("kind")
-        given = {name: one for name, one in value.items() if name not in ("kind", "function") and is_set(one)}
-        inner = [f"{name}={setting_text(one)}" for name, one in given.items()]
-        only = [setting_text(one) for one in given.values()] if len(given) == 1 else inner
-        return f"{kind}({', '.join(only)})" if kind else ", ".join(inner)
+        return _call_text(value)
     if isinstance(value, list):
         return ", ".join(f"({setting_text(one)})" if isinstance(one, list) else setting_text(one) for one in value)
     return str(value)
+
+
+_UNNAMED = ("size", "slide", "gap", "column", "n", "q", "span")
+"""Arguments that go without their names."""
+
+
+def _call_text(value: dict[str, Any]) -> str:
+    """Fields with a kind, or a function, as a call of it."""
+    kind = value.get("function") or value.get("kind")
+    given = {name: one for name, one in value.items() if name not in ("kind", "function") and is_set(one)}
+    if kind == "sliding" and given["size"] == given["slide"]:
+        kind = "tumbling"
+        del given["slide"]
+    if given.get("offset") == "0 seconds":
+        del given["offset"]
+    inner = [
+        _argument(one) if kind and (name in _UNNAMED or len(given) == 1) else f"{name}={_argument(one)}"
+        for name, one in given.items()
+    ]
+    return f"{kind}({', '.join(inner)})" if kind else ", ".join(inner)
+
+
+def _argument(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else setting_text(value)
 
 
 def is_set(value: Any) -> bool:
