@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +160,7 @@ def state_on_spark(
 def changes_on_spark(
     spark: SparkSession,
     root: str | os.PathLike[str],
-    since: int | str | date,
+    since: Moment,
     until: CheckpointAt = None,
     *,
     kind: OutputKind = "panes",

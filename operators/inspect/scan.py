@@ -8,7 +8,6 @@ columns and parts that the reader asks for, each file checked before a row of it
 from __future__ import annotations
 
 import os
-from datetime import date
 from functools import partial
 
 import pyarrow.dataset as ds
@@ -27,6 +26,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, checkpoint_at, head_at
 from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
 
 ScanRoot = str | os.PathLike[str] | Checkpoint
@@ -83,7 +83,7 @@ def scan_checkpoints(root: ScanRoot) -> ds.Dataset:
 @checked
 def scan_changes(
     root: ScanRoot,
-    since: int | str | date,
+    since: Moment,
     until: CheckpointAt = None,
     *,
     kind: OutputKind = "panes",
@@ -134,7 +134,7 @@ def checkpoints_of_root(root: ScanRoot) -> RowScan:
 
 def changes_of_root(
     root: ScanRoot,
-    since: int | str | date,
+    since: Moment,
     until: CheckpointAt = None,
     kind: OutputKind = "panes",
     operator: str | None = None,

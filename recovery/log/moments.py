@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import date
 from typing import TypeAlias
 
 import numpy as np
@@ -12,10 +11,10 @@ import numpy as np
 from tidestate.recovery.log.absent import not_begun
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest, without_state
-from tidestate.statestore.durations import moment_us
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
-CheckpointAt: TypeAlias = int | str | date | None
+CheckpointAt: TypeAlias = Moment | None
 """A checkpoint: its id; a time for the newest one created by then, in UTC unless it says otherwise, as text in ISO
 8601; None for the newest.
 """
@@ -27,7 +26,7 @@ def head_at(checkpoint: Checkpoint, moment: CheckpointAt) -> Head:
     return checkpoint.chosen(None if moment is None else checkpoint_at(checkpoint, moment))
 
 
-def checkpoint_at(checkpoint: Checkpoint, moment: int | str | date) -> int:
+def checkpoint_at(checkpoint: Checkpoint, moment: Moment) -> int:
     """The id of the checkpoint of ``moment``; of a time among those that count now.
 
     Raises `UsageError` for anything else, and `NotFoundError` if there was none yet, or those of then were collected.

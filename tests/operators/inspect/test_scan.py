@@ -6,11 +6,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import polars
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -346,6 +347,8 @@ BAD: list[tuple[Callable[[Path], Any], str]] = [
     (lambda root: scan_changes(root, 99), "no-such-checkpoint"),
     (lambda root: scan_changes(root, 1, kind="other"), "read-kind"),  # type: ignore[arg-type]
     (lambda root: scan_panes(root, "1999-01-01"), "no-such-checkpoint"),
+    (lambda root: scan_changes(root, date(1999, 1, 1)), "no-such-checkpoint"),
+    (lambda root: scan_panes(root, np.datetime64("1999")), "no-such-checkpoint"),
     (lambda root: scan_panes(root, 0), "no-such-checkpoint"),
     (lambda root: scan_panes(root, -1), "no-such-checkpoint"),
 ]
