@@ -21,7 +21,8 @@ from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.messages.tables import MessageTables
 from tidestate.statestore.spec.arrowtypes import parse_type
-from tidestate.statestore.spec.schema_evolution import declared_table
+from tidestate.statestore.spec.schema_evolution import declared_table, succeeding, widens
+from tidestate.statestore.spec.tables import TableSpec
 
 _PASSED_ON = ("query-description", "sketch-package")
 """Codes of what a user can mend: give the description, install the package."""
@@ -46,9 +47,30 @@ def plan_from(name: str, state: OperatorState, *, values: bool = True) -> Plan:
             if error.code in _PASSED_ON:
                 raise
             raise ValueError(str(error)) from None
-        tables = {declared_table(spec) for spec in state.tables}
-        invariant(not values or set(plan.tables) <= tables, "the state has the tables of its description")
+        invariant(not values or has_tables(plan, state), "the state has the tables of its description")
         return plan
+
+
+def tables_read(plan: Plan, state: OperatorState) -> tuple[TableSpec, ...]:
+    """The stored tables as the plan reads them: columns that an older version kept in a narrower type, as it kept the
+    sums of integers, are read in that of the plan.
+    """
+    wanted = {spec.name: spec for spec in plan.tables}
+    return tuple(_as_read(spec, wanted[spec.name]) if spec.name in wanted else spec for spec in state.tables)
+
+
+def has_tables(plan: Plan, state: OperatorState) -> bool:
+    """Whether the state has all tables of a plan."""
+    return set(plan.tables) <= {declared_table(spec) for spec in tables_read(plan, state)}
+
+
+def _as_read(stored: TableSpec, wanted: TableSpec) -> TableSpec:
+    types = {column.name: column for column in (*wanted.key, *wanted.values)}
+    if types.keys() != {column.name for column in (*stored.key, *stored.values)}:
+        return stored
+    if not all(widens(one.arrow, types[one.name].arrow) for one in (*stored.key, *stored.values)):
+        return stored
+    return succeeding(stored, wanted, {name: name for name in types}, "")
 
 
 def output_columns_of(manifest: Manifest, name: str, kind: OutputKind) -> pa.Schema:
@@ -69,7 +91,7 @@ def stores_of(plan: Plan, state: OperatorState) -> dict[str, MessageTables]:
         stores = {"": plan.messages}
     elif isinstance(plan, JoinPlan | SessionJoinPlan):
         stores = plan.stores
-    tables = {declared_table(spec) for spec in state.tables}
+    tables = {declared_table(spec) for spec in tables_read(plan, state)}
     invariant(all(store.messages in tables for store in stores.values()), "messages lie in tables of the state")
     return stores
 

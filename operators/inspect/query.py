@@ -28,7 +28,7 @@ from tidestate.operators.embedded.queries import (
     messages_scanned,
     side_windows,
 )
-from tidestate.operators.inspect.plan_from_manifest import plan_from, stores_of
+from tidestate.operators.inspect.plan_from_manifest import has_tables, plan_from, stores_of, tables_read
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.plan import Plan
@@ -47,7 +47,6 @@ from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import NotFoundError, UsageError, of_type
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import MessageTables
-from tidestate.statestore.spec.schema_evolution import declared_table
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.opening import open_store
@@ -75,6 +74,7 @@ class Query:
         self.drained = drained
         """Whether the input has ended: then every window has fired, and none is stored."""
         self._stored = with_bounds(plan_from(operator, state, values=False), state)
+        self._tables = tables_read(self._stored, state)
         self._join = self._stored if isinstance(self._stored, JoinPlan) else None
         with of_manifest(operator):
             self._stores = stores_of(self._stored, state)
@@ -96,7 +96,7 @@ class Query:
 
     def state(self, table: str) -> pa.Table:
         """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
-        specs = {spec.name: spec for spec in self._state.tables}
+        specs = {spec.name: spec for spec in self._tables}
         if table not in specs:
             raise UsageError("there is no such table", code="query-table", table=table, tables=sorted(specs))
         rows = (batch for view in self._views() for batch in view[table].scan())
@@ -329,7 +329,7 @@ class Query:
         numbers = range(len(states)) if partitions is None else partitions
         for done, number in enumerate(numbers):
             self._folder.on_progress("partitions", done, len(states))
-            with open_store(self._store, self._folder.objects, "", self._state.tables, states[number]) as store:
+            with open_store(self._store, self._folder.objects, "", self._tables, states[number]) as store:
                 yield store
 
 
@@ -371,7 +371,7 @@ def _described(name: str, state: OperatorState, description: Runnable, schema: Q
         raise UsageError(
             "the description and schema are not those of this operator", code="query-description", operator=name
         )
-    if not set(found.tables) <= {declared_table(spec) for spec in state.tables}:
+    if not has_tables(found, state):
         raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
     return with_bounds(found, state)
 
