@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
-from tidestate.operators.sinks.forms import Form, formed, newest_rows
+from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import secrets_of_options
@@ -48,6 +49,7 @@ class IcebergSink(IncludedSink):
         properties: Mapping[str, str] | None = None,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
@@ -58,7 +60,7 @@ class IcebergSink(IncludedSink):
                 code="sink-form",
                 found=type(catalog).__name__,
             )
-        super().__init__(changes, key, behind, secrets_of_options(properties or {}))
+        super().__init__(changes, key, behind, secrets_of_options(properties or {}), columns=columns)
         self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
         self._schema = checked_changes(schema)
 
@@ -78,7 +80,7 @@ class IcebergSink(IncludedSink):
         for one in tables.each:
             found = pa.concat_tables([found, one])
             found = newest_rows(found, by) if self.changes == "upsert" else found
-        stored = formed(found, self.changes, by)
+        stored, by = self.formed(found, delivery), self.target_names(tables.schema)
         new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), by, own=True)
         # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
         table.metadata.properties["commit.retry.num-retries"] = "0"

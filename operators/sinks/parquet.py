@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
@@ -38,10 +39,11 @@ class ParquetSink(IncludedSink):
         *,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
         compression: str = "zstd",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of_url(fspath(folder)))
+        super().__init__(changes, key, behind, secrets_of_url(fspath(folder)), columns=columns)
         self._objects, self._compression = Objects(fspath(folder)), compression
 
     def __str__(self) -> str:
@@ -63,7 +65,7 @@ class ParquetSink(IncludedSink):
         schema = self.schema(tables.schema).with_metadata({"tidestate.delivery": str(delivery)})
         with pq.ParquetWriter(into, schema, compression=self._compression) as writer:
             for table in tables.each:
-                writer.write_table(self.formed(table).rows.cast(schema))
+                writer.write_table(self.formed(table, delivery).rows.cast(schema))
         return into.getvalue().to_pybytes()
 
     def passes(self, error: BaseException) -> bool | None:

@@ -14,6 +14,7 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_connection, secrets_of
@@ -62,10 +63,11 @@ class PostgresSink(IncludedSink):
         *,
         changes: Form = "upsert",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of(uri))
+        super().__init__(changes, key, behind, secrets_of(uri), columns=columns)
         self._uri, self._table, self._merges = uri, table, checked_changes(schema) == "merge"
         place, _, self._name = table.rpartition(".")
         self._schema, self._readable = place or None, False
@@ -92,11 +94,11 @@ class PostgresSink(IncludedSink):
             if not self._remember(cursor, delivery):
                 return
             tables = tables_of(rows)
-            by = self.by(tables.schema)
+            by = self.target_names(tables.schema)
             if not self._exists(cursor, self._name):
                 self._make(cursor, _signed(self.schema(tables.schema).empty_table()).schema, by)
             for table in tables.each:
-                found = self.formed(_signed(table))
+                found = self.formed(_signed(table), delivery)
                 if found.gone is not None:
                     self._delete(cursor, found.gone)
                 self._insert(cursor, found.rows, by)
