@@ -16,7 +16,7 @@ from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
-from tidestate.operators.sinks.stored_columns import ColumnChoice
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
@@ -54,13 +54,14 @@ class DeltaSink(IncludedSink):
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
         columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
         self._table, self._options = fspath(table), dict(storage_options or {})
         secrets = secrets_of_url(self._table) + secrets_of_options(self._options)
-        super().__init__(changes, key, behind, secrets, columns=columns)
+        super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
 
     def __str__(self) -> str:

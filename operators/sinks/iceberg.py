@@ -13,7 +13,7 @@ from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
-from tidestate.operators.sinks.stored_columns import ColumnChoice
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import secrets_of_options
@@ -50,6 +50,7 @@ class IcebergSink(IncludedSink):
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
         columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
@@ -60,7 +61,9 @@ class IcebergSink(IncludedSink):
                 code="sink-form",
                 found=type(catalog).__name__,
             )
-        super().__init__(changes, key, behind, secrets_of_options(properties or {}), columns=columns)
+        super().__init__(
+            changes, key, behind, secrets_of_options(properties or {}), stored_columns(columns, delivery_column)
+        )
         self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
         self._schema = checked_changes(schema)
 

@@ -15,7 +15,7 @@ from tidestate.operators.describe.sinks import Emitted, Refused
 from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, Formed, check_key, formed, identity
 from tidestate.operators.sinks.rows import Rows
-from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.stored_columns import StoredColumns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.secrets import Secrets
@@ -40,8 +40,9 @@ class IncludedSink(ABC):
     ``key`` names the columns that identify a row together with its window, where the rows have one: by default the
     key of the job; ``append`` needs none. ``columns`` are those that are stored of the rows in this form, as a
     list, or with other names in the target: ``{"n": "flights"}``. Those that say what a row is are among them.
-    ``behind`` is how many checkpoints it may be behind while its target is down, instead of holding the intake.
-    Raises `UsageError` for a form that the target cannot have, and for columns that cannot be (``sink-columns``).
+    ``delivery_column`` names one more, with the id of the delivery, by which rows of abandoned checkpoints are found
+    after a rewind. ``behind`` is how many checkpoints it may be behind while its target is down, instead of holding
+    the intake. Raises `UsageError` for a form that the target cannot have.
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
@@ -52,8 +53,7 @@ class IncludedSink(ABC):
         key: str | Sequence[str] | None,
         behind: int,
         secrets: Secrets = Secrets(),  # noqa: B008
-        *,
-        columns: ColumnChoice = None,
+        columns: StoredColumns = StoredColumns(),  # noqa: B008
     ) -> None:
         if changes not in self.forms:
             raise UsageError(
@@ -62,7 +62,7 @@ class IncludedSink(ABC):
         self.changes: Form = changes
         self.key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
         self.behind = behind
-        self.columns, self._may_retract = stored_columns(columns, None), True
+        self.columns, self._may_retract = columns, True
         self._secrets, self._complaint = secrets, ""
 
     def fit(self, emitted: Emitted) -> None:

@@ -13,7 +13,7 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
-from tidestate.operators.sinks.stored_columns import ColumnChoice
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
@@ -58,11 +58,12 @@ class KafkaSink(IncludedSink):
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
         columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         options: Mapping[str, str | int] | None = None,
         behind: int = 0,
     ) -> None:
         secrets = secrets_of_options(options or {}) + secrets_of_servers(servers)
-        super().__init__(changes, key, behind, secrets, columns=columns)
+        super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._servers, self._topic, self._deliveries = servers, topic, f"{topic}.deliveries"
         self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
         self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.rows import Rows, tables_of
-from tidestate.operators.sinks.stored_columns import ColumnChoice
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
@@ -40,10 +40,13 @@ class ParquetSink(IncludedSink):
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
         columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         compression: str = "zstd",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of_url(fspath(folder)), columns=columns)
+        super().__init__(
+            changes, key, behind, secrets_of_url(fspath(folder)), stored_columns(columns, delivery_column)
+        )
         self._objects, self._compression = Objects(fspath(folder)), compression
 
     def __str__(self) -> str:

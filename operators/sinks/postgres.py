@@ -14,7 +14,7 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
-from tidestate.operators.sinks.stored_columns import ColumnChoice
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_connection, secrets_of
@@ -64,10 +64,11 @@ class PostgresSink(IncludedSink):
         changes: Form = "upsert",
         key: str | Sequence[str] | None = None,
         columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of(uri), columns=columns)
+        super().__init__(changes, key, behind, secrets_of(uri), stored_columns(columns, delivery_column))
         self._uri, self._table, self._merges = uri, table, checked_changes(schema) == "merge"
         place, _, self._name = table.rpartition(".")
         self._schema, self._readable = place or None, False

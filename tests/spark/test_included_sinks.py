@@ -29,6 +29,7 @@ from tests.servers.postgres import postgres as postgres
 from tidestate.operators import DeliveryId, ParquetSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import tables_of
+from tidestate.operators.sinks.stored_columns import stored_columns
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -50,7 +51,7 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
         (target_of(f"postgres:{postgres.uri}#panes"), "upsert"),
     ]
     root, late = tmp_path / "root", ParquetSink(tmp_path / "late")
-    sinks = [target.sink(form) for target, form in targets]
+    sinks = [target.sink(form, delivery_column="delivery") for target, form in targets]
     started = job().on_spark(
         stream(spark, tmp_path / "input"), checkpoint=root, sink=sinks, late_sink=late, partitions=2
     )
@@ -59,10 +60,16 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
     text = query.prometheus()
     query.stop(drain=True)
     for target, form in targets:
-        holds_all_once(target, form, root)
+        holds_all_once(target, form, root, "delivery")
     files = [pq.read_table(path).num_rows for path in (tmp_path / "late").glob("*.parquet")]
     assert sum(files) == sum(map(len, output(root, "late").values())) > 0
     assert f'tidestate_sink_behind_checkpoints{{query="job",rows="panes",sink="{sinks[0]}"}} 0.0\n' in text
+
+
+def test_sparks_connector_gets_the_same_columns(spark: SparkSession) -> None:
+    columns, delivery = stored_columns({"k": "x`y", "a.b": "it's"}, "delivery"), "f-it's \\n-3"
+    rows = spark.createDataFrame([(1, "u")], "`a.b` long, k string").selectExpr(*columns.expressions(delivery))
+    assert rows.toArrow().to_pylist() == columns.chosen(pa.table({"a.b": [1], "k": ["u"]}), delivery).to_pylist()
 
 
 def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:

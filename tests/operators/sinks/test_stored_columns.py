@@ -12,7 +12,7 @@ import pytest
 
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
-from tests.helpers.targets import CASES, target_of
+from tests.helpers.targets import CASES, Target, target_of
 from tests.servers.postgres import postgres as postgres
 from tidestate.operators import (
     ACCUMULATING,
@@ -75,13 +75,19 @@ def at(checkpoint: int) -> DeliveryId:
     return DeliveryId(RUN, checkpoint)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "form"), [case for case in CASES if case[0] != "kafka"])
-def test_a_target_has_the_chosen_columns_by_their_names_there(
-    kind: str, form: Form, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+ON_HOST = [case for case in CASES if case[0] != "kafka"]
+
+
+@pytest.fixture
+def target(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
     place = f"{request.getfixturevalue('postgres').uri}#{uuid.uuid4().hex}" if kind == "postgres" else tmp_path / "t"
-    target, (columns, names, wanted) = target_of(f"{kind}:{place}"), STORED[form]
+    return target_of(f"{kind}:{place}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "form"), ON_HOST)
+def test_a_target_has_the_chosen_columns_by_their_names_there(form: Form, target: Target) -> None:
+    columns, names, wanted = STORED[form]
     for number, rows in enumerate(DELIVERIES, 1):
         target.sink(form, columns=columns)(rows, at(number))
     stored = target.table()
@@ -163,3 +169,49 @@ def test_a_job_that_never_retracts_may_leave_out_the_kind(tmp_path: Path) -> Non
     job(ACCUMULATING).standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH], drain=True)
     stored = target_of(f"parquet:{tmp_path / 't'}").table()
     assert sorted(stored.to_pylist(), key=str) == [{"airport": "a", "flights": 2}, {"airport": "b", "flights": 1}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "form"), ON_HOST)
+def test_each_row_has_the_id_of_its_delivery(form: Form, target: Target) -> None:
+    """Next to the columns that were chosen; of an upsert that of the pane that stands."""
+    columns, names, wanted = STORED[form]
+    for number, rows in enumerate(DELIVERIES, 1):
+        target.sink(form, columns=columns, delivery_column="delivery")(rows, at(number))
+    stored = target.table()
+    assert stored.column_names == [*columns.values(), "delivery"]
+    first = 0 if form == "upsert" else 2
+    ids = [str(at(1 if number < first else 2)) for number in range(len(wanted))]
+    found = [tuple(row[name] for name in (*names, "delivery")) for row in stored.to_pylist()]
+    assert sorted(found) == sorted((*row, of) for row, of in zip(wanted, ids, strict=True))
+
+
+def test_a_message_has_the_id_of_its_delivery(broker: Broker) -> None:
+    KafkaSink("", "panes", key="k", delivery_column="delivery")(DELIVERIES[0], at(1))
+    assert [row["delivery"] for _, row, _ in broker.rows()] == [str(at(1))] * 2
+
+
+@pytest.mark.parametrize(("form", "taken"), [("append", "n"), ("append", "Kind"), ("changelog", "change")])
+def test_the_id_takes_no_column_of_a_pane(form: Form, taken: str, tmp_path: Path) -> None:
+    sink = ParquetSink(tmp_path / "t", changes=form, delivery_column=taken)
+    with pytest.raises(UsageError, match="sink-columns"):
+        job(RETRACTING).standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH])
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("name", ["", 5])
+def test_the_id_has_a_column_of_a_name(name: Any) -> None:
+    with pytest.raises(UsageError, match="sink-columns"):
+        stored_columns(None, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["delta", "iceberg", "postgres"])
+def test_a_table_gets_the_column_of_the_id_by_choice(kind: str, target: Target) -> None:
+    """As any other column; rows of before have none."""
+    target.sink()(DELIVERIES[0], at(1))
+    with pytest.raises(UsageError, match="sink-target"):
+        target.sink(delivery_column="delivery")(DELIVERIES[1], at(2))
+    target.sink(schema="merge", delivery_column="delivery")(DELIVERIES[1], at(2))
+    ids = target.table()["delivery"].to_pylist()
+    assert sorted(ids, key=str) == sorted([None, None, *[str(at(2))] * 3], key=str)
