@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded
 from tidestate.operators.sinks.forms import Form, newest_rows
-from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
@@ -32,7 +32,7 @@ _OF_COLUMNS = ("Schema error", "Invalid data type", "Duplicate field name")
 """In what ``deltalake`` raises, as a bare `Exception`, for columns that no table of Delta can have."""
 
 
-class DeltaSink(IncludedSink):
+class DeltaSink(WithdrawingSink):
     """Writes each delivery as one version of a Delta table, which is made with the first one.
 
     The version has the transaction ``appId`` = run and ``version`` = checkpoint, by which every writer of Delta knows
@@ -158,6 +158,23 @@ class DeltaSink(IncludedSink):
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
+
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        table = self._opened(package("deltalake", "delta"))
+        if table is None:
+            return {}
+        rows, column = table.to_pyarrow_dataset(), self.id_column
+        if column not in rows.schema.names:
+            return {None: rows.count_rows()}
+        return counted_ids(part[column] for part in rows.to_batches(columns=[column]))
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        lake = package("deltalake", "delta")
+        table = self._opened(lake)
+        made = lake.CommitProperties(app_transactions=[lake.Transaction(run, number) for run, number in last.items()])
+        ids = ", ".join("'" + str(one).replace("'", "''") + "'" for one in deliveries)
+        table.delete(f'"{self.id_column}" IN ({ids})', commit_properties=made)
+        self._local.settle()
 
     def passes(self, error: BaseException) -> bool | None:
         kinds = {kind.__name__ for kind in type(error).__mro__}

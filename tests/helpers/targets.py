@@ -163,6 +163,11 @@ def target_of(text: str) -> Target:
     return KINDS[kind](place)
 
 
+def nowhere() -> IncludedSink:
+    """A sink that has never stored anything."""
+    return ParquetSink("/nowhere/at-all")
+
+
 def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
     return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
 
@@ -171,7 +176,7 @@ def holds_all_once(target: Target, form: Form, root: Path, delivery: str | None 
     """Every pane of the root is there once, in this form, and of no other; how many rows that are. ``delivery``: the
     column that has the id.
     """
-    panes = _counting_panes(root, delivery)
+    panes = counting_panes(root, delivery)
     names = [name for name in panes.column_names if form == "append" or name != "kind"]
     found = target.table()
     assert set(found.column_names) == {*names, *(["change"] if form == "changelog" else [])}
@@ -191,7 +196,7 @@ def holds_all_once(target: Target, form: Form, root: Path, delivery: str | None 
     return found.num_rows
 
 
-def _counting_panes(root: Path, delivery: str | None) -> pa.Table:
+def counting_panes(root: Path, delivery: str | None = None) -> pa.Table:
     """The panes of the checkpoints that count, with the ids under which they are delivered."""
     checkpoint, tables = Checkpoint.open(root), []
     for output in checkpoint.outputs():

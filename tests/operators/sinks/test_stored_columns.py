@@ -1,4 +1,4 @@
-"""The columns that a sink stores, under names of the target: what a row stands for can always be told."""
+"""The columns that a sink stores, under names of the target: nobody has to guess what a row is."""
 
 from __future__ import annotations
 
