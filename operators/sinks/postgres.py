@@ -116,10 +116,10 @@ class PostgresSink(WithdrawingSink):
         with closing(self._driver().connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
             if not self._exists(cursor, self._name):
                 return {}
-            place, column = self._place(self._name), self.id_column
-            if column not in [name for name, _ in self._columns(cursor, place)]:
-                return {None: _one(cursor, f"SELECT count(*) FROM {place} WHERE $1", (True,))}
-            cursor.execute(f"SELECT {_quoted(column)}::text, count(*) FROM {place} GROUP BY 1")
+            place = self._place(self._name)
+            names = [name for name, _ in self._columns(cursor, place)]
+            text = f"{_quoted(self.id_column)}::text" if self.id_column in names else "NULL::text"
+            cursor.execute(f"SELECT {text}, count(*) FROM {place} GROUP BY 1")
             return dict(cursor.fetchall())
 
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:

@@ -83,9 +83,8 @@ def plan_withdrawal(checkpoint: Checkpoint, sink: object) -> Withdrawal:
     """
     withdrawing = _withdrawing(sink)
     abandoned = abandoned_output(checkpoint)
-    return _planned(
-        abandoned, withdrawing.stored_deliveries(sorted({d.run for d in abandoned.deliveries})), str(sink)
-    )
+    runs = sorted({delivery.run for delivery in abandoned.deliveries})
+    return _planned(abandoned, withdrawing.stored_deliveries(runs), str(sink))
 
 
 def execute_withdrawal(checkpoint: Checkpoint, sink: object, planned: Withdrawal) -> None:

@@ -16,6 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.helpers.forked import forked
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, Target, counting_panes, holds_all_once, plain_rows, target_of
 from tests.servers.postgres import Postgres
@@ -36,6 +37,12 @@ pytestmark = pytest.mark.slow
 BATCHES = sample(5, 60)
 ID = "delivery"
 TAKEN = [(kind, form) for kind, form in CASES if kind != "kafka" and form != "upsert"]
+SHORT: list[tuple[str, Form]] = [
+    ("parquet", "append"),
+    ("delta", "changelog"),
+    ("iceberg", "append"),
+    ("postgres", "changelog"),
+]
 TABLES = [case for case in TAKEN if case[0] != "parquet"]
 
 
@@ -74,7 +81,7 @@ def rows(target: Target) -> Counter[str]:
     return Counter(map(str, target.table().to_pylist()))
 
 
-@pytest.mark.parametrize(("kind", "form"), TAKEN)
+@pytest.mark.parametrize(("kind", "form"), TAKEN if LONG else SHORT)
 def test_the_target_has_what_counts(kind: str, form: Form, target: Target, tmp_path: Path) -> None:
     """At once, when the job has gone on, after a second rewind, and after one that takes a rewind back."""
     root, sink = tmp_path / "root", target.sink(form, delivery_column=ID)
@@ -109,10 +116,10 @@ def test_it_may_come_when_the_job_has_gone_on(form: Form, target: Target, tmp_pa
     holds_all_once(target, form, root, ID)
 
 
-@pytest.mark.parametrize(
-    ("kind", "undone"),
-    [("parquet", False), ("parquet", True), ("delta", False), ("iceberg", False), ("postgres", False)],
-)
+KILLED = [("parquet", False), ("parquet", True), ("delta", False), ("postgres", False)]
+
+
+@pytest.mark.parametrize(("kind", "undone"), [*KILLED, *([("iceberg", False)] if LONG else [])])
 def test_killed_in_the_middle(kind: str, undone: bool, target: Target, tmp_path: Path) -> None:
     """Again is once; and what counts again, as the rewind itself is taken back, is there again."""
     root, sink, form = tmp_path / "root", target.sink(delivery_column=ID), "append"
