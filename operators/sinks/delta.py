@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded
-from tidestate.operators.sinks.forms import Form, formed, newest_rows
-from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
@@ -31,7 +32,7 @@ _OF_COLUMNS = ("Schema error", "Invalid data type", "Duplicate field name")
 """In what ``deltalake`` raises, as a bare `Exception`, for columns that no table of Delta can have."""
 
 
-class DeltaSink(IncludedSink):
+class DeltaSink(WithdrawingSink):
     """Writes each delivery as one version of a Delta table, which is made with the first one.
 
     The version has the transaction ``appId`` = run and ``version`` = checkpoint, by which every writer of Delta knows
@@ -52,12 +53,15 @@ class DeltaSink(IncludedSink):
         *,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
         self._table, self._options = fspath(table), dict(storage_options or {})
-        super().__init__(changes, key, behind, secrets_of_url(self._table) + secrets_of_options(self._options))
+        secrets = secrets_of_url(self._table) + secrets_of_options(self._options)
+        super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)
 
     def __str__(self) -> str:
@@ -70,7 +74,9 @@ class DeltaSink(IncludedSink):
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
-            written = rows.write.format("delta").mode("append")
+            self.check_columns(rows.columns, [])
+            chosen = rows.selectExpr(*self.columns.expressions(str(delivery)))
+            written = chosen.write.format("delta").mode("append")
             options = {"txnAppId": delivery.run, "txnVersion": str(delivery.checkpoint)}
             options |= {"mergeSchema": "true"} if self._schema == "merge" else {}
             written.options(**options).save(self._table)
@@ -101,16 +107,17 @@ class DeltaSink(IncludedSink):
         tables = tables_of(rows)
         schema = self.schema(tables.schema) if table is None else self._widened(lake, table, tables.schema)
         if self.changes == "upsert":
-            self._merge(lake, table, tables, schema, made)
+            self._merge(lake, table, tables, schema, made, delivery)
         else:
-            formed_each = (padded(self.formed(one).rows, schema).select(schema.names) for one in tables.each)
-            parts = (part for one in formed_each for part in one.to_batches())
+            formed_each = (self.formed(one, delivery).rows for one in tables.each)
+            padded_each = (padded(one, schema).select(schema.names) for one in formed_each)
+            parts = (part for one in padded_each for part in one.to_batches())
             self._write(lake, table, pa.RecordBatchReader.from_batches(schema, parts), made)
 
     def _widened(self, lake: Any, table: Any, schema: pa.Schema) -> pa.Schema:
         """The columns to store: those of the rows, then what the table has more. It gets those that it has not."""
         rows, there = self.schema(schema), pa.schema(table.schema())
-        if new := list(new_columns(there, rows, self._schema, str(self), self.by(schema))):
+        if new := list(new_columns(there, rows, self._schema, str(self), self.target_names(schema))):
             table.alter.add_columns(lake.Schema.from_arrow(pa.schema(new)).fields)
         return pa.schema([*rows, *(field for field in there if field.name not in rows.names)])
 
@@ -131,11 +138,13 @@ class DeltaSink(IncludedSink):
             commit_properties=made,
         )
 
-    def _merge(self, lake: Any, table: Any, tables: Tables, schema: pa.Schema, made: Any) -> None:
+    def _merge(
+        self, lake: Any, table: Any, tables: Tables, schema: pa.Schema, made: Any, delivery: DeliveryId
+    ) -> None:
         by, held = self.by(tables.schema), tables.schema.empty_table()
         for one in tables.each:
             held = newest_rows(pa.concat_tables([held, one]), by)
-        net = formed(held, "upsert", by)
+        net = self.formed(held, delivery)
         if table is None:
             self._write(lake, None, net.rows, made)
             return
@@ -144,11 +153,28 @@ class DeltaSink(IncludedSink):
             gone = net.gone.append_column(_GONE, pa.array([True] * net.gone.num_rows, pa.bool_()))
             flags.append(gone)
         source = pa.concat_tables(flags, promote_options="default")
-        matches = " AND ".join(f't."{name}" = s."{name}"' for name in by)
+        matches = " AND ".join(f't."{name}" = s."{name}"' for name in self.target_names(tables.schema))
         columns = {f'"{n}"': f's."{n}"' if n in net.rows.column_names else "NULL" for n in schema.names}
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
+
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        table = self._opened(package("deltalake", "delta"))
+        if table is None:
+            return {}
+        rows, column = table.to_pyarrow_dataset(), self.id_column
+        if column not in rows.schema.names:
+            return {None: rows.count_rows()}
+        return counted_ids(part[column] for part in rows.to_batches(columns=[column]))
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        lake = package("deltalake", "delta")
+        table = self._opened(lake)
+        made = lake.CommitProperties(app_transactions=[lake.Transaction(run, number) for run, number in last.items()])
+        ids = ", ".join("'" + str(one).replace("'", "''") + "'" for one in deliveries)
+        table.delete(f'"{self.id_column}" IN ({ids})', commit_properties=made)
+        self._local.settle()
 
     def passes(self, error: BaseException) -> bool | None:
         kinds = {kind.__name__ for kind in type(error).__mro__}

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
-from tidestate.operators.sinks.forms import Form, formed, newest_rows
-from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import secrets_of_options
@@ -27,7 +28,7 @@ _LASTING = {"BadRequestError", "ForbiddenError", "NotInstalledError", "Unauthori
 _LASTING |= {"UnsupportedPyArrowTypeException"}
 
 
-class IcebergSink(IncludedSink):
+class IcebergSink(WithdrawingSink):
     """Writes each delivery as one commit to an Iceberg table, ``namespace.table``, which is made with the first one.
 
     The commit sets the property ``tidestate.delivered.<run>`` of the table too, which outlives its snapshots, and its
@@ -48,6 +49,8 @@ class IcebergSink(IncludedSink):
         properties: Mapping[str, str] | None = None,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
@@ -58,7 +61,9 @@ class IcebergSink(IncludedSink):
                 code="sink-form",
                 found=type(catalog).__name__,
             )
-        super().__init__(changes, key, behind, secrets_of_options(properties or {}))
+        super().__init__(
+            changes, key, behind, secrets_of_options(properties or {}), stored_columns(columns, delivery_column)
+        )
         self._table, self._catalog, self._properties = table, catalog, dict(properties or {})
         self._schema = checked_changes(schema)
 
@@ -78,10 +83,8 @@ class IcebergSink(IncludedSink):
         for one in tables.each:
             found = pa.concat_tables([found, one])
             found = newest_rows(found, by) if self.changes == "upsert" else found
-        stored = formed(found, self.changes, by)
+        stored, by = self.formed(found, delivery), self.target_names(tables.schema)
         new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), by, own=True)
-        # pyiceberg repeats a commit that lost to another one; that one may have been this delivery.
-        table.metadata.properties["commit.retry.num-retries"] = "0"
         with table.transaction() as changing:
             changing.set_properties({noted: str(delivery.checkpoint)})
             if new.names:
@@ -108,6 +111,22 @@ class IcebergSink(IncludedSink):
             return 0
         return int(catalog.load_table(self._table).properties.get(f"{DELIVERED}{run}", 0))
 
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        catalog, column = self._loaded(), self.id_column
+        if not catalog.table_exists(self._table):
+            return {}
+        table = catalog.load_table(self._table)
+        if column not in table.schema().column_names:
+            return {None: table.scan().count()}
+        return counted_ids(part[column] for part in table.scan(selected_fields=(column,)).to_arrow_batch_reader())
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        table = _never_repeated(self._loaded().load_table(self._table))
+        matches = package("pyiceberg.expressions", "iceberg").In(self.id_column, [*map(str, deliveries)])
+        with table.transaction() as changing:
+            changing.delete(matches)
+            changing.set_properties({f"{DELIVERED}{run}": str(number) for run, number in last.items()})
+
     def _loaded(self) -> Any:
         """The catalogue, which syncs the files that it writes to this host."""
         catalog = package("pyiceberg.catalog", "iceberg").load_catalog(self._catalog, **self._properties)
@@ -120,11 +139,17 @@ class IcebergSink(IncludedSink):
         catalog = self._loaded()
         if not catalog.table_exists(self._table):
             catalog.create_namespace_if_not_exists(self._table.rpartition(".")[0])
-            return catalog.create_table_if_not_exists(self._table, schema=schema)
-        return catalog.load_table(self._table)
+            return _never_repeated(catalog.create_table_if_not_exists(self._table, schema=schema))
+        return _never_repeated(catalog.load_table(self._table))
 
     def passes(self, error: BaseException) -> bool | None:
         kind = type(error)
         if kind.__module__.startswith(("pyiceberg", "requests", "sqlalchemy")):
             return kind.__name__ not in _LASTING
         return True if isinstance(error, OSError) else None
+
+
+def _never_repeated(table: Any) -> Any:
+    """pyiceberg repeats a commit that lost to another one; that one may have been this delivery."""
+    table.metadata.properties["commit.retry.num-retries"] = "0"
+    return table

@@ -12,11 +12,14 @@ from typing import ClassVar, TypeVar
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Emitted, Refused
-from tidestate.operators.sinks.forms import Form, Formed, check_key, formed, identity
+from tidestate.operators.plan.plan import PANE_KIND
+from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, Formed, check_key, formed, identity
 from tidestate.operators.sinks.rows import Rows
+from tidestate.operators.sinks.stored_columns import StoredColumns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.secrets import Secrets
+from tidestate.statestore.spec.plain import plain_schema
 
 log = logging.getLogger("tidestate")
 
@@ -35,8 +38,11 @@ class IncludedSink(ABC):
     """A sink that stores the rows of a delivery and its id in one transaction of its target, so each row once.
 
     ``key`` names the columns that identify a row together with its window, where the rows have one: by default the
-    key of the job; ``append`` needs none. ``behind`` is how many checkpoints it may be behind while its target is
-    down, instead of holding the intake. Raises `UsageError` for a form that the target cannot have.
+    key of the job; ``append`` needs none. ``columns`` are those that are stored of the rows in this form, as a
+    list, or with other names in the target: ``{"n": "flights"}``. Those that say what a row is are among them.
+    ``delivery_column`` names one more, with the id of the delivery, by which rows of abandoned checkpoints are found
+    after a rewind. ``behind`` is how many checkpoints it may be behind while its target is down, instead of holding
+    the intake. Raises `UsageError` for a form that the target cannot have.
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
@@ -47,6 +53,7 @@ class IncludedSink(ABC):
         key: str | Sequence[str] | None,
         behind: int,
         secrets: Secrets = Secrets(),  # noqa: B008
+        columns: StoredColumns = StoredColumns(),  # noqa: B008
     ) -> None:
         if changes not in self.forms:
             raise UsageError(
@@ -55,14 +62,17 @@ class IncludedSink(ABC):
         self.changes: Form = changes
         self.key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
         self.behind = behind
+        self.columns, self._may_retract = columns, True
         self._secrets, self._complaint = secrets, ""
 
     def fit(self, emitted: Emitted) -> None:
-        """What the job emits, before anything is written. Raises `UsageError` (``sink-key``, ``sink-form``) where the
-        form of this sink would not hold the net of it.
+        """What the job emits, before anything is written. Raises `UsageError` (``sink-key``, ``sink-form``,
+        ``sink-columns``) where the form or the columns of this sink would not hold the net of it.
         """
+        self._may_retract = emitted.withdraws
         if self.changes != "append":
             self.key = check_key(emitted, self.key)
+        self.schema(plain_schema(emitted.schema))
 
     def __call__(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it
@@ -133,10 +143,25 @@ class IncludedSink(ABC):
         """The columns that identify a row; none where every row is stored."""
         return [] if self.changes == "append" else identity(schema, self.key)
 
-    def formed(self, rows: pa.Table) -> Formed:
-        """``rows`` in the form of this sink."""
-        return formed(rows, self.changes, self.by(rows.schema))
+    def target_names(self, schema: pa.Schema) -> list[str]:
+        """The names in the target of the columns that identify a row."""
+        return self.columns.target_names(self.by(schema))
+
+    def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
+        """``rows`` in the form and the columns of this sink. Raises `UsageError` (``sink-key``, ``sink-columns``)."""
+        by = self.by(rows.schema)
+        made = formed(rows, self.changes, by)
+        self.check_columns(made.rows.column_names, by)
+        gone = None if made.gone is None else made.gone.rename_columns(self.columns.target_names(by))
+        return Formed(self.columns.chosen(made.rows, str(delivery)), gone)
+
+    def check_columns(self, columns: Sequence[str], by: Sequence[str]) -> None:
+        """Raise `UsageError` (``sink-columns``) where rows with these ``columns`` in the form of this sink cannot be
+        stored in its own. ``by`` identifies a row.
+        """
+        needed = KIND_OF_CHANGE if self.changes == "changelog" else PANE_KIND if self._may_retract else ""
+        self.columns.check(columns, [*by, *([needed] if needed in columns else [])])
 
     def schema(self, schema: pa.Schema) -> pa.Schema:
         """The columns that are stored of rows with this schema."""
-        return self.formed(schema.empty_table()).rows.schema
+        return self.formed(schema.empty_table(), DeliveryId("", 0)).rows.schema

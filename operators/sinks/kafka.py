@@ -13,6 +13,7 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
@@ -56,10 +57,13 @@ class KafkaSink(IncludedSink):
         *,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         options: Mapping[str, str | int] | None = None,
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of_options(options or {}) + secrets_of_servers(servers))
+        secrets = secrets_of_options(options or {}) + secrets_of_servers(servers)
+        super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._servers, self._topic, self._deliveries = servers, topic, f"{topic}.deliveries"
         self._common = {"bootstrap.servers": servers, "log_level": 2, **_connection(options or {})}
         self._options = {"transactional.id": f"tidestate-{topic}", **(options or {})}
@@ -85,6 +89,10 @@ class KafkaSink(IncludedSink):
                 code="sink-connection",
                 sink=str(self),
             ) from None
+
+    def by(self, schema: pa.Schema) -> list[str]:
+        """The columns of the key of a message."""
+        return super().by(schema) or list(self.key or ())
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         kafka = package("confluent_kafka", "kafka")
@@ -142,16 +150,18 @@ class KafkaSink(IncludedSink):
         producer, headers = self._producer, [(HEADER, str(delivery).encode())]
         producer.begin_transaction()
         tables = tables_of(rows)
-        by = self.by(tables.schema) or list(self.key or ())
+        by = self.target_names(tables.schema)
         for table in tables.each:
-            for key, value in self._messages(table, by):
+            for key, value in self._messages(table, by, delivery):
                 self._produce(self._topic, key=key, value=value, headers=headers)
         self._produce(self._deliveries, key=delivery.run, value=str(delivery.checkpoint))
         producer.commit_transaction(COMMIT_S)
 
-    def _messages(self, table: pa.Table, by: Sequence[str]) -> Iterator[tuple[bytes | None, bytes | None]]:
-        """Key and value of each message; no value for what is gone."""
-        found = self.formed(table)
+    def _messages(
+        self, table: pa.Table, by: Sequence[str], delivery: DeliveryId
+    ) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Key and value of each message; no value for what is gone. ``by``: the columns of the key in the target."""
+        found = self.formed(table, delivery)
         for row in found.gone.to_pylist() if found.gone is not None else ():
             yield msgspec.json.encode(row), None
         for row in found.rows.to_pylist():

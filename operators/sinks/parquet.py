@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidestate.operators.sinks.forms import Form
-from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
@@ -22,7 +23,7 @@ from tidestate.statestore.storage.objects import Objects
 _NAME = re.compile(rf"([0-9]{{{DIGITS}}})-(.+)\.parquet")
 
 
-class ParquetSink(IncludedSink):
+class ParquetSink(WithdrawingSink):
     """Writes each delivery as one file, ``<checkpoint>-<run>.parquet``, to a folder or an ``s3://`` prefix.
 
     The name is the id, and a file is created whole or not at all: each row is there once, and a reader that lists the
@@ -31,6 +32,7 @@ class ParquetSink(IncludedSink):
     """
 
     forms = ("append", "changelog")
+    needs_column = False
 
     def __init__(
         self,
@@ -38,24 +40,39 @@ class ParquetSink(IncludedSink):
         *,
         changes: Form = "append",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         compression: str = "zstd",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of_url(fspath(folder)))
+        super().__init__(
+            changes, key, behind, secrets_of_url(fspath(folder)), stored_columns(columns, delivery_column)
+        )
         self._objects, self._compression = Objects(fspath(folder)), compression
 
     def __str__(self) -> str:
         return f"ParquetSink({public_url(self._objects.root)!r})"
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
-        name = f"{delivery.checkpoint:0{DIGITS}d}-{delivery.run}.parquet"
+        name = _name(delivery)
         if not self._objects.exists(name):
             with contextlib.suppress(ConflictError):  # an older self of this job has just written it
                 self._objects.create(name, self._file(rows, delivery))
 
     def stored(self, run: str) -> int:
+        return max((one.checkpoint for one in self._deliveries() if one.run == run), default=0)
+
+    def _deliveries(self) -> list[DeliveryId]:
         names = map(_NAME.fullmatch, self._objects.names(""))
-        return max((int(name[1]) for name in names if name and name[2] == run), default=0)
+        return [DeliveryId(name[2], int(name[1])) for name in names if name]
+
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        return {str(one): None for one in self._deliveries()}
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        # The newest first: what is left ends where `stored` says, whenever this one dies.
+        for one in sorted(deliveries, key=lambda one: one.checkpoint, reverse=True):
+            self._objects.delete(_name(one))
 
     def _file(self, rows: Rows, delivery: DeliveryId) -> bytes:
         tables, into = tables_of(rows), pa.BufferOutputStream()
@@ -63,8 +80,12 @@ class ParquetSink(IncludedSink):
         schema = self.schema(tables.schema).with_metadata({"tidestate.delivery": str(delivery)})
         with pq.ParquetWriter(into, schema, compression=self._compression) as writer:
             for table in tables.each:
-                writer.write_table(self.formed(table).rows.cast(schema))
+                writer.write_table(self.formed(table, delivery).rows.cast(schema))
         return into.getvalue().to_pybytes()
 
     def passes(self, error: BaseException) -> bool | None:
         return True if isinstance(error, UnavailableError | CommitUnknownError) else None
+
+
+def _name(delivery: DeliveryId) -> str:
+    return f"{delivery.checkpoint:0{DIGITS}d}-{delivery.run}.parquet"

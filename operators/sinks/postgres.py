@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,9 +11,10 @@ import pyarrow as pa
 from tidestate.operators.sinks.columns import ColumnChanges, check_identity, checked_changes
 from tidestate.operators.sinks.connection import check_connection
 from tidestate.operators.sinks.forms import Form
-from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
+from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_connection, secrets_of
@@ -44,7 +45,7 @@ _UNREAD = ('for connection option "', "could not match")
 """What the driver says where it reads an option or the numbers of hosts and ports only as it connects."""
 
 
-class PostgresSink(IncludedSink):
+class PostgresSink(WithdrawingSink):
     """Writes each delivery to a table in one transaction, with its id in the table ``tidestate_deliveries``: each
     row is there once.
 
@@ -62,10 +63,12 @@ class PostgresSink(IncludedSink):
         *,
         changes: Form = "upsert",
         key: str | Sequence[str] | None = None,
+        columns: ColumnChoice = None,
+        delivery_column: str | None = None,
         schema: ColumnChanges = "refuse",
         behind: int = 0,
     ) -> None:
-        super().__init__(changes, key, behind, secrets_of(uri))
+        super().__init__(changes, key, behind, secrets_of(uri), stored_columns(columns, delivery_column))
         self._uri, self._table, self._merges = uri, table, checked_changes(schema) == "merge"
         place, _, self._name = table.rpartition(".")
         self._schema, self._readable = place or None, False
@@ -92,11 +95,11 @@ class PostgresSink(IncludedSink):
             if not self._remember(cursor, delivery):
                 return
             tables = tables_of(rows)
-            by = self.by(tables.schema)
+            by = self.target_names(tables.schema)
             if not self._exists(cursor, self._name):
                 self._make(cursor, _signed(self.schema(tables.schema).empty_table()).schema, by)
             for table in tables.each:
-                found = self.formed(_signed(table))
+                found = self.formed(_signed(table), delivery)
                 if found.gone is not None:
                     self._delete(cursor, found.gone)
                 self._insert(cursor, found.rows, by)
@@ -108,6 +111,27 @@ class PostgresSink(IncludedSink):
                 return 0
             noted = f"SELECT checkpoint FROM {self._place(DELIVERIES)} WHERE target = $1 AND run = $2"
             return _one(cursor, noted, (self._name, run)) or 0
+
+    def count_rows(self) -> Mapping[str | None, int | None]:
+        with closing(self._driver().connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+            if not self._exists(cursor, self._name):
+                return {}
+            place = self._place(self._name)
+            names = [name for name, _ in self._columns(cursor, place)]
+            text = f"{_quoted(self.id_column)}::text" if self.id_column in names else "NULL::text"
+            cursor.execute(f"SELECT {text}, count(*) FROM {place} GROUP BY 1")
+            return dict(cursor.fetchall())
+
+    def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
+        with closing(self._driver().connect(self._uri)) as connection, closing(connection.cursor()) as cursor:
+            _one(cursor, _BEGINNING, (str(int(LOCK_S * 1000)),))
+            noted = (
+                f"UPDATE {self._place(DELIVERIES)} SET checkpoint = $3 WHERE target = $1 AND run = $2 RETURNING run"
+            )
+            for run, number in last.items():  # first: who stores a delivery of this run is waited for
+                _one(cursor, noted, (self._name, run, number))
+            self._delete(cursor, pa.table({self.id_column: [*map(str, deliveries)]}))
+            connection.commit()
 
     def _remember(self, cursor: Any, delivery: DeliveryId) -> bool:
         """Note the id; False if it is there, or a later one. Another transaction with its run is waited for."""

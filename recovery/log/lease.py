@@ -100,15 +100,17 @@ def _left_us(checkpoint: Checkpoint, path: str, lease: Lease) -> int:
 def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "--force") -> None:
     """Raise `UsageError` (``running``) while a driver runs this job, unless ``force``.
 
-    Called before a move appends a manifest, which fences the driver. ``instead`` is what the user sets to force it.
+    Called before a move appends a manifest, which fences the driver. ``instead`` is what the user sets to force it;
+    empty where nothing does.
     """
     lease, left_us = (None, 0) if force else _newest_left(checkpoint)
     if lease is None:
         return
     left, hosts = -(-left_us // 1_000_000), "" if checkpoint.objects.tells_age else " (if the hosts' clocks agree)"
+    waits = f"wait {left} s{hosts} if it has died"
+    advice = f"stop it, {waits}, or use {instead}, which fences it" if instead else f"stop it, or {waits}"
     raise UsageError(
-        f"a driver is running this job: stop it, wait {left} s{hosts} if it has died, or use {instead}, "
-        "which fences it",
+        f"a driver is running this job: {advice}",
         code="running",
         host=lease.process.host,
         pid=lease.process.pid,

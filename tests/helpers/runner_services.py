@@ -285,6 +285,7 @@ VERBS = {
     "pin": ["3", "--name", "kept"],
     "fork": ["{}/fork"],
     "rewind": ["--to", "3", "--confirm"],
+    "withdraw": ["tests.helpers.targets:nowhere", "--confirm"],
     "rescale": ["--partitions", "3", "--confirm"],
     "repair": ["--to", "newest-good", "--confirm"],
     "gc": ["--keep", "1", "--grace", "0 seconds", "--confirm"],

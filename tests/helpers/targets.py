@@ -163,15 +163,20 @@ def target_of(text: str) -> Target:
     return KINDS[kind](place)
 
 
+def nowhere() -> IncludedSink:
+    """A sink that has never stored anything."""
+    return ParquetSink("/nowhere/at-all")
+
+
 def plain_rows(table: pa.Table, names: list[str]) -> list[Row]:
     return [tuple(row[name] for name in names) for row in plain_table(table).to_pylist()]
 
 
-def holds_all_once(target: Target, form: Form, root: Path) -> int:
-    """Every pane of the root is there once, in this form; how many rows that are."""
-    checkpoint = Checkpoint.open(root)
-    refs = [ref for one in checkpoint.outputs() for ref in one.panes]
-    panes = pa.concat_tables([plain_table(pq.read_table(checkpoint.objects.locate(ref.path))) for ref in refs])
+def holds_all_once(target: Target, form: Form, root: Path, delivery: str | None = None) -> int:
+    """Every pane of the root is there once, in this form, and of no other; how many rows that are. ``delivery``: the
+    column that has the id.
+    """
+    panes = counting_panes(root, delivery)
     names = [name for name in panes.column_names if form == "append" or name != "kind"]
     found = target.table()
     assert set(found.column_names) == {*names, *(["change"] if form == "changelog" else [])}
@@ -189,3 +194,14 @@ def holds_all_once(target: Target, form: Form, root: Path) -> int:
     assert len(wanted) > 20
     assert "retract" in panes["kind"].to_pylist()
     return found.num_rows
+
+
+def counting_panes(root: Path, delivery: str | None = None) -> pa.Table:
+    """The panes of the checkpoints that count, with the ids under which they are delivered."""
+    checkpoint, tables = Checkpoint.open(root), []
+    for output in checkpoint.outputs():
+        for ref in output.panes:
+            panes = plain_table(pq.read_table(checkpoint.objects.locate(ref.path)))
+            ids = pa.array([str(output.delivery_id)] * panes.num_rows, pa.string())
+            tables.append(panes if delivery is None else panes.append_column(delivery, ids))
+    return pa.concat_tables(tables)

@@ -26,9 +26,12 @@ from tests.helpers.targets import Target, holds_all_once, target_of
 from tests.servers.kafka import UnavailableError, fetched
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import DeliveryId, ParquetSink
+from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import tables_of
+from tidestate.operators.sinks.stored_columns import stored_columns
+from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
+from tidestate.recovery.moves.rewind import rewind
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -50,7 +53,7 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
         (target_of(f"postgres:{postgres.uri}#panes"), "upsert"),
     ]
     root, late = tmp_path / "root", ParquetSink(tmp_path / "late")
-    sinks = [target.sink(form) for target, form in targets]
+    sinks = [target.sink(form, delivery_column="delivery") for target, form in targets]
     started = job().on_spark(
         stream(spark, tmp_path / "input"), checkpoint=root, sink=sinks, late_sink=late, partitions=2
     )
@@ -59,10 +62,37 @@ def test_each_kind_of_sink_of_one_query_has_every_pane_once(
     text = query.prometheus()
     query.stop(drain=True)
     for target, form in targets:
-        holds_all_once(target, form, root)
+        holds_all_once(target, form, root, "delivery")
     files = [pq.read_table(path).num_rows for path in (tmp_path / "late").glob("*.parquet")]
     assert sum(files) == sum(map(len, output(root, "late").values())) > 0
     assert f'tidestate_sink_behind_checkpoints{{query="job",rows="panes",sink="{sinks[0]}"}} 0.0\n' in text
+
+
+def test_sparks_connector_gets_the_same_columns(spark: SparkSession) -> None:
+    columns, delivery = stored_columns({"k": "x`y", "a.b": "it's"}, "delivery"), "f-it's \\n-3"
+    rows = spark.createDataFrame([(1, "u")], "`a.b` long, k string").selectExpr(*columns.expressions(delivery))
+    assert rows.toArrow().to_pylist() == columns.chosen(pa.table({"a.b": [1], "k": ["u"]}), delivery).to_pylist()
+
+
+def test_what_was_abandoned_is_withdrawn(spark: SparkSession, tmp_path: Path) -> None:
+    """From a table that Spark's rows have filled, and a folder; the query goes on with both."""
+    for number, table in enumerate(sample(3, 90)):
+        write(tmp_path / "input", number, table)
+    targets = [target_of(f"parquet:{tmp_path / 'parquet'}"), target_of(f"delta:{tmp_path / 'delta'}")]
+    root, sinks = tmp_path / "root", [target.sink(delivery_column="delivery") for target in targets]
+    started = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, sink=sinks, partitions=2)
+    for goes_on in (False, True):
+        query = started.start()
+        query.processAllAvailable()
+        query.stop(drain=goes_on)
+        if not goes_on:
+            rewind(Checkpoint.open(root), 3)
+            for sink in sinks:
+                planned = plan_withdrawal(Checkpoint.open(root), sink)
+                assert [one.checkpoint for one in planned.deliveries] == [4]
+                execute_withdrawal(Checkpoint.open(root), sink, planned)
+    for target in targets:
+        holds_all_once(target, "append", root, "delivery")
 
 
 def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""Which columns of rows a target gets, under which names, and next to them the id of the delivery. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from tidestate.statestore.errors import UsageError
+
+ColumnChoice = Sequence[str] | Mapping[str, str] | None
+"""Columns of rows in the form of a sink: these, or these as others are named in the target; None for all."""
+
+
+@dataclass(frozen=True)
+class StoredColumns:
+    """``names``: the columns that are stored, with their names in the target; None for all, as they are.
+    ``delivery``: the column for the id of the delivery, None for no such column.
+    """
+
+    names: Mapping[str, str] | None = None
+    delivery: str | None = None
+
+    def check(self, columns: Sequence[str], needed: Sequence[str]) -> None:
+        """Raise `UsageError` (``sink-columns``) where rows with these ``columns`` cannot be stored so, or lack what
+        readers ``needed`` to know what a row is.
+        """
+        if self.names is not None:
+            if missing := [name for name in self.names if name not in columns]:
+                raise _wrong("these are no columns of the rows", found=missing, columns=list(columns))
+            if left := [name for name in needed if name not in self.names]:
+                raise _wrong("without these columns nobody knows what a row stands for: add them", missing=left)
+        if self.delivery is not None:
+            stored = columns if self.names is None else list(self.names.values())
+            if taken := [name for name in stored if name.casefold() == self.delivery.casefold()]:
+                raise _wrong("delivery_column= is the name of another column: choose a new one", found=taken)
+
+    def target_names(self, columns: Sequence[str]) -> list[str]:
+        """The names in the target."""
+        return list(columns) if self.names is None else [self.names[name] for name in columns]
+
+    def chosen(self, rows: pa.Table, delivery: str) -> pa.Table:
+        """``rows`` of a delivery as they are stored."""
+        if self.names is not None:
+            rows = rows.select(list(self.names)).rename_columns(list(self.names.values()))
+        if self.delivery is not None:
+            rows = rows.append_column(self.delivery, pa.repeat(pa.scalar(delivery, pa.string()), rows.num_rows))
+        return rows
+
+    def expressions(self, delivery: str) -> list[str]:
+        """The same as expressions of Spark's SQL."""
+        names = self.names
+        columns = ["*"] if names is None else [f"{_quoted(one)} AS {_quoted(name)}" for one, name in names.items()]
+        text = delivery.replace("\\", "\\\\").replace("'", "\\'")
+        return columns if self.delivery is None else [*columns, f"'{text}' AS {_quoted(self.delivery)}"]
+
+
+def stored_columns(columns: ColumnChoice, delivery_column: str | None) -> StoredColumns:
+    """The settings of a sink. Raises `UsageError` (``sink-columns``)."""
+    if delivery_column is not None and not _is_name(delivery_column):
+        raise _wrong("delivery_column= is the name of a column", found=repr(delivery_column))
+    return StoredColumns(None if columns is None else _target_names(columns), delivery_column)
+
+
+def _target_names(columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(columns, str) or not isinstance(columns, Sequence | Mapping) or not columns:
+        raise _wrong("columns= is a list of names, or {column: name in the target}", found=repr(columns))
+    pairs = list(columns.items()) if isinstance(columns, Mapping) else [(name, name) for name in columns]
+    if wrong := [name for pair in pairs for name in pair if not _is_name(name)]:
+        raise _wrong("columns= has something that is no name", found=repr(wrong[0]))
+    spelled = Counter(target.casefold() for _, target in pairs)
+    if twice := [target for _, target in pairs if spelled[target.casefold()] > 1]:
+        raise _wrong("columns= has two columns of one name", found=twice)
+    return dict(pairs)
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _wrong(message: str, **facts: object) -> UsageError:
+    return UsageError(message, code="sink-columns", **facts)

@@ -1,0 +1,210 @@
+"""Withdrawal: what a target has of checkpoints that a rewind has abandoned is taken out of it.
+
+A delivery is abandoned if its run is one of this root and its checkpoint is abandoned: numbers count up over rewinds,
+and a run never comes again, so an id is of one delivery. What other jobs, or copies of this root, have put into the
+same target stays.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.withdrawing import StoredDeliveries, WithdrawingSink
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.lease import check_idle
+from tidestate.recovery.log.manifest import Ids
+from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.log.records import outputs_below
+from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
+
+
+@dataclass(frozen=True)
+class AbandonedOutput:
+    """What of a root no longer counts: checkpoints, and of those that can be read the deliveries with their rows.
+    ``newest``: the newest checkpoint; ``runs``: all that the root has a record of.
+    """
+
+    newest: int
+    checkpoints: tuple[Ids, ...]
+    deliveries: dict[DeliveryId, int]
+    runs: frozenset[str]
+
+    def has(self, delivery: DeliveryId) -> bool:
+        """Whether this is one, also of a checkpoint that cannot be read any more."""
+        return self.knows(delivery.run) and any(
+            first <= delivery.checkpoint <= last for first, last in self.checkpoints
+        )
+
+    def knows(self, run: str) -> bool:
+        """Whether this is a run of this root; for late rows the name of their operator follows it."""
+        return run.partition("-")[0] in self.runs
+
+
+@dataclass(frozen=True)
+class WithdrawnDelivery:
+    """A delivery to be removed; ``rows`` is None where nobody knows how many."""
+
+    delivery: str
+    checkpoint: int
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Withdrawal:
+    """A planned withdrawal of ``deliveries`` from the target of ``sink``, which keeps ``stays`` others: ``unknown``
+    ones are of runs that this root has no record of. ``without_id``: how many rows have no id, which stay too.
+
+    ``last``: up to which checkpoint the target then has had the deliveries of a run. ``newest``: the newest
+    checkpoint when this was planned.
+    """
+
+    sink: str
+    abandoned: tuple[Ids, ...]
+    deliveries: tuple[WithdrawnDelivery, ...]
+    stays: int
+    unknown: int
+    without_id: int
+    last: dict[str, int]
+    newest: int
+
+
+def plan_withdrawal(checkpoint: Checkpoint, sink: object) -> Withdrawal:
+    """Plan to remove what the target of ``sink`` has of abandoned checkpoints; nothing is changed.
+
+    Raises `UsageError` for a sink that has nothing to go by (``withdraw-sink``, ``withdraw-form``,
+    ``withdraw-column``), and for rows that may be abandoned and have no id (``withdraw-unclear``); `UnavailableError`
+    (``sink-refuses``) while the target is down.
+    """
+    withdrawing = _withdrawing(sink)
+    abandoned = abandoned_output(checkpoint)
+    runs = sorted({delivery.run for delivery in abandoned.deliveries})
+    return _planned(abandoned, withdrawing.stored_deliveries(runs), str(sink))
+
+
+def execute_withdrawal(checkpoint: Checkpoint, sink: object, planned: Withdrawal) -> None:
+    """Remove what was planned, in one transaction of the target, or file by file, the newest first.
+
+    Raises `UsageError` (``running``) while a driver runs the job, and `ConflictError` (``plan-moved``) if a
+    checkpoint was published since it was planned: nothing was removed. Who died on the way plans again and goes on.
+    """
+    check_idle(checkpoint, instead="")
+    checkpoint.check_unmoved(planned.newest)
+    gone = [delivery for one in planned.deliveries if (delivery := delivery_of(one.delivery)) is not None]
+    if gone:
+        _withdrawing(sink).withdraw(gone, planned.last)
+
+
+def abandoned_output(checkpoint: Checkpoint) -> AbandonedOutput:
+    """What of this root no longer counts. Raises as `Checkpoint.chosen`."""
+    head = checkpoint.chosen(None).manifest
+    deliveries, runs = dict[DeliveryId, int](), set[str]()
+    for output in _all_outputs(checkpoint):
+        runs.add(output.run)
+        if head.abandons(output.id):
+            files = {output.delivery_id: output.panes, **output.ledgers}
+            deliveries |= {one: sum(ref.rows for ref in refs) for one, refs in files.items() if refs}
+    return AbandonedOutput(head.id, head.abandoned, deliveries, frozenset(runs))
+
+
+def delivery_of(text: str) -> DeliveryId | None:
+    """The id that has this text; None if it is none."""
+    run, _, number = text.rpartition("-")
+    return DeliveryId(run, int(number)) if _NUMBER.fullmatch(number) and run else None
+
+
+def _withdrawing(sink: object) -> WithdrawingSink:
+    if not isinstance(sink, IncludedSink):
+        raise UsageError(
+            "only what sinks that are included have stored is found again: give one as the job has it, or a function "
+            "that makes it; of a sink of your own remove what it has stored with ids of abandoned checkpoints",
+            code="withdraw-sink",
+            found=type(sink).__name__,
+        )
+    if sink.changes == "upsert":
+        raise UsageError(
+            "an upsert has replaced what counts now by what was abandoned, so nothing is left to go back to: start "
+            "the job, whose windows replace theirs again, or give it a new target",
+            code="withdraw-form",
+            sink=str(sink),
+        )
+    if not isinstance(sink, WithdrawingSink):
+        raise UsageError(
+            "messages cannot be taken back: let readers leave out those whose header tidestate-delivery has the id of"
+            " an abandoned checkpoint, or give the job a new topic",
+            code="withdraw-form",
+            sink=str(sink),
+        )
+    if sink.needs_column and sink.columns.delivery is None:
+        raise UsageError(
+            "which delivery a row is of is not stored, so nothing can be withdrawn: remove the rows of abandoned "
+            'checkpoints by hand, and give the sink delivery_column="…" for the next time',
+            code="withdraw-column",
+            sink=str(sink),
+        )
+    return sink
+
+
+def _all_outputs(checkpoint: Checkpoint) -> Iterator[Output]:
+    """Of all checkpoints that can still be read, whether they count or not."""
+    yield from outputs_below(checkpoint.objects, checkpoint.boundary())
+    for _, read in checkpoint.load_each(checkpoint.stored_ids()):
+        with suppress(CorruptionError, NotFoundError):
+            yield output_of(read().manifest)
+
+
+def _planned(abandoned: AbandonedOutput, stored: StoredDeliveries, sink: str) -> Withdrawal:
+    ids = {text: one for text in stored.rows if (one := delivery_of(text)) is not None}
+    gone = [one for one in ids.values() if abandoned.has(one)]
+    _check_clear(abandoned, stored, gone, sink)
+    return Withdrawal(
+        sink,
+        abandoned.checkpoints,
+        tuple(_withdrawn(abandoned, stored, one) for one in sorted(gone, key=lambda one: (one.checkpoint, one.run))),
+        stays=len(stored.rows) - len(gone),
+        unknown=len(stored.rows) - sum(abandoned.knows(one.run) for one in ids.values()),
+        without_id=stored.without_id,
+        last=_last(abandoned, stored, gone),
+        newest=abandoned.newest,
+    )
+
+
+def _withdrawn(abandoned: AbandonedOutput, stored: StoredDeliveries, one: DeliveryId) -> WithdrawnDelivery:
+    rows = stored.rows[str(one)]
+    return WithdrawnDelivery(str(one), one.checkpoint, abandoned.deliveries.get(one) if rows is None else rows)
+
+
+def _last(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Sequence[DeliveryId]) -> dict[str, int]:
+    """Of the runs of these deliveries the checkpoint before the first that is abandoned."""
+    firsts = {one.run: one.checkpoint for one in gone}
+    for one in (*gone, *abandoned.deliveries):
+        firsts |= {one.run: min(one.checkpoint, firsts[one.run])} if one.run in firsts else {}
+    return {run: first - 1 for run, first in firsts.items() if _has_had(stored, run, first)}
+
+
+def _has_had(stored: StoredDeliveries, run: str, number: int) -> bool:
+    """Whether the target may have had this checkpoint of a run. What it cannot say it may."""
+    last = stored.last.get(run)
+    return last is None or last >= number
+
+
+def _check_clear(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Sequence[DeliveryId], sink: str) -> None:
+    """Raise `UsageError` (``withdraw-unclear``) where rows without an id may be those of abandoned deliveries, which
+    the target has had.
+    """
+    lost = [one for one in abandoned.deliveries if one not in gone and _has_had(stored, one.run, one.checkpoint)]
+    if lost and stored.without_id:
+        raise UsageError(
+            "rows have no id, and those of abandoned checkpoints are among them, stored before the sink had its "
+            "delivery_column=: remove these by hand, then set that column of the others that have none to a text of "
+            "yours",
+            code="withdraw-unclear",
+            sink=sink,
+            checkpoints=sorted(one.checkpoint for one in lost),
+            rows=stored.without_id,
+        )
