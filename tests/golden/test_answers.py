@@ -1,4 +1,4 @@
-"""Roots of an earlier version answer before their first start under this one, as they did then (``windows.json.gz``)."""
+"""Roots of an earlier version answer before their first start under this one as they did, ``windows.json.gz``."""
 
 from __future__ import annotations
 

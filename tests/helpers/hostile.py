@@ -54,6 +54,7 @@ VERBS = (
     ["verify", "--read-data", "100", "--spark-checkpoint"],
     ["rewind", "--to", "3"],
     ["repair", "--to", "newest-good"],
+    ["plan", "tests.helpers.forks:JOB", "--json"],
     ["withdraw", "tests.helpers.targets:nowhere", "--json"],
     ["history", "--key", "k=a", "--window", "1970-01-01"],
     ["history", "--key", "k=a", "--window", "1970-01-01T00:00:05", "--json"],

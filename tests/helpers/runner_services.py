@@ -31,6 +31,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, TidestateError
@@ -285,6 +286,7 @@ VERBS = {
     "pin": ["3", "--name", "kept"],
     "fork": ["{}/fork"],
     "rewind": ["--to", "3", "--confirm"],
+    "plan": ["tests.helpers.runner_services:listed"],
     "withdraw": ["tests.helpers.targets:nowhere", "--confirm"],
     "rescale": ["--partitions", "3", "--confirm"],
     "repair": ["--to", "newest-good", "--confirm"],
@@ -296,6 +298,12 @@ MAKE_ROOTS = {"bootstrap", "adopt", "chaos"}
 """Verbs that make a root: a bootstrap has a row of its own, an adoption begins with a query of Spark's, chaos with a
 job and its input.
 """
+
+
+def listed() -> Windowed:
+    """The job whose root all verbs are run on."""
+    described = job(tumbling("4 seconds")).aggregate(values=list_("v"))
+    return described.late("1 hour").messages(identity=("part", "at"))
 
 
 def lines_of(text: str) -> list[Any]:
@@ -320,8 +328,7 @@ def command(*given: object) -> str:
 
 def verbs(runner: type[Runner], tmp: Path) -> None:
     root = tmp / "root"
-    described = job(tumbling("4 seconds")).aggregate(values=list_("v"))
-    described = described.late("1 hour").messages(identity=("part", "at"))
+    described = listed()
     running = runner(described, SCHEMA, root)
     for batch in BATCHES[:3]:
         running.feed(batch)

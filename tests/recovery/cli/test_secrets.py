@@ -28,6 +28,7 @@ VERBS = (
     ["diff", "3", "4"],
     ["verify", "--read-data", "--json"],
     ["rewind", "--to", "3"],
+    ["plan", "tests.helpers.forks:JOB", "--json"],
     ["withdraw", "tests.helpers.targets:nowhere"],
     ["repair", "--to", "newest-good"],
     ["history", "--key", "k=a", "--window", "1970-01-01", "--json"],

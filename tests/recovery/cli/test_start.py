@@ -34,7 +34,10 @@ PLUG_IN = {
     *("tidestate.operators", "tidestate.operators.cli"),
     *(
         f"tidestate.operators.cli.{name}"
-        for name in ("adopt", "bootstrap", "chaos", "history", "messages", "report", "serve", "windows", "withdraw")
+        for name in (
+            *("adopt", "bootstrap", "chaos", "diff", "history", "messages", "plan", "report", "serve", "windows"),
+            "withdraw",
+        )
     ),
 }
 """What is loaded for the line that the list has about the verb of another package."""
