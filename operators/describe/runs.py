@@ -98,9 +98,11 @@ class Standalone(Measured):
     """
 
     @abstractmethod
-    def run(self, batches: Input, *, drain: bool = False) -> pa.Table:
+    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
         """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order.
         Raises `IncompatibleError` if the input is not the one that the checkpoint contains.
+
+        A terminal or a notebook has a bar on standard error that counts batches, unless ``progress`` is False.
         """
 
     @abstractmethod

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from itertools import chain
 from typing import Any
 
@@ -64,8 +65,9 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
         return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
 
-    def run(self, batches: Input, *, drain: bool = False) -> pa.Table:
-        panes = list(self.stream(batches))
+    def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
+        shown = progress is not False and shows_bars()
+        panes = self._with_bar(batches) if shown else list(self.stream(batches))
         if drain:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")
@@ -76,6 +78,16 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             yield from self._sought(batches) if isinstance(batches, SeekableInput) else self._stream(several(batches))
         finally:
             self._end()
+
+    def _with_bar(self, batches: Input) -> list[pa.Table]:
+        from tidestate.recovery.cli.progress_bar import bar
+
+        with bar() as count:
+            if isinstance(batches, SeekableInput):
+                return [_counted(panes, count, done) for done, panes in enumerate(self.stream(batches), 1)]
+            each = several(batches)
+            total = len(each) if isinstance(each, Sized) else None
+            return list(self.stream(_counted(batch, count, done, total) for done, batch in enumerate(each)))
 
     def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         number = -1
@@ -235,6 +247,17 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _end(self) -> None:
         if self._driver is not None:
             self._driver.end()
+
+
+def shows_bars() -> bool:
+    """Whether standard error is a terminal, or this is a notebook."""
+    return "ipykernel" in sys.modules or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _counted(value: Any, count: Callable[[str, int, int | None], None], done: int, total: int | None = None) -> Any:
+    """``value``, when so many batches are done."""
+    count("batches", done, total)
+    return value
 
 
 def _position(head: Manifest) -> Any:

@@ -99,4 +99,10 @@ def throughput_bar() -> Progress:
 
 def _on_errors(*columns: ProgressColumn, kind: type[Progress] = Progress) -> Progress:
     console = Console(stderr=True)
-    return kind(*columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal)
+    return kind(
+        *columns,
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        disable=not (console.is_terminal or console.is_jupyter),
+    )
