@@ -66,8 +66,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
 
     def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
-        shown = progress is not False and shows_bars()
-        panes = self._with_bar(batches) if shown else list(self.stream(batches))
+        counts = progress is not False and shows_bars()
+        panes = self._with_bar(batches) if counts else list(self.stream(batches))
         if drain:
             panes.append(self.drain())
         driver = self._started("there was no batch: give the input from its beginning")

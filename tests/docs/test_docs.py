@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tidestate.operators.describe.sides import AT, SIDE
+from tidestate.operators.describe.windows import PANE_TIME
+from tidestate.operators.plan.plan import OTHER_BOUNDS, PROCESSING_TIME, RESERVED
+from tidestate.operators.rows.deduplicate import UNTIL
 from tools.reference import page
 
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,3 +84,12 @@ def test_every_error_code_is_documented_and_no_other() -> None:
 
 def test_the_reference_of_the_command_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "CLI.md").read_text() == page(), "python -m tools.reference"
+
+
+def test_every_reserved_name_is_listed() -> None:
+    page = (ROOT / "docs" / "WINDOWS.md").read_text().partition("## Names that are taken")[2]
+    assert not [
+        name
+        for name in {*RESERVED, *OTHER_BOUNDS, SIDE, AT, PANE_TIME, PROCESSING_TIME, UNTIL}
+        if f"`{name}`" not in page
+    ]
