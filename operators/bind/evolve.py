@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 
-from tidestate.operators.bind.change_words import change_in_words
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
 from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
@@ -67,19 +65,34 @@ class TakenOver:
         """A line for each change since ``head``, for the log."""
         for name in self.operators:
             if name not in head.operators:
-                yield f"operator {name} is new in this job: it begins without state"
+                yield new_line(name)
         for name in sorted(set(head.operators) - set(self.operators)):
-            yield f"operator {name} is not in this job any more: its state ends with checkpoint {head.id}"
+            yield gone_line(name, head.id)
         for name, changes in self.changes.items():
             for change in changes:
-                note = f" ({change.note})" if change.note else ""
-                yield f"checkpoint {head.id + 1}: operator {name}: {change.setting}: {change}{note}"
+                yield f"checkpoint {head.id + 1}: {change_line(name, change)}"
         for name, allowed_us in self.unfollowed.items():
             span = text_of(allowed_us)
             yield (
                 f"operator {name} has begun without a lateness, and rejects rows that what reads it would take: give "
                 f'it .late("{span}") to accept these, or .late("0 seconds")'
             )
+
+
+def new_line(name: str) -> str:
+    """What is written of an operator that the checkpoint does not have."""
+    return f"operator {name} is new in this job: it begins without state"
+
+
+def gone_line(name: str, checkpoint_id: int) -> str:
+    """What is written of an operator that the job does not have."""
+    return f"operator {name} is not in this job any more: its state ends with checkpoint {checkpoint_id}"
+
+
+def change_line(name: str, change: SettingChange) -> str:
+    """What is written of a change of an operator."""
+    note = f" ({change.note})" if change.note else ""
+    return f"operator {name}: {change.setting}: {change}{note}"
 
 
 def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
@@ -155,7 +168,7 @@ def evolve(
     Raises `IncompatibleError`, or `CorruptionError` for a configuration that no job writes.
     """
     compared = compare_operator(stored, plan, checkpoint_id, may_change=may_change)
-    changes = compared.in_words(without_losses(plan.name, stored, compared.changes, dropped))
+    changes = without_losses(plan.name, stored, compared.changes, dropped)
     if refused := [one for one in (*changes, *compared.wrong) if one.refused]:
         raise refusal(plan.name, refused)
     names, columns = compared.aggregates, compared.columns
@@ -179,7 +192,7 @@ def evolve(
 @dataclass(frozen=True)
 class Compared:
     """An operator and its stored state: what has changed, what of its tables cannot follow (``wrong``), the tables
-    as they go on; the pending renames, of aggregates and of columns; and the configurations.
+    as they go on; and the pending renames, of aggregates and of columns.
     """
 
     changes: list[SettingChange]
@@ -187,12 +200,6 @@ class Compared:
     tables: tuple[TableSpec, ...]
     aggregates: dict[str, str]
     columns: dict[str, str]
-    was: Mapping[str, Any]
-    now: Mapping[str, Any]
-
-    def in_words(self, changes: Sequence[SettingChange]) -> list[SettingChange]:
-        """Changes whose values are text, as a user writes them."""
-        return [change_in_words(one, self.was, self.now) for one in changes]
 
 
 def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, may_change: bool) -> Compared:
@@ -215,7 +222,7 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     elif stored.fingerprint != plan.fingerprint:
         changes += input_columns_changed(stored, plan, columns)
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
-    return Compared(changes, wrong, made, names, columns, was, now)
+    return Compared(changes, wrong, made, names, columns)
 
 
 def _results(plan: Plan, names: Mapping[str, str], changes: Sequence[SettingChange]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.arrowtypes import type_text
 
 _KEPT = 'the policy is to drop no values: Policy(dropped="refuse")'
-_COMPARED = ("function", "column", "columns")
+_COMPARED = ("function", "column", "columns", "name", "version")
 """What an aggregate that could be the same under another name has in common with it."""
 _SHARED = ("kind", "key", "on", "session", "window", "windows")
 """And what an operator has."""

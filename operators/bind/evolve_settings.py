@@ -13,6 +13,7 @@ from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.recovery.log.summary import setting_text
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
 """Generators of watermarks that keep nothing but the watermark of each source."""
@@ -33,7 +34,12 @@ class SettingChange:
     loses: bool = False
 
     def __str__(self) -> str:
-        return f"{self.was!r} -> {self.now!r}"
+        return f"{value_words(self.was)} -> {value_words(self.now)}"
+
+
+def value_words(value: Any) -> str:
+    """A value as `tidestate show` has it; a dash for none."""
+    return "-" if value is None or value in ([], {}) else setting_text(value)
 
 
 SettingRule = Callable[[Any, Any, Plan], str]

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from tidestate.operators.bind.evolve import as_begun, compare_operator, other_job, refusal
+from tidestate.operators.bind.evolve import (
+    as_begun,
+    change_line,
+    compare_operator,
+    gone_line,
+    new_line,
+    other_job,
+    refusal,
+)
 from tidestate.operators.bind.evolve_losses import check_operators, holds_rows, without_losses
-from tidestate.operators.bind.evolve_settings import SettingChange
+from tidestate.operators.bind.evolve_settings import SettingChange, value_words
 from tidestate.operators.describe.start_plan import PlannedChange
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -37,13 +44,13 @@ def compare_graph(graph: Graph, head: Manifest, dropped: Dropped) -> Comparison:
         name = node.plan.name
         stored = head.operators.get(name)
         if stored is None:
-            comparison.changes.append(PlannedChange(name, "operator", None, name, "it begins without state"))
+            comparison.changes.append(PlannedChange(name, "operator", None, name, new_line(name)))
         else:
             _compare(comparison, node, stored, head.id + 1, dropped)
     for name in sorted(set(head.operators) - set(graph.plans)):
-        note = f"its state ends with checkpoint {head.id}"
         loses = holds_rows(head.operators[name])
-        comparison.changes.append(PlannedChange(name, "operator", name, None, note, loses=loses))
+        line = gone_line(name, head.id)
+        comparison.changes.append(PlannedChange(name, "operator", name, None, line, loses=loses))
     return comparison
 
 
@@ -55,7 +62,6 @@ def _compare(comparison: Comparison, node: Node, stored: OperatorState, checkpoi
         changes = without_losses(plan.name, stored, changes, dropped)
     except IncompatibleError as error:
         comparison.refusals.append(error)
-    changes = compared.in_words(changes)
     refused = [one for one in (*changes, *compared.wrong) if one.refused]
     if refused:
         comparison.refusals.append(refusal(plan.name, refused))
@@ -65,9 +71,6 @@ def _compare(comparison: Comparison, node: Node, stored: OperatorState, checkpoi
 
 
 def _planned(operator: str, change: SettingChange) -> PlannedChange:
-    was, now = (_text(one) for one in (change.was, change.now))
-    return PlannedChange(operator, change.setting, was, now, change.note, change.loses, change.refused)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+    was, now = (None if one is None else value_words(one) for one in (change.was, change.now))
+    line = change_line(operator, change)
+    return PlannedChange(operator, change.setting, was, now, line, change.note, change.loses, change.refused)

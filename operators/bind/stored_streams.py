@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from tidestate.operators.bind.stored_description import stored_description
-from tidestate.operators.describe.chain import streams_of
+from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -20,7 +20,7 @@ def schemas_of_streams(description: Runnable, head: Manifest) -> pa.Schema | dic
     one stream in which sides travel, where it is a single operator of sides. Raises `UsageError` where there were
     more, or fewer.
     """
-    stored = list(_stored_streams(head).values())
+    stored = list(_stored_streams(head, _renames(description)).values())
     names = streams_of(description)
     if len(stored) != len(names):
         raise UsageError(
@@ -33,10 +33,22 @@ def schemas_of_streams(description: Runnable, head: Manifest) -> pa.Schema | dic
     return description.sides.schema(schemas) if isinstance(description, Sided) else schemas
 
 
-def _stored_streams(head: Manifest) -> dict[str, pa.Schema]:
-    """The columns of each stream, by name, in the order in which operators first read them."""
+def other_names(description: Runnable, head: Manifest) -> bool:
+    """Whether the streams of a job are called otherwise than at the checkpoint."""
+    return streams_of(description) != list(_stored_streams(head, {}))
+
+
+def _renames(description: Runnable) -> dict[str, dict[str, str]]:
+    """The columns that operators have under another name now, as the operator sees them."""
+    operators = description.operators if isinstance(description, Chain) else (description,)
+    return {one.name: dict(one.renames.columns) for one in operators}
+
+
+def _stored_streams(head: Manifest, renames: Mapping[str, Mapping[str, str]]) -> dict[str, pa.Schema]:
+    """The columns of each stream, by name, in the order in which operators first read them; under their new names."""
     streams: dict[str, dict[str, pa.DataType]] = {}
-    for operator in head.operators.values():
+    for own, operator in head.operators.items():
+        types = _types(operator, renames.get(own, {}))
         described = stored_description(operator)
         sides = described.sides if isinstance(described, Sided) else None
         alone = sides is not None and len(operator.inputs) < len(sides.names)
@@ -44,18 +56,17 @@ def _stored_streams(head: Manifest) -> dict[str, pa.Schema]:
         for place, name in enumerate(names):
             if name in head.operators and not alone:
                 continue
-            columns = _types(operator) if sides is None else _of_side(operator, sides, sides.names[place])
+            columns = types if sides is None else _of_side(types, sides, sides.names[place])
             streams.setdefault(name, {}).update(columns)
     return {name: pa.schema(list(columns.items())) for name, columns in streams.items()}
 
 
-def _types(operator: OperatorState) -> dict[str, pa.DataType]:
-    return {name: parse_type(text) for name, text in operator.types.items()}
+def _types(operator: OperatorState, renamed: Mapping[str, str]) -> dict[str, pa.DataType]:
+    return {renamed.get(name, name): parse_type(text) for name, text in operator.types.items()}
 
 
-def _of_side(operator: OperatorState, sides: Sides, side: str) -> dict[str, pa.DataType]:
+def _of_side(columns: Mapping[str, pa.DataType], sides: Sides, side: str) -> dict[str, pa.DataType]:
     """Columns of a side, of those of the one stream: shared ones, and its own with its name in front."""
-    columns: Mapping[str, pa.DataType] = _types(operator)
     own = {
         sides.own(side, name): kind
         for name, kind in columns.items()

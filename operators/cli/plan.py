@@ -48,21 +48,25 @@ def plan_job(
     dropped: Annotated[
         DroppedChoice, typer.Option(help="What the start does with values that it would lose: Policy(dropped=…).")
     ] = DroppedChoice.ask,
+    time_zone: Annotated[
+        str | None, typer.Option("--time-zone", metavar="NAME", help="The zone of times in files that have none.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print what a start of a job would change of a root, what it would drop, and why it would be refused. Nothing is
     touched, and the job may run meanwhile.
 
     The input has the types that it had at the newest checkpoint; where the job reads more columns than then, --input
-    or --stream name files that have them. Exit code 1 if it would not start.
+    or --stream name files that have them. Exit code 1 if it would not start; 5 for a job that does not fit its input,
+    3 for a root that a start could not read.
     """
     from tidestate.operators.local.bootstrap import load_description
     from tidestate.recovery.start.policy import Policy
 
     description = load_description(job)
     schemas = _schemas(description, files or [], named or [])
-    with in_options(schema="--input"):
-        planned = description.plan(root, schema=schemas, policy=Policy(dropped=dropped.value))
+    with in_options(schema="--input or --stream", time_zone="--time-zone"):
+        planned = description.plan(root, schema=schemas, policy=Policy(dropped=dropped.value), time_zone=time_zone)
     if as_json:
         print_json(planned.as_dict())
     else:

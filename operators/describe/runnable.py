@@ -217,16 +217,17 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         *,
         schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
         policy: Policy | None = None,
+        time_zone: str | None = None,
     ) -> StartPlan:
         """What a start of this job at ``root`` would do: what would change, what would be dropped, and why it would
         be refused. Nothing is touched. See docs/EVOLUTION.md.
 
         Input has the types that it had at the newest checkpoint, unless there is a ``schema``, of each stream by name
-        where there are several. Raises `CorruptionError` for a root that a start could not read, and `UsageError`
-        where the description does not fit the input.
+        where there are several; its times without a zone are in ``time_zone``. Raises `CorruptionError` for a root
+        that a start could not read, and `UsageError` where the description does not fit the input.
         """
         made: StartPlan = _runner("engine.start_plan", "plan_start")(
-            self, checked_root(root), schema=schema, policy=policy
+            self, checked_root(root), schema=schema, policy=policy, time_zone=time_zone
         )
         return made
 

@@ -12,22 +12,21 @@ from tidestate.statestore.errors import TidestateError
 @dataclass(frozen=True)
 class PlannedChange:
     """One thing of an operator that would not be as it was, each as it is written; ``was`` is None of what is new,
-    ``now`` of what has gone. ``note``: what that means. ``loses``: stored values belong to it. ``refused``: why it
-    cannot be.
+    ``now`` of what has gone. ``line``: as the log of the start has it. ``note``: what it means. ``loses``: stored
+    values belong to it. ``refused``: why it cannot be.
     """
 
     operator: str
     setting: str
     was: str | None
     now: str | None
+    line: str
     note: str = ""
     loses: bool = False
     refused: str = ""
 
     def __str__(self) -> str:
-        values = f"{'-' if self.was is None else self.was} -> {'-' if self.now is None else self.now}"
-        notes = [f"refused: {self.refused}"] if self.refused else [self.note] if self.note else []
-        return ": ".join([f"operator {self.operator}", self.setting, values, *notes])
+        return self.line
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,8 @@ class StartPlan:
         begins = "a new root" if self.checkpoint is None else f"it would go on from checkpoint {self.checkpoint}"
         yield f"{self.root}: {begins}" if self.starts else f"{self.root}: it would not start"
         yield from (f"refused: {one}" for one in self.refusals)
-        yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in self.changes)
+        others = [change for change in self.changes if not change.refused]
+        yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in others)
         if self.starts and not self.changes and self.checkpoint is not None:
             yield "nothing has changed"
         yield from self.notes

@@ -22,7 +22,7 @@ from tidestate.operators.engine.partition import OperatorResult, Round
 from tidestate.operators.engine.rebuild import after_replay, replayed, standing_outputs, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
-from tidestate.operators.engine.runner import Runner, check_runner
+from tidestate.operators.engine.runner import Runner, check_runner, drained_error
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
@@ -53,7 +53,7 @@ from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
-from tidestate.statestore.errors import UsageError, invariant
+from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.combiners import registrations
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
@@ -168,12 +168,7 @@ class Job:
     def check_open(self) -> None:
         """Raise `UsageError` (``drained``) if the input has ended."""
         if self.head.drained:
-            raise UsageError(
-                "this checkpoint is drained: every window has fired, so it accepts no more input; "
-                "start with a new checkpoint folder",
-                code="drained",
-                id=self.head.id,
-            )
+            raise drained_error(self.head.id)
 
     def round(self, now_us: int | None = None, *, reprocessing: bool = False, rebuilding: bool = False) -> GraphRound:
         """The round of the next checkpoint, at this processing time (default: that of the last one).

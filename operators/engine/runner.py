@@ -6,7 +6,7 @@ from typing import Literal
 
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.errors import IncompatibleError, UsageError
 
 Runner = Literal["spark", "standalone", "harness", "by hand"]
 _CONTINUED = {
@@ -26,6 +26,16 @@ def runner_of(head: Manifest) -> Runner | None:
     if any(BY_HAND in operator.configuration for operator in head.operators.values()):
         return "by hand"
     return "harness" if any(head.totals.values()) else None
+
+
+def drained_error(checkpoint_id: int) -> UsageError:
+    """Why a root takes no more input."""
+    return UsageError(
+        "this checkpoint is drained: every window has fired, so it accepts no more input; start with a new "
+        "checkpoint folder",
+        code="drained",
+        id=checkpoint_id,
+    )
 
 
 def check_runner(head: Manifest | None, runner: Runner | None) -> None:

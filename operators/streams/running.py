@@ -110,11 +110,12 @@ class RunsJobs:
         *,
         schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
         policy: Policy | None = None,
+        time_zone: str | None = None,
     ) -> StartPlan:
         """What a start of this job at ``root`` would do; nothing is touched. Input has the types that it had at the
         newest checkpoint, unless there is a ``schema``, of each stream by name where there are several.
         """
-        return self.graph.description.plan(root, schema=schema, policy=policy)
+        return self.graph.description.plan(root, schema=schema, policy=policy, time_zone=time_zone)
 
 
 def by_stream(names: Sequence[str], given: Any) -> dict[str, Any]:

@@ -55,6 +55,17 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+def check_unused(objects: Objects) -> None:
+    """Raise `CorruptionError` (``marker-missing``) for a folder with files of a job and without a marker."""
+    used = objects.names(MANIFESTS) or newest_attempt(written_files(objects))
+    if used and not objects.exists(MARKER):  # or another process has just begun here
+        raise CorruptionError(
+            "the root has files of a job but no marker file: restore it, or choose a new folder",
+            code="marker-missing",
+            root=objects.root,
+        )
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """An open checkpoint root. ``on_progress`` is called while many manifests or files are read."""
@@ -89,13 +100,7 @@ class Checkpoint:
         """Open a root, or create it. Several processes that create it at the same time open the same one."""
         objects = Objects(root)
         if not objects.exists(MARKER):
-            used = objects.names(MANIFESTS) or newest_attempt(written_files(objects))
-            if used and not objects.exists(MARKER):  # or another process has just begun here
-                raise CorruptionError(
-                    "the root has files of a job but no marker file: restore it, or choose a new folder",
-                    code="marker-missing",
-                    root=objects.root,
-                )
+            check_unused(objects)
             marker = Marker(MANIFEST_FORMAT, uuid.uuid4().hex, now_us(), objects.atomic_create)
             with contextlib.suppress(ConflictError):  # another process has just created it
                 objects.create(MARKER, msgspec.json.encode(marker) + b"\n")

@@ -134,8 +134,9 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
     try:
         head = checkpoint.head(search=True)
     except CorruptionError as error:
+        way = "" if "tidestate repair" in error.message else "; or go back: tidestate repair ROOT --to newest-good"
         raise CorruptionError(
-            f"{error.message}; or go back: tidestate repair {checkpoint.objects.root} --to newest-good",
+            f"{error.message}{way}",
             code=error.code,
             **error.context,
         ) from None

@@ -164,7 +164,7 @@ def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureF
         ("high", "__4.high"),
     ]
     assert [line for line in caplog.messages if "aggregate high" in line] == [
-        'checkpoint 4: operator windows: aggregate high: None -> agg.max("v") '
+        'checkpoint 4: operator windows: aggregate high: - -> max("v") '
         "(windows that have begun compute it over what comes from now on)"
     ]
 

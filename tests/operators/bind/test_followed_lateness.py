@@ -136,7 +136,7 @@ def test_it_follows_its_readers_and_is_stored(tmp_path: Path, caplog: pytest.Log
     assert job._job.head.needs == ("deduplication-lateness/1",)
     job = begun(chain(ONCE, sessions("50 s")), tmp_path)
     assert stored(job) == 50 * SECOND
-    assert "operator once: allowed_lateness: '30 seconds' -> '50 seconds'" in warnings(caplog)[0]
+    assert "operator once: allowed_lateness: 30 seconds -> 50 seconds" in warnings(caplog)[0]
     job = begun(chain(ONCE.late("0 s"), sessions("50 s")), tmp_path)
     assert stored(job) is None
 

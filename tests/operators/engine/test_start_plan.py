@@ -20,6 +20,7 @@ from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables, wi
 from tests.helpers.process import examples, forget
 from tidestate.operators import (
     Policy,
+    WindowOperator,
     after_count,
     chain,
     count,
@@ -37,7 +38,8 @@ from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.recovery.log.marker import MARKER
+from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
 
 Change = Callable[[Windowed], Windowed]
 OTHER: dict[str, Change] = {
@@ -72,17 +74,8 @@ def planned(description: Any, root: Path, **options: Any) -> StartPlan:
 
 def announced(plan: StartPlan, checkpoint_id: int) -> list[str]:
     """The changes of a plan as the start logs them."""
-    lines = []
-    for change in plan.changes:
-        if change.setting != "operator":
-            note = f" ({change.note})" if change.note else ""
-            lines.append(f"checkpoint {checkpoint_id}: operator {change.operator}: {change.setting}{note}")
-        elif change.was is None:
-            lines.append(f"operator {change.operator} is new in this job: it begins without state")
-        else:
-            ends = f"its state ends with checkpoint {checkpoint_id - 1}"
-            lines.append(f"operator {change.operator} is not in this job any more: {ends}")
-    return sorted(lines)
+    marks = {"operator": ""}
+    return sorted(marks.get(one.setting, f"checkpoint {checkpoint_id}: ") + one.line for one in plan.changes)
 
 
 class Lines(logging.Handler):
@@ -97,14 +90,8 @@ class Lines(logging.Handler):
 
     @property
     def changes(self) -> list[str]:
-        """Those of changes, without their values."""
-        found = []
-        for line in self.lines:
-            if line.startswith("operator ") or ": operator " in line:
-                head, arrow, rest = line.partition(" -> ")
-                note = "".join(rest.rpartition(" (")[1:]) if rest.endswith(")") and " (" in rest else ""
-                found.append(f"{head.rpartition(': ')[0]}{note}" if arrow else line)
-        return sorted(found)
+        """Those of changes."""
+        return sorted(line for line in self.lines if line.startswith("operator ") or ": operator " in line)
 
 
 def check(description: Any, root: Path, rows: list[pa.Table], **policy: Any) -> None:
@@ -178,8 +165,8 @@ def test_the_types_are_those_of_the_newest_checkpoint_or_of_a_schema(tmp_path: P
     rows = tables(events(0))[0]
     plan = planned(added, tmp_path, schema=rows.append_column("w", rows["v"]).schema)
     assert [str(change) for change in plan.changes] == [
-        'operator windows: aggregate high: - -> agg.max("w"): windows that have begun compute it over what comes '
-        "from now on",
+        'operator windows: aggregate high: - -> max("w") (windows that have begun compute it over what comes from '
+        "now on)",
     ]
     assert planned(first("tumbling"), tmp_path).changes == ()
 
@@ -195,7 +182,7 @@ def test_values_are_as_they_are_written(tmp_path: Path) -> None:
     ]
     assert plan.as_dict()["refusals"][0]["code"] == "configuration-changed"
     late = planned(CHANGES["a trigger"](first("tumbling")), tmp_path)
-    assert late.changes[0].now == 'trigger(late=trigger.after_count(3), closing="always")'
+    assert late.changes[0].now == 'on_time="always", late=after_count(3), closing="always"'
 
 
 def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> None:
@@ -210,7 +197,7 @@ def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> 
 
 def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) -> None:
     job, rows = first("tumbling"), tables(events(0))
-    assert planned(job, tmp_path / "none").checkpoint is None
+    assert planned(job, tmp_path / "none").notes == ("the columns of its input are not known here",)
     assert not (tmp_path / "none").exists()
     root = tmp_path / "root"
     alone = job.standalone(checkpoint=root)
@@ -221,7 +208,8 @@ def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) ->
     assert refused.code == "running"
     running.close()  # type: ignore[attr-defined]
     alone.drain()
-    assert [one.code for one in planned(job, root).refusals] == ["drained"]
+    assert "the input has ended" in planned(without(job, "low"), root).notes[0]
+    check(job, root, rows[:1])
 
 
 def test_graphs_and_sides(tmp_path: Path) -> None:
@@ -262,4 +250,46 @@ def test_a_root_of_an_earlier_version_would_go_on(name: str, tmp_path: Path) -> 
     stored = read_root(name)
     plan = planned(stored.description, stored.unpack(tmp_path))
     assert plan.changes == ()
-    assert plan.starts or [one.code for one in plan.refusals] == ["drained"]
+    assert plan.starts
+
+
+def test_columns_that_have_another_name_are_known_by_it(tmp_path: Path) -> None:
+    begun(tmp_path / "windows")
+    case = CASES["column"].change(first("tumbling"))
+    lines = [change.line for change in planned(case, tmp_path / "windows").changes]
+    assert lines == ["operator windows: column v: v -> w (goes on under its new name)"]
+    pairs = join(event_time=("t", "t"), on="k", within=("0 s", "5 s"))
+    row = tables(events(0))[0]
+    pairs.standalone(checkpoint=tmp_path / "join").run([{"left": row, "right": row}])
+    forget()
+    (change,) = planned(pairs.renamed(columns={"left_v": "left_w"}), tmp_path / "join").changes
+    assert (change.setting, change.was, change.now) == ("column left_v", "left_v", "left_w")
+
+
+def test_roots_that_a_start_would_not_take(tmp_path: Path) -> None:
+    job, rows = first("tumbling"), tables(events(0))
+    begun(tmp_path / "marker")
+    (tmp_path / "marker" / MARKER).unlink()
+    with pytest.raises(CorruptionError, match="marker-missing"):
+        planned(job, tmp_path / "marker")
+    with WindowOperator(job, rows[0].schema, checkpoint=tmp_path / "hand", origin="k", offset="v") as operator:
+        operator.add_messages(rows[0])
+    (refused,) = planned(job, tmp_path / "hand").refusals
+    assert refused.code == "other-runner"
+    begun(tmp_path / "reset")
+    newest = max((tmp_path / "reset" / "manifests").iterdir())
+    newest.write_bytes(newest.read_bytes()[:-9])
+    plan = planned(job, tmp_path / "reset", policy=Policy(damaged="reset"))
+    assert (plan.checkpoint, plan.starts) == (int(newest.stem) - 1, True)
+    with pytest.raises(CorruptionError, match="tidestate repair"):
+        planned(job, tmp_path / "reset")
+
+
+def test_times_without_a_zone(tmp_path: Path) -> None:
+    naive = pa.table({"t": pa.array([1_000_000], pa.timestamp("us")), "k": ["a"], "v": pa.array([1], pa.int32())})
+    job = first("tumbling")
+    job.standalone(checkpoint=tmp_path, time_zone="Europe/Berlin").run([naive])
+    forget()
+    assert planned(job, tmp_path, schema=naive.schema, time_zone="Europe/Berlin").changes == ()
+    with pytest.raises(UsageError, match="time_zone="):
+        planned(job, tmp_path, schema=naive.schema)
