@@ -121,5 +121,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(421, "This host has another name", "allow the name with --name")
 
+    def do_HEAD(self) -> None:
+        """As a probe asks: the same answer, without its text."""
+        self.do_GET()
+
     def log_message(self, *_: Any) -> None:
         """Nothing: a request is no event of the job."""

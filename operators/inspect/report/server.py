@@ -107,4 +107,5 @@ def _send(
     for name, value in headers.items():
         request.send_header(name, value)
     request.end_headers()
-    request.wfile.write(body)
+    if request.command != "HEAD":
+        request.wfile.write(body)

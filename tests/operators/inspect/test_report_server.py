@@ -116,3 +116,14 @@ def test_it_may_be_ended_as_soon_as_its_address_is_printed(
     monkeypatch.setattr("tidestate.operators.cli.serve.print_out", printed)
     serve_command([str(tmp_path), "--port", "0"], standalone_mode=False)
     assert "until Ctrl-C" in capsys.readouterr().out
+
+
+def test_a_probe_that_asks_for_the_head_alone_gets_it(tmp_path: Path) -> None:
+    JOB.standalone(checkpoint=tmp_path).run(TABLES[:1])
+    with ReportServer(tmp_path, LOCAL, page) as server:
+        with urllib.request.urlopen(urllib.request.Request(f"{server.url}healthz", method="HEAD")) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+            assert int(answer.headers["Content-Length"]) > 0
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{server.url}healthz?max-lag=1+second", method="HEAD"))
+        assert (refused.value.code, refused.value.read()) == (503, b"")
