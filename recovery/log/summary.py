@@ -188,7 +188,11 @@ def _call_text(value: dict[str, Any]) -> str:
 
 
 def _argument(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else setting_text(value)
+    """A setting within another one."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    text = setting_text(value)
+    return f"({text})" if isinstance(value, dict) and not {"function", "kind"} & value.keys() else text
 
 
 def is_set(value: Any) -> bool:
