@@ -235,8 +235,8 @@ def test_a_manifest_in_a_line_and_in_full() -> None:
     assert (line["id"], line["kind"], line["events"], line["panes"], line["rejected"]) == (7, "batch", 12, 5, 3)
     assert (line["state_files"], line["state_bytes"], line["watermark"]) == (1, 10, "1970-01-01T00:00:01.000001Z")
     assert brief(example(drained=True))["kind"] == "drained"
-    assert full(manifest)["watermark_us"] == 1_000_001
-    assert full(manifest)["created"] == "2023-11-14T22:13:20Z"
-    assert json.loads(json.dumps(full(manifest)))["operators"]["windows"]["fingerprint"] == "f"
+    whole = json.loads(json.dumps(full(manifest)))
+    assert (whole["watermark"], whole["created"]) == (line["watermark"], "2023-11-14T22:13:20Z")
+    assert [operator["operator"] for operator in whole["operators"]] == ["windows"]
     (row,) = partitions(manifest.operators["windows"])
     assert row == {"partition": 0, "files": 1, "rows": 3, "bytes": 10, "sequence": 6, "lineage": "s", "taken_over": 0}
