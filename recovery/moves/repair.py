@@ -134,9 +134,10 @@ def open_for_start(checkpoint: Checkpoint, policy: Policy, check: Callable[[Mani
     try:
         head = checkpoint.head(search=True)
     except CorruptionError as error:
-        way = "" if "tidestate repair" in error.message else "; or go back: tidestate repair ROOT --to newest-good"
+        way, root = "tidestate repair", checkpoint.objects.root
+        known = error.message.replace(f"{way} ROOT", f"{way} {root}")
         raise CorruptionError(
-            f"{error.message}{way}",
+            known if way in known else f"{known}; or go back: {way} {root} --to newest-good",
             code=error.code,
             **error.context,
         ) from None

@@ -17,6 +17,7 @@ from tests.helpers.spark_runs import output, stream
 from tidestate.operators import query
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.durations import moment_us
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +54,7 @@ def test_checkpoints_say_which_spark_batch_they_hold(running: tuple[Path, Durabl
     observed = answered("show", root)
     assert observed["id"] == query.checkpoint_id
     assert observed["spark"]["end"] == [f'{{"logOffset":{BATCHES - 1}}}']
-    assert observed["watermark_us"] == query.manifest.watermark_us
+    assert moment_us(observed["watermark"]) == query.manifest.watermark_us
     assert "spark batch" in tidestate("show", root).stdout
 
 

@@ -44,7 +44,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
-from tidestate.statestore.durations import span_text
+from tidestate.statestore.durations import moment_us, span_text
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import Parquet
 
@@ -100,6 +100,7 @@ def test_a_checkpoint_of_a_real_spark_job(tmp_path: Path) -> None:
     assert "100 % of the files read" in text_of(file)
     (layer,) = [one for one in charts(file)["windows-0"]["layer"] if "x2" in one["encoding"]]  # type: ignore[attr-defined]
     ends = {row[1] for m in made for row in evidence.rows(tmp_path / "root", m["panes"])}
+    ends |= {moment_us(one) for one in query(tmp_path / "root").get_windows()["window_end"].to_pylist()}
     assert {row["end"] for row in layer["data"]["values"]} == {end / 1000 for end in ends}
 
 
