@@ -204,13 +204,14 @@ class BoundAccumulation(BoundAggregate):
         return self.own.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        rows, there = events.select(self.own.reads), np.ones(events.num_rows, bool)
+        rows, valid = events.select(self.own.reads), np.ones(events.num_rows, bool)
         if not getattr(self.own.step("lift"), "takes_nulls", False):
-            rows, there = without_nulls(rows)
+            rows, valid = without_nulls(rows)
         if not rows.num_rows:
             return [pa.nulls(events.num_rows, kind) for _, kind in self.own.keeps]
         lifted = _checked(self.own, "lift", self.own.call("lift", rows), rows.num_rows)
-        return list(lifted.columns if there.all() else spread(lifted, there).columns)
+        # A row without state keeps its place: what follows goes by the places of events.
+        return list(lifted.columns if valid.all() else spread(lifted, valid).columns)
 
     def finish(self, partials: pa.Table) -> Values:
         if not partials.num_rows:
@@ -225,13 +226,13 @@ class BoundAccumulation(BoundAggregate):
 
 def without_nulls(rows: pa.Table) -> tuple[pa.Table, Flags]:
     """Rows that have a value in each column, and which those are."""
-    there: Flags = np.logical_and.reduce([np.asarray(column.is_valid()) for column in rows.columns])
-    return rows if there.all() else rows.filter(pa.array(there)), there
+    valid: Flags = np.logical_and.reduce([np.asarray(column.is_valid()) for column in rows.columns])
+    return rows if valid.all() else rows.filter(pa.array(valid)), valid
 
 
-def spread(rows: Any, there: Flags) -> Any:
-    """Rows, or values, in the places that are ``there``; null in the others."""
-    return rows.take(pa.array(np.cumsum(there) - 1, mask=~there))
+def spread(rows: Any, valid: Flags) -> Any:
+    """Rows, or values, in the places that are ``valid``; null in the others."""
+    return rows.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 def _pairwise(own: Accumulate, rows: pa.Table, starts: Starts) -> pa.Table:

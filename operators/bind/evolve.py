@@ -169,10 +169,10 @@ def evolve(
     """
     compared = compare_operator(stored, plan, checkpoint_id, may_change=may_change)
     changes = without_losses(plan.name, stored, compared.changes, dropped)
-    if refused := [one for one in (*changes, *compared.wrong) if one.refused]:
+    if refused := [change for change in (*changes, *compared.wrong) if change.refused]:
         raise refusal(plan.name, refused)
     names, columns = compared.aggregates, compared.columns
-    changed = {one.setting for one in changes}
+    changed = {change.setting for change in changes}
     bounds = _bounds(stored, plan, changed)
     operator = msgspec.structs.replace(
         _with_unknown_due(stored) if changes else stored,
@@ -291,14 +291,14 @@ def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
     """Why an operator cannot go on with these changes. What its tables lack follows from settings: of those that
     stand there themselves it is left out.
     """
-    own = [one for one in refused if not one.setting.startswith("table ")] or refused
+    listed = [change for change in refused if not change.setting.startswith("table ")] or refused
     return IncompatibleError(
         "the job's configuration has changed and its state cannot follow: put back the settings listed here, or "
         "start with a new folder",
         code="configuration-changed",
         operator=name,
-        changed={one.setting: str(one) for one in own},
-        why={one.setting: one.refused for one in own},
+        changed={change.setting: str(change) for change in listed},
+        why={change.setting: change.refused for change in listed},
     )
 
 

@@ -62,15 +62,15 @@ def _compare(comparison: Comparison, node: Node, stored: OperatorState, checkpoi
         changes = without_losses(plan.name, stored, changes, dropped)
     except IncompatibleError as error:
         comparison.refusals.append(error)
-    refused = [one for one in (*changes, *compared.wrong) if one.refused]
+    refused = [change for change in (*changes, *compared.wrong) if change.refused]
     if refused:
         comparison.refusals.append(refusal(plan.name, refused))
-    # What a table lacks follows from a setting, which stands there already.
-    own = changes if any(one.refused for one in changes) else [*changes, *compared.wrong]
-    comparison.changes += [_planned(plan.name, one) for one in own]
+    # What a table lacks follows from a setting that is refused, where there is one: it says why.
+    listed = changes if any(change.refused for change in changes) else [*changes, *compared.wrong]
+    comparison.changes += [_planned(plan.name, change) for change in listed]
 
 
 def _planned(operator: str, change: SettingChange) -> PlannedChange:
-    was, now = (None if one is None else value_words(one) for one in (change.was, change.now))
+    was, now = (None if value is None else value_words(value) for value in (change.was, change.now))
     line = change_line(operator, change)
     return PlannedChange(operator, change.setting, was, now, line, change.note, change.loses, change.refused)

@@ -41,22 +41,23 @@ def other_names(description: Runnable, head: Manifest) -> bool:
 def _renames(description: Runnable) -> dict[str, dict[str, str]]:
     """The columns that operators have under another name now, as the operator sees them."""
     operators = description.operators if isinstance(description, Chain) else (description,)
-    return {one.name: dict(one.renames.columns) for one in operators}
+    return {operator.name: dict(operator.renames.columns) for operator in operators}
 
 
 def _stored_streams(head: Manifest, renames: Mapping[str, Mapping[str, str]]) -> dict[str, pa.Schema]:
     """The columns of each stream, by name, in the order in which operators first read them; under their new names."""
     streams: dict[str, dict[str, pa.DataType]] = {}
-    for own, operator in head.operators.items():
-        types = _types(operator, renames.get(own, {}))
+    for operator_name, operator in head.operators.items():
+        types = _types(operator, renames.get(operator_name, {}))
         described = stored_description(operator)
         sides = described.sides if isinstance(described, Sided) else None
-        alone = sides is not None and len(operator.inputs) < len(sides.names)
-        names = sides.names if sides is not None and alone else operator.inputs
-        for place, name in enumerate(names):
-            if name in head.operators and not alone:
+        # A single operator of sides reads them as one stream, so its sides stand for the streams.
+        packed = sides is not None and len(operator.inputs) < len(sides.names)
+        streams_read = sides.names if sides is not None and packed else operator.inputs
+        for number, name in enumerate(streams_read):
+            if name in head.operators and not packed:
                 continue
-            columns = types if sides is None else _of_side(types, sides, sides.names[place])
+            columns = types if sides is None else _of_side(types, sides, sides.names[number])
             streams.setdefault(name, {}).update(columns)
     return {name: pa.schema(list(columns.items())) for name, columns in streams.items()}
 
@@ -67,9 +68,10 @@ def _types(operator: OperatorState, renamed: Mapping[str, str]) -> dict[str, pa.
 
 def _of_side(columns: Mapping[str, pa.DataType], sides: Sides, side: str) -> dict[str, pa.DataType]:
     """Columns of a side, of those of the one stream: shared ones, and its own with its name in front."""
-    own = {
+    # The time of a side need not be among them: it is read as the one time of the stream.
+    of_side = {
         sides.own(side, name): kind
         for name, kind in columns.items()
         if name not in (SIDE, AT) and (sides.same_columns or name in sides.shared or name.startswith(f"{side}_"))
     }
-    return {sides.time_of(side): sides.time_type, **own}
+    return {sides.time_of(side): sides.time_type, **of_side}

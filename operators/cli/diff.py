@@ -85,7 +85,7 @@ def print_difference(
 
 def _notes(asked: list[Query]) -> str:
     """What a person has to know of windows that are not among those that are compared."""
-    own = sorted({name for each in asked for name in each.own_functions})
+    own = sorted({name for query_at in asked for name in query_at.own_functions})
     notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []
     notes += [f"no windows at checkpoint {each.checkpoint}, as the input has ended" for each in asked if each.drained]
     return "\n".join(notes)

@@ -20,7 +20,7 @@ EXIT_REFUSED = 1
 
 
 class DroppedChoice(Enum):
-    """`Policy.dropped`."""
+    """The choices of `Policy.dropped`, as an option has them."""
 
     ask = "ask"
     refuse = "refuse"

@@ -106,8 +106,8 @@ def _deliveries(removed: Sequence[WithdrawnDelivery]) -> str:
 
     if not removed:
         return "nothing"
-    count, rows = pluralize(len(removed), "delivery", "deliveries"), [one.rows for one in removed]
-    ids = {one.checkpoint for one in removed}
-    checkpoints = f"checkpoint{'s' * (len(ids) > 1)} {ids_text(merged_ranges((one, one) for one in ids))}"
+    count, rows = pluralize(len(removed), "delivery", "deliveries"), [delivery.rows for delivery in removed]
+    ids = {delivery.checkpoint for delivery in removed}
+    checkpoints = f"checkpoint{'s' * (len(ids) > 1)} {ids_text(merged_ranges((number, number) for number in ids))}"
     total = "" if None in rows else f", {pluralize(sum(filter(None, rows)), 'row')}"
     return f"{count} of {checkpoints}{total}"

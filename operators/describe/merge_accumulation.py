@@ -86,12 +86,13 @@ class _BySide:
         parts, places = [pa.schema(self.state).empty_table()], np.full(events.num_rows, -1, np.int64)
         lifted = 0
         for side, columns, lift in self.lifts:
-            rows, there = without_nulls(events.select([SIDE, *columns]).filter(pc.equal(events[SIDE], side)))
+            of_side = pc.equal(events[SIDE], side)
+            rows, valid = without_nulls(events.select([SIDE, *columns]).filter(of_side))
             if rows.num_rows:
-                of_side = np.flatnonzero(np.asarray(pc.equal(events[SIDE], side)))[there]
                 parts.append(self._checked(side, lift(rows.select(columns)), rows.num_rows))
-                places[of_side] = lifted + np.arange(rows.num_rows)
+                places[np.flatnonzero(np.asarray(of_side))[valid]] = lifted + np.arange(rows.num_rows)
                 lifted += rows.num_rows
+        # Back into the order of the events; rows of no lift, or with nulls, have no state.
         return pa.concat_tables(parts).take(pa.array(places, mask=places < 0))
 
     def _checked(self, side: str, found: Any, rows: int) -> pa.Table:

@@ -63,7 +63,7 @@ class StartPlan:
 
     @property
     def starts(self) -> bool:
-        """Whether it would start."""
+        """Whether a start would go through, as far as the plan looks."""
         return not self.refusals
 
     @property
@@ -72,23 +72,24 @@ class StartPlan:
         return tuple(change for change in self.changes if change.loses)
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain values."""
+        """The plan as values that JSON has, as ``tidestate plan --json`` prints it."""
         return {
             "root": self.root,
             "starts": self.starts,
             "checkpoint": self.checkpoint,
             "changes": [asdict(change) for change in self.changes],
-            "refusals": [asdict(one) for one in self.refusals],
+            "refusals": [asdict(refusal) for refusal in self.refusals],
             "notes": list(self.notes),
         }
 
     def lines(self) -> Iterator[str]:
-        """What people read."""
+        """The plan as text, a line for each thing."""
         begins = "a new root" if self.checkpoint is None else f"it would go on from checkpoint {self.checkpoint}"
         yield f"{self.root}: {begins}" if self.starts else f"{self.root}: it would not start"
-        yield from (f"refused: {one}" for one in self.refusals)
-        others = [change for change in self.changes if not change.refused]
-        yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in others)
+        yield from (f"refused: {refusal}" for refusal in self.refusals)
+        # Those that are refused stand under their refusal.
+        accepted = [change for change in self.changes if not change.refused]
+        yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in accepted)
         if self.starts and not self.changes and self.checkpoint is not None:
             yield "nothing has changed"
         yield from self.notes

@@ -41,31 +41,32 @@ def plan_start(
     `CorruptionError` where a start would, and `UsageError` where the description does not fit the input; nothing is
     touched.
     """
-    chosen, given = policy or Policy(), None if schema is None else _plain(description, schema, time_zone)
+    policy = policy or Policy()
+    columns = None if schema is None else _plain(description, schema, time_zone)
     try:
         checkpoint = Checkpoint.open(root)
     except NotFoundError:
         check_unused(Objects(root))
-        return _new_root(description, str(root), given)
-    head, number, notes = _newest(checkpoint, chosen)
+        return _new_root(description, str(root), columns)
+    head, number, notes = _newest(checkpoint, policy)
     where = checkpoint.objects.root
     if head is None:
-        return _new_root(description, where, given)
+        return _new_root(description, where, columns)
     try:
         by_hand = runner_of(head) == "by hand"  # which no description alone goes on with
         check_runner(head, "standalone" if runner is None and by_hand else runner)
     except IncompatibleError as error:
         return StartPlan(public_url(where), number, refusals=(StartRefusal.of(error),), notes=tuple(notes))
-    graph = _bound(description, head, given)
-    comparison = compare_graph(graph, head, chosen.dropped)
-    errors = [*_errors(checkpoint, head, graph), *comparison.refusals, *_after(checkpoint, head, chosen, runner)]
+    graph = _bound(description, head, columns)
+    comparison = compare_graph(graph, head, policy.dropped)
+    errors = [*_errors(checkpoint, head, graph), *comparison.refusals, *_after(checkpoint, head, policy, runner)]
     if head.drained:
         comparison.changes.clear()
         notes.append("the input has ended: a start would deliver what sinks lack, and take no more input")
     if not errors and runner != "spark" and other_names(description, head):
         notes.append("streams have other names: a standalone run takes its newest batch for another one by them")
     driver = running(checkpoint)
-    if driver is not None and chosen.second == "takeover":
+    if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
     refusals = tuple(map(StartRefusal.of, errors))
     return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes))
@@ -105,12 +106,13 @@ def _newest(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, in
 def _bound(description: Runnable, head: Manifest, schema: pa.Schema | dict[str, pa.Schema] | None) -> Graph:
     if schema is not None:
         return bind_graph(description, schema)
-    known = schemas_of_streams(description, head)
+    columns = schemas_of_streams(description, head)
     try:
-        return bind_graph(description, known)
+        return bind_graph(description, columns)
     except UsageError as error:
-        streams = [known] if isinstance(known, pa.Schema) else list(known.values())
-        if error.code != "column-missing" or error.context.get("columns") not in [one.names for one in streams]:
+        streams = [columns] if isinstance(columns, pa.Schema) else list(columns.values())
+        # Of a column that another operator lacks a schema would not help.
+        if error.code != "column-missing" or error.context.get("columns") not in [each.names for each in streams]:
             raise
         raise UsageError(
             f"{error.message}; the newest checkpoint has the types of columns that were read: give schema= for more",
@@ -128,7 +130,7 @@ def _errors(checkpoint: Checkpoint, head: Manifest, graph: Graph) -> Iterable[Ti
 
 
 def _after(checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None) -> Sequence[TidestateError]:
-    """And after that."""
+    """What a start looks at after it has compared operators."""
     if head.drained:
         return [drained_error(head.id)] if runner == "spark" else []
     try:

@@ -68,7 +68,7 @@ def _as_read(stored: TableSpec, wanted: TableSpec) -> TableSpec:
     types = {column.name: column for column in (*wanted.key, *wanted.values)}
     if types.keys() != {column.name for column in (*stored.key, *stored.values)}:
         return stored
-    if not all(widens(one.arrow, types[one.name].arrow) for one in (*stored.key, *stored.values)):
+    if not all(widens(column.arrow, types[column.name].arrow) for column in (*stored.key, *stored.values)):
         return stored
     return succeeding(stored, wanted, {name: name for name in types}, "")
 

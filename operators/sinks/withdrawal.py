@@ -95,7 +95,7 @@ def execute_withdrawal(checkpoint: Checkpoint, sink: object, planned: Withdrawal
     """
     check_idle(checkpoint, instead="")
     checkpoint.check_unmoved(planned.newest)
-    gone = [delivery for one in planned.deliveries if (delivery := delivery_of(one.delivery)) is not None]
+    gone = [delivery for listed in planned.deliveries if (delivery := delivery_of(listed.delivery)) is not None]
     if gone:
         _withdrawing(sink).withdraw(gone, planned.last)
 
@@ -108,7 +108,7 @@ def abandoned_output(checkpoint: Checkpoint) -> AbandonedOutput:
         runs.add(output.run)
         if head.abandons(output.id):
             files = {output.delivery_id: output.panes, **output.ledgers}
-            deliveries |= {one: sum(ref.rows for ref in refs) for one, refs in files.items() if refs}
+            deliveries |= {delivery: sum(ref.rows for ref in refs) for delivery, refs in files.items() if refs}
     return AbandonedOutput(head.id, head.abandoned, deliveries, frozenset(runs))
 
 
@@ -159,31 +159,39 @@ def _all_outputs(checkpoint: Checkpoint) -> Iterator[Output]:
 
 
 def _planned(abandoned: AbandonedOutput, stored: StoredDeliveries, sink: str) -> Withdrawal:
-    ids = {text: one for text in stored.rows if (one := delivery_of(text)) is not None}
-    gone = [one for one in ids.values() if abandoned.has(one)]
+    ids = {text: delivery for text in stored.rows if (delivery := delivery_of(text)) is not None}
+    gone = [delivery for delivery in ids.values() if abandoned.has(delivery)]
     _check_clear(abandoned, stored, gone, sink)
     return Withdrawal(
         sink,
         abandoned.checkpoints,
-        tuple(_withdrawn(abandoned, stored, one) for one in sorted(gone, key=lambda one: (one.checkpoint, one.run))),
+        tuple(_withdrawn(abandoned, stored, delivery) for delivery in sorted(gone, key=_by_checkpoint)),
         stays=len(stored.rows) - len(gone),
-        unknown=len(stored.rows) - sum(abandoned.knows(one.run) for one in ids.values()),
+        unknown=len(stored.rows) - sum(abandoned.knows(delivery.run) for delivery in ids.values()),
         without_id=stored.without_id,
         last=_last(abandoned, stored, gone),
         newest=abandoned.newest,
     )
 
 
-def _withdrawn(abandoned: AbandonedOutput, stored: StoredDeliveries, one: DeliveryId) -> WithdrawnDelivery:
-    rows = stored.rows[str(one)]
-    return WithdrawnDelivery(str(one), one.checkpoint, abandoned.deliveries.get(one) if rows is None else rows)
+def _by_checkpoint(delivery: DeliveryId) -> tuple[int, str]:
+    return delivery.checkpoint, delivery.run
+
+
+def _withdrawn(abandoned: AbandonedOutput, stored: StoredDeliveries, delivery: DeliveryId) -> WithdrawnDelivery:
+    rows = stored.rows[str(delivery)]
+    if rows is None:
+        rows = abandoned.deliveries.get(delivery)
+    return WithdrawnDelivery(str(delivery), delivery.checkpoint, rows)
 
 
 def _last(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Sequence[DeliveryId]) -> dict[str, int]:
     """Of the runs of these deliveries the checkpoint before the first that is abandoned."""
-    firsts = {one.run: one.checkpoint for one in gone}
-    for one in (*gone, *abandoned.deliveries):
-        firsts |= {one.run: min(one.checkpoint, firsts[one.run])} if one.run in firsts else {}
+    firsts = {delivery.run: delivery.checkpoint for delivery in gone}
+    # Also before those that the target has lost: what it remembers must not stand above any that will come again.
+    for delivery in (*gone, *abandoned.deliveries):
+        if delivery.run in firsts:
+            firsts[delivery.run] = min(delivery.checkpoint, firsts[delivery.run])
     return {run: first - 1 for run, first in firsts.items() if _has_had(stored, run, first)}
 
 
@@ -197,7 +205,8 @@ def _check_clear(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Seq
     """Raise `UsageError` (``withdraw-unclear``) where rows without an id may be those of abandoned deliveries, which
     the target has had.
     """
-    lost = [one for one in abandoned.deliveries if one not in gone and _has_had(stored, one.run, one.checkpoint)]
+    missing = abandoned.deliveries.keys() - set(gone)
+    lost = [delivery for delivery in missing if _has_had(stored, delivery.run, delivery.checkpoint)]
     if lost and stored.without_id:
         raise UsageError(
             "rows have no id, and those of abandoned checkpoints are among them, stored before the sink had its "
@@ -205,6 +214,6 @@ def _check_clear(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Seq
             "yours",
             code="withdraw-unclear",
             sink=sink,
-            checkpoints=sorted(one.checkpoint for one in lost),
+            checkpoints=sorted(delivery.checkpoint for delivery in lost),
             rows=stored.without_id,
         )

@@ -70,7 +70,7 @@ class WithdrawingSink(IncludedSink):
 
     @abstractmethod
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
-        """As `withdraw`, once."""
+        """One attempt of `withdraw`: a transaction of the target, or file by file."""
 
 
 def _down(error: Refused) -> UnavailableError:

@@ -167,13 +167,16 @@ def with_triggers(
     evaluate: Evaluate | None,
 ) -> _W:
     """`made`, which emits panes by these triggers alone."""
-    given = [one for one in (early, late, when) if isinstance(one, Trigger) and one is not FOLLOWING]
-    by_element = any(isinstance(node, EachElement) for trigger in given for node in trigger.nodes)
+    # By identity: each_batch() that is written means that, and the default follows the others.
+    triggers = [
+        trigger for trigger in (early, late, when) if isinstance(trigger, Trigger) and trigger is not FOLLOWING
+    ]
+    by_element = any(isinstance(node, EachElement) for trigger in triggers for node in trigger.nodes)
     if evaluate not in (None, "element", "batch"):
         raise UsageError('evaluate= is "element" or "batch"', code="trigger-element", found=evaluate)
     if by_element and evaluate == "batch":
         raise UsageError('each_element() is a pane per element: leave evaluate="batch" out', code="trigger-element")
-    if by_element and any(_once_a_batch(trigger) for trigger in given):
+    if by_element and any(_once_a_batch(trigger) for trigger in triggers):
         raise UsageError("panes are made by element or by batch: give one of the two", code="trigger-element")
     chosen = evaluate or ("element" if by_element else "batch")
     if chosen == "element" and isinstance(made.windows, Sessions) and when is None:

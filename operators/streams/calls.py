@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from tidestate.operators.streams.order import after_parts
 from tidestate.operators.streams.words import value_text
 
 Given = ParamSpec("Given")
@@ -52,8 +53,8 @@ def recorded(function: Callable[Given, Made], name: str | None = None) -> Callab
     @wraps(function)
     def record(*args: Given.args, **kwargs: Given.kwargs) -> Made:
         made: Any = function(*args, **kwargs)
-        receiver, given = (args[0], args[1:]) if is_method else (None, args)
-        return replace(made, call=VerbCall(receiver, name or function.__name__, given, kwargs))  # type: ignore[no-any-return]
+        receiver, rest = (args[0], args[1:]) if is_method else (None, args)
+        return replace(made, call=VerbCall(receiver, name or function.__name__, rest, kwargs))  # type: ignore[no-any-return]
 
     return record
 
@@ -62,34 +63,20 @@ def expression(made: Any, names: Mapping[int, str], *, whole: bool = True) -> st
     """The calls that made it, in one expression. ``names`` stand for objects by their identity; with ``whole`` not
     for this one itself.
     """
-    if not whole and id(made) in names:
-        return names[id(made)]
-    call: VerbCall | None = getattr(made, "call", None)
-    if not isinstance(made, MadeByVerb) or call is None:
-        return _value(made, names)
-    args = [_value(one, names) for one in call.args]
-    options = [f"{name}={_value(one, names)}" for name, one in call.options.items()]
-    front = "" if call.receiver is None else f"{expression(call.receiver, names, whole=False)}."
-    return f"{front}{call.function}({', '.join([*args, *options])})"
+    calls: list[str] = []
+    # Receivers in a loop and arguments by recursion: a row of verbs may be long, joins within joins are few.
+    while isinstance(made, MadeByVerb) and made.call is not None and (whole or id(made) not in names):
+        whole, call = False, made.call
+        arguments = [_value(value, names) for value in call.args]
+        options = [f"{option}={_value(value, names)}" for option, value in call.options.items()]
+        calls.append(f"{call.function}({', '.join([*arguments, *options])})")
+        made = call.receiver
+    front = [] if made is None else [names[id(made)] if id(made) in names else value_text(made)]
+    return ".".join([*front, *reversed(calls)])
 
 
 def _value(value: Any, names: Mapping[int, str]) -> str:
     return expression(value, names, whole=False) if isinstance(value, MadeByVerb) else value_text(value)
-
-
-def streams_behind(last: Any) -> list[Any]:
-    """All that calls returned on the way to ``last``, each once and after what it was made from."""
-    done: dict[int, Any] = {}
-    waiting: list[tuple[Any, Iterator[Any]]] = [(last, last.call.values)]
-    while waiting:
-        made, values = waiting[-1]
-        behind = next((one for one in values if isinstance(one, MadeByVerb) and id(one) not in done), None)
-        if behind is not None:
-            waiting.append((behind, behind.call.values if behind.call is not None else iter(())))
-            continue
-        waiting.pop()
-        done.setdefault(id(made), made)
-    return list(done.values())
 
 
 class Explanation(str):
@@ -103,7 +90,19 @@ class Explanation(str):
 
 def explanation(last: Any, names: Mapping[Any, str]) -> Explanation:
     """A line for each stream and operator, whose nodes have these names, in the order in which they are needed."""
-    made = [one for one in streams_behind(last) if getattr(one, "view", None) is not None and one.view.node in names]
-    own = {id(one): names[one.view.node] for one in made if not one.call.is_view}
-    lines = [f"{own[id(one)]} = {expression(one, own)}" for one in made if id(one) in own]
+    streams = [made for made in after_parts(last, _made_for) if getattr(made, "view", None) is not None]
+    # A view is written where it is read; a setting's operator, which another setting has replaced, is in no graph.
+    variables = {
+        id(stream): names[stream.view.node]
+        for stream in streams
+        if stream.view.node in names and not stream.call.is_view
+    }
+    lines = [
+        f"{variables[id(stream)]} = {expression(stream, variables)}" for stream in streams if id(stream) in variables
+    ]
     return Explanation("\n".join(dict.fromkeys(lines)))
+
+
+def _made_for(made: MadeByVerb) -> Iterator[MadeByVerb]:
+    """What the call that made it was given."""
+    return (value for value in (() if made.call is None else made.call.values) if isinstance(value, MadeByVerb))

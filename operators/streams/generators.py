@@ -68,7 +68,9 @@ def by_buffers(
     with the number of a chunk's rows, or a flag on its last row, where they arrive in several batches. A row in which
     ``empty`` is true announces a chunk without rows; ``end`` is true on the rows of an origin's last buffer.
     """
-    more: dict[str, Any] = {name: one for name, one in (("whole", whole), ("empty", empty)) if one is not None}
+    optional = {"whole": whole, "empty": empty}
+    # Absent, and not None, where they are not given: so they are not stored.
+    more: dict[str, Any] = {name: column for name, column in optional.items() if column is not None}
     return BufferProgress(origin, sequence, watermark, chunk, last, patience, end, **more)  # type: ignore[arg-type]
 
 
@@ -77,7 +79,7 @@ def ctis(settings: CtiSettings | Mapping[str, CtiSettings] | None = None) -> ByC
     those of the source; without either, CTIs are rows of that shape.
     """
     several = settings.values() if isinstance(settings, Mapping) else (settings,)
-    if any(not isinstance(one, CtiSettings | None) for one in several):
+    if any(not isinstance(each, CtiSettings | None) for each in several):
         raise UsageError(
             "settings of CTIs are cti_settings(…), or such by source", code="advance-time", found=repr(settings)[:100]
         )

@@ -5,6 +5,7 @@ Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput
+from tidestate.operators.streams.order import after_parts
 from tidestate.statestore.errors import UsageError
 
 
@@ -39,14 +41,14 @@ def job_graph(last: OperatorNode) -> JobGraph:
     if twice := sorted(set(operators.values()) & set(streams.values())):
         raise UsageError("a stream and an operator have one name: rename one", code="operator-name", twice=twice)
     names: dict[Any, str] = {**streams, **operators}
-    names |= {node: names[walk.same(node)] for node, _ in walk.read}
-    inputs = tuple(tuple(names[node] for node in one.inputs) for one in walk.operators)
+    names |= {stream: names[walk.same(stream)] for stream, _ in walk.read}
+    inputs = tuple(tuple(names[node] for node in operator.inputs) for operator in walk.operators)
     _check_tolerances(walk)
-    described = [one.description for one in walk.operators]
+    descriptions = [operator.description for operator in walk.operators]
     order = tuple(dict.fromkeys(streams.values()))
-    if len(described) == 1 and _stands_alone(walk, described[0]):
-        return JobGraph(described[0], order, tuple(operators.values()), inputs, names)
-    chained = chain(*described, inputs=dict(zip(operators.values(), inputs, strict=True)))
+    if len(descriptions) == 1 and _stands_alone(walk, descriptions[0]):
+        return JobGraph(descriptions[0], order, tuple(operators.values()), inputs, names)
+    chained = chain(*descriptions, inputs=dict(zip(operators.values(), inputs, strict=True)))
     return JobGraph(chained, tuple(chained.streams), tuple(chained.names), chained.inputs, names)
 
 
@@ -59,94 +61,82 @@ class _Walk:
     read: list[tuple[StreamInput, OperatorNode]] = field(default_factory=list)
     """Each input with each operator that reads it."""
 
-    def visit(self, operator: OperatorNode) -> None:
-        """Without recursion over long chains of operators that read one each."""
-        for one in _in_order(operator):
-            for node in one.inputs:
+    def visit(self, last: OperatorNode) -> None:
+        """Reach all that is in front of ``last``, and itself."""
+        for operator in after_parts(last, _operators_read):
+            for node in operator.inputs:
                 if isinstance(node, StreamInput):
-                    self.read.append((node, one))
+                    self.read.append((node, operator))
                     if self.same(node) is node and node not in self.inputs:
                         self.inputs.append(node)
-            self.operators.append(one)
+            self.operators.append(operator)
 
     def same(self, node: StreamInput | OperatorNode) -> StreamInput | OperatorNode:
-        """The one that stands for all objects of its name."""
+        """The input that stands for all objects of its name; of what has none itself."""
         if isinstance(node, OperatorNode) or node.name is None:
             return node
-        return next((one for one in self.inputs if one.name == node.name), node)
+        return next((stream for stream in self.inputs if stream.name == node.name), node)
 
 
-def _in_order(last: OperatorNode) -> Iterator[OperatorNode]:
-    """Each operator once, after those that it reads."""
-    done: set[int] = set()
-    waiting: list[tuple[OperatorNode, Iterator[StreamInput | OperatorNode]]] = [(last, iter(last.inputs))]
-    while waiting:
-        operator, inputs = waiting[-1]
-        following = next((one for one in inputs if isinstance(one, OperatorNode) and id(one) not in done), None)
-        if following is not None:
-            waiting.append((following, iter(following.inputs)))
-            continue
-        waiting.pop()
-        if id(operator) not in done:
-            done.add(id(operator))
-            yield operator
+def _operators_read(operator: OperatorNode) -> Iterator[OperatorNode]:
+    return (node for node in operator.inputs if isinstance(node, OperatorNode))
 
 
 def _named_operators(operators: list[OperatorNode]) -> dict[OperatorNode, str]:
-    names = {one: one.description.name for one in operators}
-    for name in names.values():
-        same = [one for one in operators if names[one] == name]
-        if len(same) > 1:
-            raise UsageError(
-                f"{len(same)} operators of this job are called {name}: give each a name, "
-                + (".named(…)" if isinstance(same[0].description, Windowed) else "name=…"),
-                code="operator-name",
-                name=name,
-                reads=[
-                    [node.name if isinstance(node, StreamInput) else names[node] for node in one.inputs]
-                    for one in same
-                ],
-            )
+    names = {operator: operator.description.name for operator in operators}
+    for name, count in Counter(names.values()).items():
+        if count == 1:
+            continue
+        same = [operator for operator in operators if names[operator] == name]
+        # Results of an aggregation are keywords, so it has no name=.
+        way = ".named(…)" if isinstance(same[0].description, Windowed) else "name=…"
+        raise UsageError(
+            f"{count} operators of this job are called {name}: give each a name, {way}",
+            code="operator-name",
+            name=name,
+            reads=[
+                [node.name if isinstance(node, StreamInput) else names[node] for node in operator.inputs]
+                for operator in same
+            ],
+        )
     return names
-
-
-def _name(node: StreamInput | OperatorNode) -> str | None:
-    return node.name if isinstance(node, StreamInput) else node.description.name
 
 
 def _named_streams(walk: _Walk) -> dict[StreamInput, str]:
     """The name of each input: its own; ``input`` of a single one; or that of the side that alone reads it."""
-    unnamed = [one for one in walk.inputs if one.name is None]
+    unnamed = [stream for stream in walk.inputs if stream.name is None]
     if len(walk.inputs) == 1:
-        return {one: one.name or INPUT for one in walk.inputs}
+        return {stream: stream.name or INPUT for stream in walk.inputs}
     if not unnamed:
-        return {one: str(one.name) for one in walk.inputs}
-    sides = {one: _sides_that_read(walk, one) for one in unnamed}
-    names = {one: found[0] for one, found in sides.items() if len(found) == 1}
+        return {stream: str(stream.name) for stream in walk.inputs}
+    # Read twice, a stream would have two names; read without a side, none. So a stream without a name is never
+    # joined with itself by mistake, and the jobs that have been stored with `left` and `right` go on.
+    sides = {stream: _sides_that_read(walk, stream) for stream in unnamed}
+    names = {stream: readers[0] for stream, readers in sides.items() if len(readers) == 1}
     if len(unnamed) < len(walk.inputs) or len(names) < len(unnamed) or len(set(names.values())) < len(names):
         raise UsageError(
             "a job of several streams names them all: stream(…) with a name first; they may be without one where "
             "each is one side of one join, merge or union alone",
             code="stream-name",
-            named=[one.name for one in walk.inputs if one.name is not None],
+            named=[stream.name for stream in walk.inputs if stream.name is not None],
             unnamed=len(unnamed),
         )
     return names
 
 
 def _sides_that_read(walk: _Walk, stream: StreamInput) -> list[str]:
-    """The sides that read a stream directly; an empty name where an operator without sides does."""
-    found = []
+    """The sides that read a stream directly; none where an operator without sides reads it too."""
+    readers = []
     for operator in walk.operators:
         names = operator.description.sides.names if isinstance(operator.description, Sided) else ("",)
-        found += [name for name, node in zip(names, operator.inputs, strict=True) if node is stream]
-    return found if all(found) else []
+        readers += [name for name, node in zip(names, operator.inputs, strict=True) if node is stream]
+    return readers if all(readers) else []
 
 
 def _stands_alone(walk: _Walk, description: Runnable) -> bool:
     """Whether a job of one operator is stored without the names of its streams: where they have none of their own."""
     return not isinstance(description, Sided) or (
-        len(walk.inputs) == len(description.sides.names) and all(one.name is None for one in walk.inputs)
+        len(walk.inputs) == len(description.sides.names) and all(stream.name is None for stream in walk.inputs)
     )
 
 

@@ -78,8 +78,8 @@ def stream(
     return Stream(view)
 
 
-def _of_author(given: Any, configuration: Any, shape: str) -> CtiSettings | None:
-    settings = given(configuration, shape) if callable(given) else given
+def _of_author(author: Any, configuration: Any, shape: str) -> CtiSettings | None:
+    settings = author(configuration, shape) if callable(author) else author
     if settings is not None and not isinstance(settings, CtiSettings):
         raise UsageError(
             "settings of CTIs are cti_settings(…), or a function that returns such",
@@ -124,16 +124,16 @@ def union_streams(
     a side without rows holds it.
     """
     sides = _sides(streams, named)
-    views = {side: one.view for side, one in sides.items()}
+    views = {side: stream.view for side, stream in sides.items()}
     made = united(views, watermark_over(watermark), "union" if name is None else name)
-    return OperatorStream.of(made, tuple(sides.values()), name)
+    return OperatorStream.of(made, tuple(sides.values()))
 
 
 def _sides(streams: tuple[Stream, ...], named: Mapping[str, Stream]) -> dict[str, Stream]:
     """The streams by side. Raises `UsageError` for a side without a name, and two of one name."""
-    if wrong := [one for one in (*streams, *named.values()) if not isinstance(one, Stream)]:
+    if wrong := [value for value in (*streams, *named.values()) if not isinstance(value, Stream)]:
         raise UsageError("give streams, as stream(…) returns them", code="argument", found=repr(wrong[0])[:100])
-    pairs = [*((one.view.name, one) for one in streams), *named.items()]
+    pairs = [*((stream.view.name, stream) for stream in streams), *named.items()]
     names = [name for name, _ in pairs]
     if None in names:
         raise UsageError("sides are called as their streams: give each a name, or a keyword", code="stream-name")
@@ -141,4 +141,4 @@ def _sides(streams: tuple[Stream, ...], named: Mapping[str, Stream]) -> dict[str
         raise UsageError(
             "sides have names of their own, which are not name or watermark: give keywords", code="sides", sides=names
         )
-    return {str(name): one for name, one in pairs}
+    return {str(name): stream for name, stream in pairs}

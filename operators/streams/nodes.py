@@ -82,11 +82,10 @@ class StreamInput:
 
 @dataclass(frozen=True, eq=False)
 class OperatorNode:
-    """An operator and what it reads, in order. ``named``: by the user; otherwise it has the name of its kind."""
+    """An operator and what it reads, in order."""
 
     description: Runnable
     inputs: tuple[StreamInput | OperatorNode, ...]
-    named: bool = False
 
 
 @dataclass(frozen=True)

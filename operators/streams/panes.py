@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, Self
 
@@ -26,16 +27,16 @@ from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import of_type
 
 
-class PaneSettings:
-    """Its methods say when a window emits a pane, and what panes are; in any order, and
-    each replaces all that an earlier call of it has set.
+class PaneSettings(ABC):
+    """Methods that say when a window emits a pane, and what panes are: in any order, and each replaces all that an
+    earlier call of it has set.
     """
 
     operator: OperatorNode
 
-    def _with(self, description: Runnable, *, named: bool | None = None) -> Self:
-        """Another operator with the same inputs."""
-        raise NotImplementedError
+    @abstractmethod
+    def _with(self, description: Runnable) -> Self:
+        """Another operator with this description and the same inputs."""
 
     @recorded
     @checked

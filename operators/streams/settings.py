@@ -74,20 +74,20 @@ class RetentionSettings:
         return keep(self.span, messages=self.offsets, windows=self.windows)
 
     def _refuse(self, *names: str, words: str) -> None:
-        if given := [name for name in names if getattr(self, name) is not None]:
-            raise UsageError(words, code="retention-field", found=given)
+        if useless := [name for name in names if getattr(self, name) is not None]:
+            raise UsageError(words, code="retention-field", found=useless)
 
 
 SpanOrRetention = Span | RetentionSettings
 """How much is kept, as a user gives it: a span is short for a `RetentionSettings` of it."""
 
 
-def retention_of(given: SpanOrRetention | None) -> RetentionSettings | None:
+def retention_of(retain: SpanOrRetention | None) -> RetentionSettings | None:
     """A span is the retention of it. Raises `UsageError` for anything else, such as a number."""
-    if given is None or isinstance(given, RetentionSettings):
-        return given
-    span_us(given)
-    return RetentionSettings(given)
+    if retain is None or isinstance(retain, RetentionSettings):
+        return retain
+    span_us(retain)  # raises for what is no span
+    return RetentionSettings(retain)
 
 
 @called("settings of a side", 'side(retain="1 hour")')
@@ -103,7 +103,8 @@ class SideSettings:
 
     def over(self, both: SideSettings) -> SideSettings:
         """These settings, and those of ``both`` where there are none."""
-        lacking = {one.name: getattr(both, one.name) for one in fields(self) if getattr(self, one.name) is None}
+        names = [each.name for each in fields(self) if getattr(self, each.name) is None]
+        lacking = {name: getattr(both, name) for name in names}
         return replace(self, **lacking)
 
     @property

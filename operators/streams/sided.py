@@ -45,13 +45,13 @@ def joined(
         )
     if left.start is not None or right.start is not None:
         raise UsageError("only sessions of offsets have a first offset", code="window-start")
-    own = (left.window, right.window)
+    side_windows = (left.window, right.window)
     needing = {side for side, settings in sides.items() if identity or _by_offset(settings)}
     made = join(
         event_time=_times(views),
         on=on,
         within=within,
-        window=own if any(one is not None for one in own) else window,
+        window=window if side_windows == (None, None) else side_windows,
         watermark_delay=_delays(views, over),
         offset=_offsets(views, needing),
         origin=_origins(views, needing),

@@ -27,7 +27,6 @@ from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall,
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
-from tidestate.operators.streams.running import RunsJobs
 from tidestate.operators.streams.settings import SideSettings
 from tidestate.operators.streams.sided import (
     joined,
@@ -112,7 +111,7 @@ class Stream(MadeByVerb):
         cut.
         """
         made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _or(name, "deduplicated"))
-        return OperatorStream.of(made, (self,), name)
+        return OperatorStream.of(made, (self,))
 
     @recorded
     @checked
@@ -126,7 +125,7 @@ class Stream(MadeByVerb):
         shifted too.
         """
         made = shifted(self.view, by, duration, end, _or(name, "altered"))
-        return OperatorStream.of(made, (self,), name)
+        return OperatorStream.of(made, (self,))
 
     @recorded
     @checked
@@ -177,7 +176,7 @@ class Stream(MadeByVerb):
             in_order=in_order,
             large_windows=large_windows,
         )
-        return OperatorStream.of(made, (self, other), name)
+        return OperatorStream.of(made, (self, other))
 
     @recorded
     @checked
@@ -221,7 +220,7 @@ class Stream(MadeByVerb):
             session=session_key,
             how=how,
         )
-        return OperatorStream.of(made, (self, other), name)
+        return OperatorStream.of(made, (self, other))
 
     @recorded
     @checked
@@ -236,25 +235,25 @@ class Stream(MadeByVerb):
         the CTIs of both sides have passed the instant from which both live, its ``time``, and is never retracted.
         """
         made = joined_by_lifetime(_pair(self, other), on, _or(name, "overlapped"))
-        return OperatorStream.of(made, (self, other), name)
+        return OperatorStream.of(made, (self, other))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OperatorStream(Stream, RunsJobs):
+class OperatorStream(Stream):
     """The output of an operator."""
 
     operator: OperatorNode
 
     @classmethod
-    def of(cls, description: Runnable, inputs: Sequence[Stream], name: str | None) -> Self:
-        """What ``description`` makes of these streams. ``name``: as the user named it."""
-        made = OperatorNode(description, tuple(one.view.node for one in inputs), name is not None)
+    def of(cls, description: Runnable, inputs: Sequence[Stream]) -> Self:
+        """What ``description`` makes of these streams."""
+        made = OperatorNode(description, tuple(stream.view.node for stream in inputs))
         return cls(_output(made, inputs[0].view), made)
 
     @recorded
     def named(self, name: str) -> Self:
         """Another operator, which does the same under this name: its identity in a checkpoint."""
-        return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)), named=True)
+        return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)))
 
     @recorded
     @checked
@@ -282,12 +281,12 @@ class OperatorStream(Stream, RunsJobs):
         """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
         return explanation(self, self.graph.names)
 
-    def _with(self, description: Runnable, *, named: bool | None = None) -> Self:
+    def _with(self, description: Runnable) -> Self:
         """Another operator with the same inputs."""
-        chosen = self.operator.named if named is None else named
-        made = replace(self.operator, description=description, named=chosen)
-        view = replace(self.view, node=made, pane_time=_pane_time(description))
-        return replace(self, operator=made, view=view)
+        operator = replace(self.operator, description=description)
+        # What settings change of how the output is read is the name of the panes' time alone.
+        view = replace(self.view, node=operator, pane_time=_pane_time(description))
+        return replace(self, operator=operator, view=view)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -313,11 +312,11 @@ class GroupedStream(MadeByVerb):
         if self.merging is None:
             made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
         else:
-            sides = {side: one.view for side, one in zip(self.merging.sides, self.streams, strict=True)}
+            sides = {side: stream.view for side, stream in zip(self.merging.sides, self.streams, strict=True)}
             made = merged_aggregation(
                 sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark
             )
-        return Aggregation.of(made, self.streams, None)
+        return Aggregation.of(made, self.streams)
 
 
 @dataclass(frozen=True)
@@ -396,9 +395,11 @@ def _of_sides(
     return {LEFT: (left or SideSettings()).over(shared), RIGHT: (right or SideSettings()).over(shared)}
 
 
-def watermark_over(given: WatermarkSource | WatermarkSettings | None) -> WatermarkSettings | None:
+def watermark_over(watermark: WatermarkSource | WatermarkSettings | None) -> WatermarkSettings | None:
     """A generator stands for itself alone."""
-    return given if given is None or isinstance(given, WatermarkSettings) else WatermarkSettings(given)
+    if watermark is None or isinstance(watermark, WatermarkSettings):
+        return watermark
+    return WatermarkSettings(watermark)
 
 
 def _output(operator: OperatorNode, first: StreamView) -> StreamView:

@@ -48,13 +48,13 @@ def _with_ctis(description: _Described, view: StreamView) -> _Described:
             operator=description.name,
         )
     settings = view.watermark or WatermarkSettings()
-    given = description.advance_time(
+    advanced = description.advance_time(
         stored_settings(_settings_of(view)),
         at_source=_of_source(view),
         **_lifetime(view.lifetime),
         **_sources(settings),
     )
-    return cast(_Described, given)
+    return cast(_Described, advanced)
 
 
 def with_watermarks(
@@ -63,19 +63,19 @@ def with_watermarks(
     """``description`` of several sides, with the watermarks that its streams have, or that it has ``over`` all of
     them. Raises `UsageError` where these do not go together.
     """
-    own = [side for side, view in views.items() if view.watermark is not None or view.at_source is not None]
+    with_settings = [side for side, view in views.items() if view.watermark is not None or view.at_source is not None]
     if over is not None:
-        if own:
+        if with_settings:
             raise UsageError(
                 "a watermark over all sides stands alone: leave those of the streams out, or this one",
                 code="watermark-sides",
                 operator=description.name,
-                sides=own,
+                sides=with_settings,
             )
         return cast(_Described, _with_one(description, views, over))
     if any(view.by_ctis for view in views.values()):
         return cast(_Described, _with_ctis_of_sides(description, views))
-    return cast(_Described, _with_timeouts(description, views)) if own else description
+    return cast(_Described, _with_timeouts(description, views)) if with_settings else description
 
 
 def _with_one(description: Any, views: Mapping[str, StreamView], over: WatermarkSettings) -> Any:
@@ -100,8 +100,8 @@ def _with_one(description: Any, views: Mapping[str, StreamView], over: Watermark
 
 def _with_timeouts(description: Any, views: Mapping[str, StreamView]) -> Any:
     """Sides that are idle after a while; a side without CTIs can have nothing else yet."""
-    known = {side: view.watermark for side, view in views.items() if view.watermark is not None}
-    plain = all(settings.is_timeout for settings in known.values())
+    settings_of = {side: view.watermark for side, view in views.items() if view.watermark is not None}
+    plain = all(settings.is_timeout for settings in settings_of.values())
     inputs = all(view.is_input for view in views.values())
     delays = {span_us(view.watermark_delay) for view in views.values()}
     if not plain or not inputs or len(delays) > 1:
@@ -110,7 +110,7 @@ def _with_timeouts(description: Any, views: Mapping[str, StreamView]) -> Any:
             "equal and none reads an operator: give one watermark over all sides, watermark=",
             code="watermark-sides",
             operator=description.name,
-            sides=list(known),
+            sides=list(settings_of),
         )
     delay = next(iter(views.values())).watermark_delay
     return description.watermark(max_event_time(AT, delay), **_timeouts(views))
@@ -118,15 +118,16 @@ def _with_timeouts(description: Any, views: Mapping[str, StreamView]) -> Any:
 
 def _timeouts(views: Mapping[str, StreamView]) -> dict[str, Any]:
     """One idle timeout where all inputs have the same, otherwise each its own."""
-    own: dict[str, Span | None] = {
+    # An operator is never idle: its watermark comes from what it reads.
+    timeouts: dict[str, Span | None] = {
         side: None if view.watermark is None else view.watermark.idle_timeout
         for side, view in views.items()
         if view.is_input
     }
-    given = {side: timeout for side, timeout in own.items() if timeout is not None}
-    if len(given) == len(own) and len({span_us(timeout) for timeout in given.values()}) == 1:
-        return {"idle_timeout": next(iter(given.values()))}
-    return {"own_timeouts": given} if given else {}
+    chosen = {side: timeout for side, timeout in timeouts.items() if timeout is not None}
+    if len(chosen) == len(timeouts) and len({span_us(timeout) for timeout in chosen.values()}) == 1:
+        return {"idle_timeout": next(iter(chosen.values()))}
+    return {"own_timeouts": chosen} if chosen else {}
 
 
 def _with_ctis_of_sides(description: Any, views: Mapping[str, StreamView]) -> Any:
@@ -142,17 +143,17 @@ def _with_ctis_of_sides(description: Any, views: Mapping[str, StreamView]) -> An
             )
     at_query = {side: _side_settings(side, view, views) for side, view in inputs.items()}
     at_source = {side: _of_source(view) for side, view in inputs.items()}
-    given: dict[str, Any] = {"at_source": _there(at_source), **_timeouts(views)}
+    options: dict[str, Any] = {"at_source": _present(at_source), **_timeouts(views)}
     if not isinstance(description, OverlapJoin):
         lifetimes = [view.lifetime for view in views.values()]
-        given["shape"] = [one.shape for one in lifetimes]
-        given["end"] = [one.end for one in lifetimes]
-        given["shape_column"] = [one.shape_column for one in lifetimes]
-    return description.advance_time(_there(at_query), **given)
+        options["shape"] = [lifetime.shape for lifetime in lifetimes]
+        options["end"] = [lifetime.end for lifetime in lifetimes]
+        options["shape_column"] = [lifetime.shape_column for lifetime in lifetimes]
+    return description.advance_time(_present(at_query), **options)
 
 
-def _there(settings: Mapping[str, AdvanceTime | None]) -> dict[str, AdvanceTime] | None:
-    return {side: one for side, one in settings.items() if one is not None} or None
+def _present(settings: Mapping[str, AdvanceTime | None]) -> dict[str, AdvanceTime] | None:
+    return {side: advance for side, advance in settings.items() if advance is not None} or None
 
 
 def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView]) -> AdvanceTime | None:
@@ -197,7 +198,7 @@ def stored_settings(settings: Any) -> Any:
         return None
     if isinstance(settings, CtiSettings):
         return _stored(settings, _source(settings))
-    return {source: _stored(one, _source(one)) for source, one in settings.items()}
+    return {source: _stored(each, _source(each)) for source, each in settings.items()}
 
 
 def _source(settings: CtiSettings) -> str | None:

@@ -52,7 +52,7 @@ def value_text(value: Any) -> str:
     if isinstance(value, timedelta):
         return value_text(text_of(value // timedelta(microseconds=1)))
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{value_text(name)}: {value_text(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{value_text(key)}: {value_text(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         inside = ", ".join(map(value_text, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
@@ -179,8 +179,8 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (WatermarkSettings, _over),
     (
         CtiSettings,
-        lambda one: call_text(
-            "watermark.cti_settings", (one.policy,), generate=one.generate, import_from=one.import_from
+        lambda ctis: call_text(
+            "watermark.cti_settings", (ctis.policy,), generate=ctis.generate, import_from=ctis.import_from
         ),
     ),
     (Generation, _generation),

@@ -242,7 +242,7 @@ def test_graphs_and_sides(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another number of streams"):
         planned(windowed(event_time="t").window(tumbling("5 s")).aggregate(n=count()), tmp_path / "join")
     new = stream(event_time="t").join(stream(event_time="t"), on="k", within=("0 s", "9 s"))
-    assert not planned(new, tmp_path / "join").starts
+    assert not planned(new.graph.description, tmp_path / "join").starts
 
 
 @pytest.mark.parametrize("name", root_names("standalone", "spark"))

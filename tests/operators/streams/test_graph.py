@@ -68,6 +68,8 @@ def test_many_operators_in_a_row_need_no_recursion() -> None:
         last = last.deduplicate("k", name=f"d{number}")
     assert len(last.graph.operators) == 2000
     assert isinstance(last.graph.description, Chain)
+    assert repr(last).count(".deduplicate(") == 2000
+    assert len(last.explain().splitlines()) == 2001
 
 
 def test_each_setter_replaces_what_an_earlier_call_has_set() -> None:
