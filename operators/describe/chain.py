@@ -74,8 +74,11 @@ class Chain(Runnable, frozen=True):
         """Run over streaming DataFrames, by stream name (a single one needs no name), in one Spark query that has the
         offsets of all. An operator with another key adds a shuffle to the batch. Otherwise as `Runnable.on_spark`.
         """
+        named = streams if isinstance(streams, Mapping) else dict.fromkeys(self.streams, streams)
+        if set(named) != set(self.streams) or (not isinstance(streams, Mapping) and len(named) > 1):
+            raise UsageError("give each stream by its name", code="streams", streams=self.streams, found=list(named))
         return self._on_spark(
-            streams,
+            named,
             checkpoint=checkpoint,
             store=store,
             sinks=Sinks(sink, late_sink),

@@ -1,6 +1,6 @@
 """What every description has in common: a name, where its watermark comes from, and the door to what runs it. Pure.
 
-Runners know descriptions, and no description knows a runner: the door, `_runner`, finds one by its name when opened.
+Runners know descriptions, and no description knows a runner: the door, `loaded`, finds one by its name when opened.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tidestate.operators.describe.sinks import ArrowSinks, Sinks, SparkSinks
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.progress.cti_settings import Settings
 from tidestate.operators.progress.watermarks import (
+    INPUT,
     BufferProgress,
     Generator,
     Watermarks,
@@ -135,7 +136,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         driver processes them without a Spark job, unless ``in_driver`` is False.
         """
         return self._on_spark(
-            stream,
+            {INPUT: stream},
             checkpoint=checkpoint,
             store=store,
             sinks=Sinks(sink, late_sink),
@@ -150,7 +151,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     def _on_spark(
         self,
-        *streams: DataFrame | Mapping[str, DataFrame],
+        streams: Mapping[str, DataFrame],
+        *,
         checkpoint: str | PathLike[str],
         store: StoreConfig | None,
         sinks: Sinks[DataFrame],
@@ -162,7 +164,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         direct_scan: bool,
         in_driver: bool,
     ) -> SparkJob:
-        made: SparkJob = _runner("spark.job", "job_on_spark")(
+        made: SparkJob = loaded("spark.job", "job_on_spark")(
             self,
             streams,
             checkpoint=checked_root(checkpoint),
@@ -197,7 +199,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ``policy``, ``retain`` and ``metrics`` are as there. Times without a zone are in ``time_zone``, such as
         ``"Europe/Berlin"``; without it they are no event times.
         """
-        made: Standalone = _runner("local.standalone", "StandaloneRunner")(
+        made: Standalone = loaded("local.standalone", "StandaloneRunner")(
             self,
             checked_root(checkpoint),
             store or Parquet(),
@@ -226,7 +228,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         where there are several; its times without a zone are in ``time_zone``. Raises `CorruptionError` for a root
         that a start could not read, and `UsageError` where the description does not fit the input.
         """
-        made: StartPlan = _runner("engine.start_plan", "plan_start")(
+        made: StartPlan = loaded("engine.start_plan", "plan_start")(
             self, checked_root(root), schema=schema, policy=policy, time_zone=time_zone
         )
         return made
@@ -322,8 +324,10 @@ class Sided(Runnable, frozen=True):
         in_driver: bool = True,
     ) -> SparkJob:
         """This over a streaming DataFrame for each side, in one query with the offsets of all; else as `Runnable`."""
+        if len(streams) != len(self.sides.names):
+            raise UsageError("give a stream for each side", code="sides", sides=self.sides.names, found=len(streams))
         return self._on_spark(
-            *streams,
+            dict(zip(self.sides.names, streams, strict=True)),
             checkpoint=checkpoint,
             store=store,
             sinks=Sinks(sink, late_sink),
@@ -337,6 +341,6 @@ class Sided(Runnable, frozen=True):
         )
 
 
-def _runner(module: str, name: str) -> Any:
-    """The one door to what runs descriptions."""
+def loaded(module: str, name: str) -> Any:
+    """What runs descriptions, and is imported when it is asked for: the one door to it."""
     return getattr(import_module(f"tidestate.operators.{module}"), name)

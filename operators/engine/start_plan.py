@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike
 
 import pyarrow as pa
@@ -10,8 +10,9 @@ import pyarrow as pa
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.planned import compare_graph
 from tidestate.operators.bind.stored_streams import other_names, schemas_of_streams
-from tidestate.operators.describe.chain import streams_of
-from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.job_streams import JobStreams
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
 from tidestate.operators.engine.runner import Runner, check_runner, drained_error, runner_of
 from tidestate.operators.plan.graph import Graph
@@ -23,7 +24,6 @@ from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.secrets import public_url
-from tidestate.statestore.spec.plain import plain_schemas
 from tidestate.statestore.storage.objects import Objects
 
 
@@ -31,18 +31,19 @@ def plan_start(
     description: Runnable,
     root: str | PathLike[str],
     *,
-    schema: pa.Schema | Mapping[str, pa.Schema] | None = None,
+    schema: Schemas | None = None,
     policy: Policy | None = None,
     time_zone: str | None = None,
     runner: Runner | None = None,
+    streams: Sequence[str] | None = None,
 ) -> StartPlan:
     """What a start of ``description`` at ``root`` would do under ``policy``. Input has the types that it had at the
-    newest checkpoint, unless there is a ``schema``, whose times without a zone are in ``time_zone``. Raises
-    `CorruptionError` where a start would, and `UsageError` where the description does not fit the input; nothing is
-    touched.
+    newest checkpoint, unless there is a ``schema``, by name where there are several ``streams``; times without a zone
+    are in ``time_zone``. Raises `CorruptionError` where a start would, and `UsageError` where the description does
+    not fit the input; nothing is touched.
     """
     policy = policy or Policy()
-    columns = None if schema is None else _plain(description, schema, time_zone)
+    columns = None if schema is None else JobStreams(description, streams, time_zone).schemas(schema)
     try:
         checkpoint = Checkpoint.open(root)
     except NotFoundError:
@@ -72,21 +73,7 @@ def plan_start(
     return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes))
 
 
-def _plain(
-    description: Runnable, schema: pa.Schema | Mapping[str, pa.Schema], time_zone: str | None
-) -> pa.Schema | dict[str, pa.Schema]:
-    """The columns that were given: of the one stream, or of each by name."""
-    plain = plain_schemas(schema if isinstance(schema, pa.Schema) else dict(schema), time_zone)
-    if isinstance(plain, pa.Schema):
-        return plain
-    names = streams_of(description)
-    if set(plain) != set(names):
-        raise UsageError("give the schema of each stream, by name", code="streams", streams=names, found=list(plain))
-    ordered = {name: plain[name] for name in names}
-    return description.sides.schema(ordered) if isinstance(description, Sided) else ordered
-
-
-def _new_root(description: Runnable, root: str, schema: pa.Schema | dict[str, pa.Schema] | None) -> StartPlan:
+def _new_root(description: Runnable, root: str, schema: Schemas | None) -> StartPlan:
     if schema is None:
         return StartPlan(public_url(root), None, notes=("the columns of its input are not known here",))
     bind_graph(description, schema)
@@ -103,7 +90,7 @@ def _newest(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, in
     return (None, None, []) if head is None else (head.manifest, head.manifest.id, [])
 
 
-def _bound(description: Runnable, head: Manifest, schema: pa.Schema | dict[str, pa.Schema] | None) -> Graph:
+def _bound(description: Runnable, head: Manifest, schema: Schemas | None) -> Graph:
     if schema is not None:
         return bind_graph(description, schema)
     columns = schemas_of_streams(description, head)

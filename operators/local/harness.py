@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks
@@ -69,9 +70,12 @@ class Harness:
         sink: ArrowSinks | None = None,
         late_sink: ArrowSinks | None = None,
         time_zone: str | None = None,
+        streams: Sequence[str] | None = None,
     ) -> None:
         self._description, self._partitions, self._time_zone = description, partitions, time_zone
-        self._schema = plain_schemas(schema, time_zone)
+        self._streams = JobStreams(description, streams, time_zone)
+        self._schemas = plain_schemas(schema, time_zone)
+        self._schema = self._streams.schemas(schema)
         self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
         self._folder = os.fspath(folder) if folder is not None else self._own_folder()
         self._now = 0
@@ -105,7 +109,7 @@ class Harness:
 
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
-        given = None if rows is None else self._table(rows, self._schemas())
+        given = None if rows is None else self._table(rows)
         back = late_rows(self._job, given, operator)
         fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
         return self._driver.rows(fed)
@@ -113,11 +117,6 @@ class Harness:
     def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Put back lost messages from a replay of the input, see `Standalone.rebuild`. Returns the panes."""
         return self._driver.rows(self._driver.rebuild([self._tables(replay)]))
-
-    def _schemas(self) -> Mapping[str, pa.Schema]:
-        if isinstance(self._schema, pa.Schema):
-            return dict.fromkeys(self._job.graph.streams, self._schema)
-        return self._schema
 
     def advance_watermark(self, time: Moment) -> pa.Table:
         """Move the watermark to ``time``; a step back is ignored. Returns the panes."""
@@ -214,28 +213,30 @@ class Harness:
         return job
 
     def _tables(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table | Mapping[str, pa.Table]:
-        schemas = self._schemas()
-        if isinstance(rows, Mapping):
-            if unknown := sorted(set(rows) - set(schemas)):
-                raise UsageError(
-                    "no operator reads these streams", code="streams", found=unknown, streams=list(schemas)
-                )
-            return {name: self._table(own, {name: schemas[name]}) for name, own in rows.items()}
-        return self._table(rows, schemas)
+        """Rows as the description reads them."""
+        if not isinstance(rows, Mapping):
+            return self._streams.rows(self._table(rows))
+        return self._streams.rows({name: self._table(own, name) for name, own in rows.items()})
 
-    def _table(self, rows: EventRows, schemas: Mapping[str, pa.Schema]) -> pa.Table:
-        """``rows`` as a table; those of the only stream of ``schemas`` may be dictionaries."""
+    def _table(self, rows: EventRows, stream: str | None = None) -> pa.Table:
+        """Rows of a stream, by default of the only one, as a table; they may be dictionaries."""
         if is_rows(rows):
             return as_table(rows, self._time_zone)
-        if len(schemas) != 1:
-            raise UsageError("give rows of each stream by its name", code="streams", streams=list(schemas))
+        schemas = self._schemas
+        names = list(self._streams.by_user)
+        if isinstance(schemas, Mapping) and stream is None and len(schemas) > 1:
+            raise UsageError("give rows of each stream by its name", code="streams", streams=names)
         if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
             raise UsageError(
                 'rows are a table of Arrow, or a list of dictionaries: [{"t": …, "v": 1}]',
                 code="argument",
                 found=f"{rows!r:.100} ({type(rows).__name__})",
             )
-        return pa.Table.from_pylist(list(rows), next(iter(schemas.values())))
+        if isinstance(schemas, Mapping):
+            if stream is not None and stream not in schemas:
+                raise UsageError("no operator reads these streams", code="streams", found=[stream], streams=names)
+            schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
+        return pa.Table.from_pylist(list(rows), schemas)
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._driver.tick(after, self._now, drained=drained))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.job_streams import JobStreams
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
@@ -28,7 +29,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.secrets import public_url
-from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schemas
+from tidestate.statestore.spec.plain import ArrowRows, as_table
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.valuehash import hash_tables
 from tidestate.statestore.storage.objects import Objects
@@ -49,8 +50,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         time_zone: str | None = None,
         retain: CheckpointRetention | None = None,
         metrics: int | str | None = None,
+        streams: Sequence[str] | None = None,
     ) -> None:
         self._description = description
+        self._streams = JobStreams(description, streams, time_zone)
         self._root = checkpoint
         self._store = store
         self._sinks = sinks
@@ -59,7 +62,6 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._policy = policy or Policy()
         self._time_zone, self._retain, self._metrics = time_zone, retain, metrics
         self._driver: Driver[Batches, pa.Table] | None = None
-        self._sides: pa.Schema | None = None
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
@@ -92,7 +94,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _stream(self, batches: Iterable[Batch]) -> Iterator[pa.Table]:
         number = -1
         for number, batch in enumerate(batches):
-            table = self._rows(batch)
+            table = self._streams.rows(batch)
             driver = self._begin(schemas_of(table))
             taken = driver.head.input or InputPosition(0, "")
             if number < taken.batches - 1:
@@ -119,13 +121,9 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
-        given = source.schema
-        schemas = plain_schemas(given if isinstance(given, pa.Schema) else dict(given), self._time_zone)
-        if isinstance(self._description, Sided) and isinstance(schemas, Mapping):
-            schemas = self._packed(self._description, schemas)
-        driver = self._begin(schemas)
+        driver = self._begin(self._streams.schemas(source.schema))
         for position, batch in source.seek(_position(driver.head)):
-            streams = one_batch(driver.job.graph, self._rows(batch))
+            streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
             mark = _mark(driver.job.graph, streams)
             yield _take(driver, streams, Position(input=InputPosition(number + 1, mark, _plain(position))))
@@ -139,7 +137,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         return has_begun(self._root)
 
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
-        batches = (self._rows(one) for one in several(history))
+        batches = (self._streams.rows(one) for one in several(history))
         first = next(batches, None)
         if first is None:
             raise UsageError("there is no history: give a table, or tables", code="no-input")
@@ -178,7 +176,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         panes = []
         try:
             for batch in several(replay):
-                table = self._rows(batch)
+                table = self._streams.rows(batch)
                 driver = self._begin(schemas_of(table))
                 streams = one_batch(driver.job.graph, table)
                 panes.append(driver.rows(driver.rebuild([streams])))
@@ -217,32 +215,6 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self._driver.begin()
         self._driver.deliver()
         return self._driver
-
-    def _rows(self, batch: Batch) -> pa.Table | Mapping[str, pa.Table]:
-        if not isinstance(batch, Mapping):
-            return as_table(batch, self._time_zone)
-        streams = {name: as_table(rows, self._time_zone) for name, rows in batch.items()}
-        return self._as_one(self._description, streams) if isinstance(self._description, Sided) else streams
-
-    def _as_one(self, description: Sided, streams: Mapping[str, pa.Table]) -> pa.Table:
-        """Rows of the sides as the one stream in which they travel where a job is a single operator."""
-        if strange := sorted(set(streams) - set(description.sides.names)):
-            known = list(description.sides.names)
-            raise UsageError("no operator reads these streams", code="streams", found=strange, streams=known)
-        packed = self._sides or self._packed(description, {side: rows.schema for side, rows in streams.items()})
-        return description.rows(packed, None, **streams)
-
-    def _packed(self, description: Sided, schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-        """The columns of that stream, which are then those of every batch."""
-        if lacking := [side for side in description.sides.names if side not in schemas]:
-            raise UsageError(
-                "the first batch has a table for each stream, if only without rows: they have the types of the job",
-                code="streams",
-                lacking=lacking,
-                streams=list(description.sides.names),
-            )
-        self._sides = description.schema(*(schemas[side] for side in description.sides.names))
-        return self._sides
 
     def _end(self) -> None:
         if self._driver is not None:

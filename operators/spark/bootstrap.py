@@ -47,11 +47,11 @@ class _SourceEnds:
 def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver: bool) -> Manifest:
     """Run `SparkJob.bootstrap`."""
     streams = job.streams or {INPUT: job.stream}
-    batches = _by_stream(list(streams), history)
+    batches = _by_stream(job.by_user, history)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
     rows = past_rows(job, graph, history)
     stamps = FileStamps(job.stream.sparkSession)
-    source_ends = _source_ends(streams, batches, _offsets(list(streams), offsets), stamps)
+    source_ends = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = job.open()
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
@@ -70,21 +70,23 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
 def past_rows(job: StreamJob, graph: Graph, past: PastEvents) -> DataFrame:
     """What the job reads of past events, the streams together. Raises `UsageError` for other columns or streams."""
     streams = job.streams or {INPUT: job.stream}
-    rows = _together(job, streams, _by_stream(list(streams), past))
+    rows = _together(job, streams, _by_stream(job.by_user, past))
     _check_columns(graph, job.stream, rows)
     return read_columns(rows, graph.columns)
 
 
-def _by_stream(names: list[str], history: PastEvents) -> dict[str, DataFrame]:
-    """Batches by the names of their streams; streams may lack one. Raises `UsageError` for anything else."""
+def _by_stream(names: Mapping[str, str], history: PastEvents) -> dict[str, DataFrame]:
+    """Batches by stream, as it is called in the description; ``names`` has that by the name that the user knows.
+    Streams may lack one. Raises `UsageError` for anything else.
+    """
     given = dict.fromkeys(names, history) if isinstance(history, DataFrame) else dict(history)
     if not given or set(given) - set(names) or (isinstance(history, DataFrame) and len(names) > 1):
         raise UsageError(
-            "give the history of each stream by its name", code="streams", streams=names, found=list(given)
+            "give the history of each stream by its name", code="streams", streams=list(names), found=list(given)
         )
     if any(batch.isStreaming for batch in given.values()):
         raise UsageError("history is a batch, not a stream: read it with spark.read", code="bootstrap-stream")
-    return given
+    return {names[name]: batch for name, batch in given.items()}
 
 
 def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping[str, DataFrame]) -> DataFrame:
@@ -95,9 +97,9 @@ def _together(job: StreamJob, streams: Mapping[str, DataFrame], batches: Mapping
         for name, stream in streams.items()
     }
     if isinstance(job.description, Chain):
-        return by_name(job.description.streams, whole)
+        return by_name(whole)
     if isinstance(job.description, Sided) and len(whole) > 1:
-        return all_sides(job.description.sides, list(whole.values()))
+        return all_sides(job.description.sides, whole)
     return next(iter(whole.values()))
 
 
@@ -118,13 +120,15 @@ def _types(schema: pa.Schema) -> dict[str, str]:
     return {field.name: type_text(field.type) for field in schema}
 
 
-def _offsets(names: list[str], offsets: Handover) -> dict[str, Any]:
-    """The given offsets by stream."""
+def _offsets(names: Mapping[str, str], offsets: Handover) -> dict[str, Any]:
+    """The offsets that were given, by stream as `_by_stream`."""
     if len(names) == 1 and not (isinstance(offsets, Mapping) and set(offsets) == set(names)):
-        return {names[0]: offsets}
+        return dict.fromkeys(names.values(), offsets)
     if offsets is not None and (not isinstance(offsets, Mapping) or set(offsets) - set(names)):
-        raise UsageError("give offsets by the names of the streams", code="streams", streams=names, found=offsets)
-    return dict(offsets or {})
+        raise UsageError(
+            "give offsets by the names of the streams", code="streams", streams=list(names), found=offsets
+        )
+    return {names[name]: of_stream for name, of_stream in (offsets or {}).items()}
 
 
 def _source_ends(

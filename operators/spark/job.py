@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQueryListener
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
 from tidestate.operators.describe.start_plan import StartPlan
@@ -103,26 +102,16 @@ class JobOnSpark(StreamJob, SparkJob):
         return query
 
 
-def job_on_spark(
-    description: Runnable, streams: Sequence[DataFrame | Mapping[str, DataFrame]], **settings: Any
-) -> JobOnSpark:
-    """The job of a description on its streams: one, one for each side, or by name in a chain."""
-    check_classic(chain.from_iterable(one.values() if isinstance(one, Mapping) else [one] for one in streams))
-    if isinstance(description, Chain):
-        (given,) = streams
-        one = by_name(description.streams, given)
-        named = given if isinstance(given, Mapping) else dict.fromkeys(description.streams, given)
-        check_streams(named.values())
-        streams_of = {name: named[name] for name in description.streams}
-        return JobOnSpark(description, separated(one), streams=streams_of, **settings)
-    frames = [one for one in streams if not isinstance(one, Mapping)]
-    if not isinstance(description, Sided):
-        (stream,) = frames
-        return JobOnSpark(description, separated(stream), **settings)
-    check_streams(frames)
-    named = dict(zip(description.sides.names, frames, strict=False))
-    one = separated(all_sides(description.sides, frames))
-    return JobOnSpark(description, one, streams=named, **settings)
+def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **settings: Any) -> JobOnSpark:
+    """The job of a description on its ``streams``, by their names in it."""
+    check_classic(streams.values())
+    names = streams_of(description)
+    frames = {name: streams[name] for name in names}
+    if len(names) == 1 and not isinstance(description, Chain):
+        return JobOnSpark(description, separated(frames[names[0]]), **settings)
+    check_streams(frames.values())
+    one = all_sides(description.sides, frames) if isinstance(description, Sided) else by_name(frames)
+    return JobOnSpark(description, separated(one), streams=frames, **settings)
 
 
 def _folded_every(session: SparkSession) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
@@ -20,14 +20,12 @@ def check_streams(streams: Iterable[DataFrame]) -> None:
         raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
 
 
-def all_sides(sides: Sides, streams: Sequence[DataFrame]) -> DataFrame:
+def all_sides(sides: Sides, streams: Mapping[str, DataFrame]) -> DataFrame:
     """The union of ``streams``, one for each side; each has its own offsets in Spark's log.
 
-    Raises `UsageError` if their number or columns do not fit.
+    Raises `UsageError` if their columns do not fit.
     """
-    if len(streams) != len(sides.names):
-        raise UsageError("give a stream for each side", code="sides", sides=sides.names, found=len(streams))
-    named = dict(zip(sides.names, streams, strict=True))
+    named = {name: streams[name] for name in sides.names}
     schema = sides.schema({name: arrow_schema(one.schema, one.columns) for name, one in named.items()})
     types = {
         sides.prefixed(name, field.name): field.dataType for name, one in named.items() for field in one.schema.fields
@@ -51,23 +49,15 @@ def _side(sides: Sides, name: str, own: DataFrame, columns: list[str], types: di
     return own.select(*chosen)
 
 
-def by_name(names: Sequence[str], streams: DataFrame | Mapping[str, DataFrame]) -> DataFrame:
+def by_name(streams: Mapping[str, DataFrame]) -> DataFrame:
     """The union of streams with any columns: each row has the name of its stream, which also prefixes its columns.
 
-    A single one is unchanged. Raises `UsageError` if streams and names do not fit.
+    A single one is unchanged.
     """
-    if isinstance(streams, DataFrame):
-        streams = dict.fromkeys(names, streams)
-        if len(names) > 1:
-            raise UsageError("give each stream of the chain by its name", code="streams", streams=list(names))
-    if set(streams) != set(names):
-        raise UsageError(
-            "give each stream of the chain by its name", code="streams", streams=list(names), found=list(streams)
-        )
-    if len(names) == 1:
-        return streams[names[0]]
+    if len(streams) == 1:
+        return next(iter(streams.values()))
     renamed = [
         stream.select(sf.lit(name).alias(STREAM), *(sf.col(f"`{c}`").alias(f"{name}__{c}") for c in stream.columns))
-        for name, stream in ((name, streams[name]) for name in names)
+        for name, stream in streams.items()
     ]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), renamed)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQueryListener
 
+from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
@@ -27,7 +28,7 @@ from tidestate.statestore.spec.store import StoreConfig
 
 @dataclass(frozen=True)
 class StreamJob:
-    """``stream`` is the combination of all ``streams``, which are by name or side; empty if there is only one."""
+    """``stream`` is the combination of all ``streams``, which are by name; empty if there is only one."""
 
     description: Runnable
     stream: DataFrame
@@ -45,9 +46,16 @@ class StreamJob:
     retain: CheckpointRetention | None = None
     metrics: int | str | None = None
     listeners: tuple[StreamingQueryListener, ...] = ()
+    names: Sequence[str] | None = None
+    """What the user calls the streams, in the order of the description."""
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={public_url(self.checkpoint)!r})"
+
+    @property
+    def by_user(self) -> dict[str, str]:
+        """What the description calls each stream, by the name that the user knows."""
+        return JobStreams(self.description, self.names).by_user
 
     def open(self) -> Checkpoint:
         """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import msgspec
 
@@ -23,10 +23,12 @@ from tidestate.operators.streams.aggregated import (
     aggregated,
     merged_aggregation,
 )
+from tidestate.operators.streams.by_hand import REFUSED, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, explanation, recorded
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
+from tidestate.operators.streams.running import Runs
 from tidestate.operators.streams.settings import SideSettings
 from tidestate.operators.streams.sided import (
     joined,
@@ -38,9 +40,6 @@ from tidestate.operators.streams.sided import (
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
-
-if TYPE_CHECKING:
-    pass
 
 
 @called("a stream", 'stream("orders", event_time="at")')
@@ -148,7 +147,7 @@ class Stream(MadeByVerb):
         watermark: WatermarkSource | WatermarkSettings | None = None,
         identity: bool = False,
         name: str | None = None,
-    ) -> OperatorStream:
+    ) -> JoinedStream:
         """Pairs of rows of this stream, the left one, and ``other`` with equal ``on``: those whose times lie
         ``within`` each other, that share a ``window``, or that each lie in the window of their `side`.
 
@@ -176,7 +175,7 @@ class Stream(MadeByVerb):
             in_order=in_order,
             large_windows=large_windows,
         )
-        return OperatorStream.of(made, (self, other))
+        return JoinedStream.of(made, (self, other))
 
     @recorded
     @checked
@@ -196,7 +195,7 @@ class Stream(MadeByVerb):
         watermark: WatermarkSource | WatermarkSettings | None = None,
         identity: bool = False,
         name: str | None = None,
-    ) -> OperatorStream:
+    ) -> JoinedStream:
         """Pairs of rows of this stream and ``other`` with equal ``on`` (none: all rows) in one session: rows of
         either side that are less than ``gap`` apart, or, with ``gap_column``, as each row says.
 
@@ -220,7 +219,7 @@ class Stream(MadeByVerb):
             session=session_key,
             how=how,
         )
-        return OperatorStream.of(made, (self, other))
+        return JoinedStream.of(made, (self, other))
 
     @recorded
     @checked
@@ -239,8 +238,8 @@ class Stream(MadeByVerb):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class OperatorStream(Stream):
-    """The output of an operator."""
+class OperatorStream(Stream, Runs):
+    """The output of an operator, which can run with all that is in front of it."""
 
     operator: OperatorNode
 
@@ -276,6 +275,10 @@ class OperatorStream(Stream):
     def graph(self) -> JobGraph:
         """The operators in front of this one, and itself. Raises `UsageError` for names that are not clear."""
         return job_graph(self.operator)
+
+    def by_hand(self, *_: Any, **__: Any) -> Any:
+        """Raises `UsageError`: by hand there are windows, merges, joins and session joins."""
+        raise UsageError(REFUSED, code="operator-window", found=type(self.operator.description).__name__)
 
     def explain(self) -> Explanation:
         """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
@@ -367,8 +370,20 @@ class MergedStreams(MadeByVerb):
         return GroupedStream(self.streams, _columns(keys), merging=self.merging)
 
 
-class Aggregation(OperatorStream, PaneSettings):
+class Aggregation(WindowsByHand, OperatorStream, PaneSettings):
     """Results per key and window."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class JoinedStream(JoinByHand, OperatorStream):
+    """Pairs of rows of two streams."""
+
+    orders: tuple[tuple[str | None, str | None], ...] = ()
+
+    @classmethod
+    def of(cls, description: Runnable, inputs: Sequence[Stream]) -> Self:
+        orders = tuple((stream.view.offset, stream.view.origin) for stream in inputs)
+        return replace(super().of(description, inputs), orders=orders)
 
 
 def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Jobs of several streams on the standalone runner: rows are given by name, of a single join too."""
+"""Streams run in this process: rows are given by name, of a single join too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from tidestate.operators import count, join, sum_, tumbling
-from tidestate.operators.describe.runs import Standalone
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream, Stream
 from tidestate.statestore.errors import UsageError
@@ -27,10 +26,6 @@ def at(name: str | None = None, **settings: Any) -> Stream:
     return stream(name, event_time="t", **settings)
 
 
-def alone(made: OperatorStream, root: Path) -> Standalone:
-    return made.graph.description.standalone(checkpoint=root)
-
-
 WITHIN = ("0 seconds", "1 second")
 BATCHES = [{"left": rows(1, 2), "right": rows(2)}, {"right": rows(3)}, {}, {"right": rows(), "left": rows(9)}]
 
@@ -42,9 +37,9 @@ def test_a_root_that_began_with_rows_in_one_table_goes_on_with_rows_by_name(tmp_
     whole = packed.standalone(checkpoint=tmp_path / "packed").run(tables, drain=True)
     assert whole.num_rows == 3
     named = at().join(at(), on="k", within=WITHIN)
-    assert alone(named, tmp_path / "new").run(BATCHES, drain=True).equals(whole)
+    assert named.standalone(checkpoint=tmp_path / "new").run(BATCHES, drain=True).equals(whole)
     before = packed.standalone(checkpoint=tmp_path / "old").run(tables[:2])
-    after = alone(named, tmp_path / "old").run(BATCHES, drain=True)
+    after = named.standalone(checkpoint=tmp_path / "old").run(BATCHES, drain=True)
     assert pa.concat_tables([before, after]).equals(whole)
 
 
@@ -52,13 +47,15 @@ def test_graphs_run_by_the_names_of_their_streams(tmp_path: Path) -> None:
     shipped = at("orders").join(at("shipments"), on="k", within=WITHIN, how="left")
     daily = shipped.group_by("k").window(tumbling("1 minute")).aggregate(n=count(), x=sum_("right_v"))
     batches = [{"orders": rows(1, 2), "shipments": rows(2)}, {"shipments": rows(3)}]
-    (pane,) = alone(daily, tmp_path / "daily").run(batches, drain=True).to_pylist()
+    (pane,) = daily.standalone(checkpoint=tmp_path / "daily").run(batches, drain=True).to_pylist()
     assert (pane["n"], pane["x"]) == (3, 7)
     both = union_streams(at("web"), at("app")).group_by("side").window(tumbling("1 minute")).aggregate(n=count())
-    panes = alone(both, tmp_path / "both").run([{"web": rows(1), "app": rows(2, 3)}], drain=True)
+    panes = both.standalone(checkpoint=tmp_path / "both").run([{"web": rows(1), "app": rows(2, 3)}], drain=True)
     assert {(row["side"], row["n"]) for row in panes.to_pylist()} == {("web", 1), ("app", 2)}
     merged = merge_streams(a=at(), b=at()).group_by("k").window(tumbling("1 minute")).aggregate(n=count("a_v"))
-    (pane,) = alone(merged, tmp_path / "merged").run([{"a": rows(1), "b": rows(2)}], drain=True).to_pylist()
+    (pane,) = (
+        merged.standalone(checkpoint=tmp_path / "merged").run([{"a": rows(1), "b": rows(2)}], drain=True).to_pylist()
+    )
     assert pane["n"] == 1
 
 
@@ -73,20 +70,69 @@ class Sought:
 
 def test_input_that_is_sought_has_schemas_by_name_too(tmp_path: Path) -> None:
     made = at().join(at(), on="k", within=WITHIN)
-    whole = alone(made, tmp_path / "whole").run(BATCHES, drain=True)
-    assert alone(made, tmp_path / "sought").run(Sought(), drain=True).equals(whole)
+    whole = made.standalone(checkpoint=tmp_path / "whole").run(BATCHES, drain=True)
+    assert made.standalone(checkpoint=tmp_path / "sought").run(Sought(), drain=True).equals(whole)
 
 
 REFUSED: dict[str, list[Any]] = {
     "the first batch lacks a stream": [{"left": rows(1)}],
+    "one table for two": [rows(1)],
     "a stream that nothing reads": [{"left": rows(1), "right": rows(1), "orders": rows(1)}],
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
-    running = alone(at().join(at(), on="k", within=WITHIN), tmp_path / "root")
+    running = at().join(at(), on="k", within=WITHIN).standalone(checkpoint=tmp_path / "root")
     with pytest.raises(UsageError) as caught:
         running.run(REFUSED[name])
     assert caught.value.code == "streams"
     assert not (tmp_path / "root").exists()
+
+
+def per_minute(name: str | None = None) -> OperatorStream:
+    return at(name).group_by("k").window(tumbling("1 minute")).aggregate(n=count())
+
+
+def test_a_single_stream_may_be_named_or_not(tmp_path: Path) -> None:
+    for name in ("input", "orders"):
+        made = per_minute(None if name == "input" else name)
+        (pane,) = made.standalone(checkpoint=tmp_path / name).run([{name: rows(1)}, rows(2)], drain=True).to_pylist()
+        assert pane["n"] == 2
+        with made.harness({name: SCHEMA}) as harness:
+            harness.feed({name: rows(1)})
+            harness.feed([{"t": 2_000_000, "k": "a", "v": 1}])
+            assert harness.finish()["n"].to_pylist() == [2]
+        assert made.plan(tmp_path / name).changes == ()
+        assert made.plan(tmp_path / name, schema={name: SCHEMA}).changes == ()
+        with pytest.raises(UsageError, match="name"):
+            made.plan(tmp_path / name, schema={"shipments": SCHEMA})
+
+
+def test_a_harness_is_fed_by_stream(tmp_path: Path) -> None:
+    for names in ((None, None), ("orders", "shipments")):
+        orders, shipments = map(at, names)
+        left, right = (name or side for name, side in zip(names, ("left", "right"), strict=True))
+        joined = orders.join(shipments, on="k", within=WITHIN)
+        with joined.harness({left: SCHEMA, right: SCHEMA}) as harness:
+            assert harness.feed({left: [{"t": 1_000_000, "k": "a", "v": 1}]}).num_rows == 0
+            assert harness.feed({right: rows(2)})["right_v"].to_pylist() == [2]
+            for wrong in (rows(1), [{"t": 1, "k": "a", "v": 1}], {"other": rows(1)}, {"other": [{"t": 1}]}):
+                with pytest.raises(UsageError) as caught:
+                    harness.feed(wrong)
+                assert caught.value.code == "streams"
+
+
+def test_a_plan_takes_schemas_by_stream(tmp_path: Path) -> None:
+    joined = at("orders").join(at("shipments"), on="k", within=WITHIN)
+    joined.standalone(checkpoint=tmp_path).run([{"orders": rows(1), "shipments": rows(1)}])
+    assert joined.plan(tmp_path, schema={"shipments": SCHEMA, "orders": SCHEMA}).changes == ()
+    (change,) = at("orders").join(at("shipments"), on="k", within=("0 seconds", "2 s")).plan(tmp_path).changes
+    assert (change.was, change.now) == ("1 second", "2 seconds")
+
+
+def test_paths_are_those_that_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        per_minute().on_spark(None, checkpoint=tmp_path, paths={"in_drivers"})  # type: ignore[arg-type]
+    assert caught.value.code == "paths"
+    assert "in_driver" in str(caught.value)

@@ -1,0 +1,136 @@
+"""Operators that a program calls by hand, of streams of messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from tidestate.operators.describe.job_streams import JobStreams
+from tidestate.operators.describe.runnable import Sided, loaded
+from tidestate.operators.describe.runs import Schemas
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.streams.graph import job_graph
+from tidestate.operators.streams.nodes import OperatorNode
+from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.roots import checked_root
+from tidestate.statestore.spec.store import StoreConfig
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from tidestate.operators.embedded.join_operator import JoinOperator
+    from tidestate.operators.embedded.window_operator import WindowOperator
+
+REFUSED = (
+    "by hand an operator is of windows, a merge, a join or a session join, and reads streams: run others, and "
+    "several in a row, in this process with .standalone(checkpoint=…)"
+)
+
+
+class OfMessages:
+    """An operator, and the streams of messages that it reads."""
+
+    operator: OperatorNode
+
+    def _by_stream(self, schema: Schemas) -> dict[str, pa.Schema]:
+        """The columns of each stream, by the user's name. Raises `UsageError` behind another operator."""
+        graph = job_graph(self.operator)
+        if len(graph.operators) > 1:
+            raise UsageError(REFUSED, code="operator-window", found=list(graph.operators))
+        schemas = JobStreams(graph.description, graph.streams).each(schema)
+        return dict(zip(graph.streams, schemas.values(), strict=True))
+
+    def _by_side(self, sided: Sided, schema: Schemas) -> dict[str, pa.Schema]:
+        """The columns of each side, which are those of its stream."""
+        schemas = self._by_stream(schema)
+        return {
+            side: schemas[name]
+            for side, name in zip(sided.sides.names, job_graph(self.operator).inputs[-1], strict=True)
+        }
+
+
+class WindowsByHand(OfMessages):
+    """The door to `WindowOperator`."""
+
+    @checked
+    def by_hand(
+        self,
+        schema: Schemas,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        policy: Policy | None = None,
+        partitions: int | None = None,
+        checkpoints: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
+        time_zone: str | None = None,
+    ) -> WindowOperator:
+        """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
+        (docs/OPERATOR_API.md). ``schema`` is that of the messages, or of each stream by name.
+
+        A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it names
+        none, and takes effect once. ``partitions`` is the number of state partitions of a new folder, 1 by default.
+        ``store``, ``policy``, ``checkpoints`` and ``metrics`` are as everywhere; times without a zone are in
+        ``time_zone``. Raises `UsageError` where another operator is in front (``operator-window``).
+        """
+        windowed = of_type(self.operator.description, Windowed)
+        named = windowed.offset is not None
+        made: WindowOperator = loaded("embedded.window_operator", "WindowOperator")(
+            windowed,
+            self._by_side(windowed, schema)
+            if isinstance(windowed, Sided)
+            else next(iter(self._by_stream(schema).values())),
+            offset=windowed.offset if named else "offset",
+            origin=(windowed.origin or "") if named else "origin",
+            checkpoint=checked_root(checkpoint),
+            store=store,
+            policy=policy,
+            partitions=partitions,
+            retain=checkpoints,
+            metrics=metrics,
+            time_zone=time_zone,
+        )
+        return made
+
+
+class JoinByHand(OfMessages):
+    """The door to `JoinOperator`."""
+
+    orders: tuple[tuple[str | None, str | None], ...]
+    """Offset and origin of each stream: by hand they are always what a message is known by."""
+
+    @checked
+    def by_hand(
+        self,
+        schema: Schemas,
+        *,
+        checkpoint: str | PathLike[str],
+        store: StoreConfig | None = None,
+        policy: Policy | None = None,
+        partitions: int | None = None,
+        checkpoints: CheckpointRetention | None = None,
+        metrics: int | str | None = None,
+        time_zone: str | None = None,
+    ) -> JoinOperator:
+        """As `Aggregation.by_hand`, of a join. ``schema`` is that of both streams, or of each by name. Both name the
+        ``offset`` of their messages: else `UsageError` (``join-offset``).
+        """
+        offsets, origins = zip(*self.orders, strict=True)
+        joined = of_type(replace(self.operator.description, offsets=offsets, origins=origins), Sided)
+        made: JoinOperator = loaded("embedded.join_operator", "JoinOperator")(
+            joined,
+            *self._by_side(joined, schema).values(),
+            checkpoint=checked_root(checkpoint),
+            store=store,
+            policy=policy,
+            partitions=partitions,
+            retain=checkpoints,
+            metrics=metrics,
+            time_zone=time_zone,
+        )
+        return made
