@@ -1,6 +1,6 @@
 """What every description has in common: a name, where its watermark comes from, and the door to what runs it. Pure.
 
-Runners know descriptions, and no description knows a runner: the door, `loaded`, finds one by its name when opened.
+Runners know descriptions, and no description knows a runner: the door, `imported`, finds one by its name when opened.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         direct_scan: bool,
         in_driver: bool,
     ) -> SparkJob:
-        made: SparkJob = loaded("spark.job", "job_on_spark")(
+        made: SparkJob = imported("spark.job", "job_on_spark")(
             self,
             streams,
             checkpoint=checked_root(checkpoint),
@@ -199,7 +199,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         ``policy``, ``retain`` and ``metrics`` are as there. Times without a zone are in ``time_zone``, such as
         ``"Europe/Berlin"``; without it they are no event times.
         """
-        made: Standalone = loaded("local.standalone", "StandaloneRunner")(
+        made: Standalone = imported("local.standalone", "StandaloneRunner")(
             self,
             checked_root(checkpoint),
             store or Parquet(),
@@ -228,7 +228,7 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         where there are several; its times without a zone are in ``time_zone``. Raises `CorruptionError` for a root
         that a start could not read, and `UsageError` where the description does not fit the input.
         """
-        made: StartPlan = loaded("engine.start_plan", "plan_start")(
+        made: StartPlan = imported("engine.start_plan", "plan_start")(
             self, checked_root(root), schema=schema, policy=policy, time_zone=time_zone
         )
         return made
@@ -341,6 +341,6 @@ class Sided(Runnable, frozen=True):
         )
 
 
-def loaded(module: str, name: str) -> Any:
+def imported(module: str, name: str) -> Any:
     """What runs descriptions, and is imported when it is asked for: the one door to it."""
     return getattr(import_module(f"tidestate.operators.{module}"), name)

@@ -8,7 +8,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.describe.job_streams import JobStreams
-from tidestate.operators.describe.runnable import Sided, loaded
+from tidestate.operators.describe.runnable import Sided, imported
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.streams.graph import job_graph
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidestate.operators.embedded.join_operator import JoinOperator
     from tidestate.operators.embedded.window_operator import WindowOperator
 
-REFUSED = (
+NOT_BY_HAND = (
     "by hand an operator is of windows, a merge, a join or a session join, and reads streams: run others, and "
     "several in a row, in this process with .standalone(checkpoint=…)"
 )
@@ -41,7 +41,7 @@ class OfMessages:
         """The columns of each stream, by the user's name. Raises `UsageError` behind another operator."""
         graph = job_graph(self.operator)
         if len(graph.operators) > 1:
-            raise UsageError(REFUSED, code="operator-window", found=list(graph.operators))
+            raise UsageError(NOT_BY_HAND, code="operator-window", found=list(graph.operators))
         schemas = JobStreams(graph.description, graph.streams).each(schema)
         return dict(zip(graph.streams, schemas.values(), strict=True))
 
@@ -80,7 +80,7 @@ class WindowsByHand(OfMessages):
         """
         windowed = of_type(self.operator.description, Windowed)
         named = windowed.offset is not None
-        made: WindowOperator = loaded("embedded.window_operator", "WindowOperator")(
+        made: WindowOperator = imported("embedded.window_operator", "WindowOperator")(
             windowed,
             self._by_side(windowed, schema)
             if isinstance(windowed, Sided)
@@ -122,7 +122,7 @@ class JoinByHand(OfMessages):
         """
         offsets, origins = zip(*self.orders, strict=True)
         joined = of_type(replace(self.operator.description, offsets=offsets, origins=origins), Sided)
-        made: JoinOperator = loaded("embedded.join_operator", "JoinOperator")(
+        made: JoinOperator = imported("embedded.join_operator", "JoinOperator")(
             joined,
             *self._by_side(joined, schema).values(),
             checkpoint=checked_root(checkpoint),

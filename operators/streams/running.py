@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tidestate.operators.describe.job_streams import JobStreams
-from tidestate.operators.describe.runnable import loaded, tick_us
+from tidestate.operators.describe.runnable import imported, tick_us
 from tidestate.operators.describe.runs import Schemas, SparkJob, Standalone
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks, SparkSinks
 from tidestate.operators.describe.start_plan import StartPlan
@@ -85,7 +85,7 @@ class Runs(ABC):
                 shortcuts=list(SHORTCUTS),
             )
         graph = self.graph
-        made: SparkJob = loaded("spark.job", "job_on_spark")(
+        made: SparkJob = imported("spark.job", "job_on_spark")(
             graph.description,
             JobStreams(graph.description, graph.streams).each(streams),
             names=graph.streams,
@@ -124,7 +124,7 @@ class Runs(ABC):
         they are no event times.
         """
         graph = self.graph
-        made: Standalone = loaded("local.standalone", "StandaloneRunner")(
+        made: Standalone = imported("local.standalone", "StandaloneRunner")(
             graph.description,
             checked_root(checkpoint),
             store or Parquet(),
@@ -154,7 +154,7 @@ class Runs(ABC):
         the input, or of each stream by name; else as `Harness` says.
         """
         graph = self.graph
-        made: Harness = loaded("local.harness", "Harness")(
+        made: Harness = imported("local.harness", "Harness")(
             graph.description,
             schema,
             store=store,
@@ -185,7 +185,7 @@ class Runs(ABC):
         that a start could not read, and `UsageError` where the job does not fit the input.
         """
         graph = self.graph
-        made: StartPlan = loaded("engine.start_plan", "plan_start")(
+        made: StartPlan = imported("engine.start_plan", "plan_start")(
             graph.description,
             checked_root(root),
             schema=schema,

@@ -23,7 +23,7 @@ from tidestate.operators.streams.aggregated import (
     aggregated,
     merged_aggregation,
 )
-from tidestate.operators.streams.by_hand import REFUSED, JoinByHand, WindowsByHand
+from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, explanation, recorded
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
@@ -278,7 +278,7 @@ class OperatorStream(Stream, Runs):
 
     def by_hand(self, *_: Any, **__: Any) -> Any:
         """Raises `UsageError`: by hand there are windows, merges, joins and session joins."""
-        raise UsageError(REFUSED, code="operator-window", found=type(self.operator.description).__name__)
+        raise UsageError(NOT_BY_HAND, code="operator-window", found=type(self.operator.description).__name__)
 
     def explain(self) -> Explanation:
         """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
