@@ -59,22 +59,28 @@ def called(words: str, example: str) -> Callable[[type[C]], type[C]]:
     return named
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
+def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]:
     """``function``, which raises `UsageError` (``argument``) for an argument of another kind than its annotation
-    names. Nothing has happened then.
+    names. Nothing has happened then. ``name``: what users call it, if not as it is defined.
     """
-    signature = inspect.signature(function)
+    signature, door = inspect.signature(function), name or _door(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         kinds = _plain_kinds(function)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            if name in kinds and not _fits(value, kinds[name]):
-                door = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
-                raise _refusal(door, name, kinds[name], value)
+        for parameter, value in signature.bind(*args, **kwargs).arguments.items():
+            if parameter in kinds and not _fits(value, kinds[parameter]):
+                raise _refusal(door, parameter, kinds[parameter], value)
         return function(*args, **kwargs)
 
     return call
+
+
+def _door(function: Callable[..., Any]) -> str:
+    """What users call a function, method or class: a name that Python has too ends with an underscore where it is
+    defined.
+    """
+    return function.__qualname__.removesuffix(".__init__").rpartition(".")[2].removesuffix("_")
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Names of a package that are loaded when they are first used (PEP 562), so that a program pays for what it uses."""
+"""Names of a package, or of a module that is a namespace, that are loaded when they are first used (PEP 562).
+
+So a program pays for what it uses.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,20 @@ from typing import Any
 
 
 def export(package: str, file: str) -> None:
-    """Give ``package`` the names that the ``.pyi`` next to its ``file`` imports, each from the module named there.
+    """Give ``package`` the names that the ``.pyi`` next to its ``file`` imports, each from the module named there:
+    ``from module import max_ as max`` gives it ``max``.
 
     A type checker reads only the stub. Using a name that is not in it raises `AttributeError`.
     """
     loader: Any = sys.modules[package].__loader__  # the package may be in a zip, as Spark sends it to workers
     stub = ast.parse(loader.get_data(f"{file}i"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    modules = {name.name: str(node.module) for node in imports for name in node.names}
+    sources = {name.asname or name.name: (str(node.module), name.name) for node in imports for name in node.names}
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in sources:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name]), name)
+        module, defined = sources[name]
+        return getattr(importlib.import_module(module), defined)
 
-    vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(modules), __all__=sorted(modules))
+    vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(sources), __all__=sorted(sources))

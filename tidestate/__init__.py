@@ -1,6 +1,7 @@
 """Durable window state for PySpark.
 
-The public names are those of `tidestate.operators`, loaded when they are asked for: importing this package is cheap.
+The public names are those of `tidestate.operators`, and the namespaces `agg`, `trigger`, `watermark`, `sinks`,
+`stores` and `testing`. They are loaded when they are asked for: importing this package is cheap.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-_PACKAGES = ("operators", "recovery", "statestore")
+_NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
+_MODULES = (*_NAMESPACES, "operators", "recovery", "statestore")
 _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
 
@@ -23,20 +25,28 @@ if not os.path.isdir(os.path.join(_HERE, "operators")) and os.path.isfile(os.pat
     __path__.append(_CHECKOUT)
 
 if TYPE_CHECKING:
+    from tidestate import agg as agg
+    from tidestate import sinks as sinks
+    from tidestate import stores as stores
+    from tidestate import testing as testing
+    from tidestate import trigger as trigger
+    from tidestate import watermark as watermark
     from tidestate.operators import *  # noqa: F403
 
     __version__: str
 else:  # a type checker would take every name that is missing for one that this function finds
 
     def __getattr__(name):
-        if name in _PACKAGES:
+        if name in _MODULES:
             return import_module(f"{__name__}.{name}")
+        if name == "__all__":
+            return sorted({*_NAMESPACES, *import_module(f"{__name__}.operators").__all__})
         if name == "__version__":
             return import_module(f"{__name__}.statestore.distribution").version()
-        if name.startswith("_") and name != "__all__":
+        if name.startswith("_"):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return getattr(import_module(f"{__name__}.operators"), name)
 
     def __dir__():
         own = (name for name in globals() if name.startswith("__"))
-        return sorted({*own, "__version__", *_PACKAGES, *dir(import_module(f"{__name__}.operators"))})
+        return sorted({*own, "__version__", *_MODULES, *dir(import_module(f"{__name__}.operators"))})

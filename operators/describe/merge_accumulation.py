@@ -1,9 +1,10 @@
-"""An accumulation of your own over two streams: a lift for each side, into one state."""
+"""An accumulation of your own, of one stream or of several: a lift for each side, into one state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,50 @@ from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFun
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
+
+
+@partial(checked, name="accumulate")
+def accumulation(
+    *,
+    name: str,
+    columns: Sequence[str] | Mapping[str, Sequence[str]],
+    state: Mapping[str, pa.DataType],
+    lift: Lift | Mapping[str, Lift],
+    merge: MergeFunction,
+    result: ResultFunction,
+    result_type: pa.DataType,
+    version: int = 1,
+) -> Aggregate:
+    """An aggregate of your own: three functions of Arrow tables, with a state declared in Arrow types.
+
+    ``lift`` gets the input ``columns`` and returns the ``state`` columns, a row for each event; events with a null in
+    one of the columns are left out, as by every aggregate. ``merge`` gets two tables of state with equal row counts,
+    the older and the newer part of each window, and returns a row for each pair. It must be associative; it need not
+    be commutative. ``result`` gets a table of state, a row for each window, and returns an array of ``result_type``.
+    State may have nulls; but a row with only nulls means an empty state, and no function gets it.
+
+    Of merged streams, ``columns`` and ``lift`` may be mappings by side: each lift gets the rows of its side, with
+    columns as the merged stream names them (``left_price``). All return the same ``state``.
+
+    ``name`` and ``version`` identify the functions: change the version when they compute something else. Another
+    process that reads the state must import the module that calls this, see `register_combiner`.
+    """
+    if isinstance(columns, Mapping) and isinstance(lift, Mapping):
+        return accumulate_by_side(name, columns, state, lift, merge, result, result_type, version)
+    if isinstance(columns, Mapping) or isinstance(lift, Mapping):
+        raise UsageError(
+            "columns and lift are both of one stream, or both by side", code="aggregate-option", name=name
+        )
+    return accumulate(
+        name=name,
+        columns=columns,
+        state=state,
+        lift=lift,
+        merge=merge,
+        result=result,
+        result_type=result_type,
+        version=version,
+    )
 
 
 @checked

@@ -331,3 +331,10 @@ class DurableQuery(Measured):
     @abstractmethod
     def gaps(self, operator: str | None = None) -> list[Gap]:
         """The buffers that origins wait for, and since when; empty if rows arrive without buffers."""
+
+
+def with_hook(job: SparkJob, hook: JobHook) -> SparkJob:
+    """The job, which calls ``hook(moment, checkpoint_id)`` before and after each manifest: a test that kills the
+    process there sees what the next start makes of it.
+    """
+    return job.with_hook(hook)

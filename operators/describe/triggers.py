@@ -85,13 +85,13 @@ DEFAULT = Triggers()
 
 @checked
 def every_element() -> Trigger:
-    """A pane for each key and window with events in the batch."""
+    """The same as `each_batch`."""
     return Trigger("each_batch")
 
 
 @checked
 def each_batch() -> Trigger:
-    """The same as `every_element`: conditions are evaluated at the end of a batch."""
+    """A pane for each key and window with events in the batch: conditions are evaluated at its end."""
     return Trigger("each_batch")
 
 
@@ -103,7 +103,7 @@ def each_element() -> Trigger:
 
 @checked
 def after_count(count: int) -> Trigger:
-    """A pane once ``count`` elements are in no pane yet; `every_element` is ``count=1``."""
+    """A pane once ``count`` elements are in no pane yet; `each_batch` is ``count=1``."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
         raise UsageError("a count trigger counts to a whole number, one at least", code="trigger-count", found=count)
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tidestate.operators.progress.cti_settings import Generation, generation
@@ -48,7 +49,7 @@ def punctuated(column: str, *, flag: str, equals: str | int | bool | None = None
     return Punctuation(column, flag, equals)
 
 
-@checked
+@partial(checked, name="buffers")
 def by_buffers(
     *,
     origin: str,

@@ -110,7 +110,7 @@ class PaneSettings(ABC):
         part once, see docs/MESSAGES.md.
 
         Messages are stored where an aggregate needs all of them, or with ``retain`` (how much is kept: a span, or a
-        `RetentionSettings`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without
+        `Retention`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without
         `allowed_lateness` the retention is also that.
         """
         chosen = retention_of(retain)

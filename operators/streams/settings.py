@@ -40,7 +40,7 @@ def period(span: Span, *, offset: Span = "0 seconds") -> Update:
     return every(span, offset=offset)
 
 
-@called("a retention", 'RetentionSettings(span="1 hour")')
+@called("a retention", 'Retention(span="1 hour")')
 @dataclass(frozen=True)
 class RetentionSettings:
     """How much is kept: rows of the newest ``span`` of time or of the newest ``offsets``, the newest ``messages`` or
@@ -125,7 +125,7 @@ def side(
 ) -> SideSettings:
     """Settings of one side of a join: its ``window``; how often its pairs are emitted (``update``, and
     ``late_update`` for late rows: a span of processing time, or a `period`); how much of it is kept
-    (``retain``: a span, or `RetentionSettings`); and, in sessions of offsets, the first offset that counts
+    (``retain``: a span, or a `Retention`); and, in sessions of offsets, the first offset that counts
     (``start``).
     """
     if window is not None and not isinstance(window, Sliding):

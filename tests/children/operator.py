@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from tests.helpers.join_operator_messages import LEFT, RIGHT, sided, two_streams
 from tests.helpers.operator_messages import description, operator, plain, store_config, stream, table
-from tidestate.operators import RETRACTING, Windowed, WindowOperator, count, merge, session, sorted_list, sum_
+from tidestate.operators import RETRACTING, Windowed, WindowOperator, count, session, sorted_list, sum_
+from tidestate.operators.describe.merge import merge
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 
 MERGED = (

@@ -34,11 +34,11 @@ from tidestate.operators import (
     max_,
     mean,
     median,
-    merge,
     sum_,
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.java import brief_options, local_session
 

@@ -13,8 +13,8 @@ from tests.conformance.compare import Failure, failure
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tests.conformance.values import decoded, same, same_multiset
-from tidestate.operators import global_window, merge, session_join
-from tidestate.operators.describe.merge import Merge
+from tidestate.operators import global_window, session_join
+from tidestate.operators.describe.merge import Merge, merge
 from tidestate.operators.describe.runnable import Sided
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}

@@ -29,7 +29,6 @@ from tidestate.operators import (
     BufferProgress,
     IngestionTime,
     Punctuation,
-    Retention,
     advance_time,
     after_count,
     after_processing_time,
@@ -64,7 +63,6 @@ from tidestate.operators import (
     max_event_time,
     mean,
     median,
-    merge,
     min_,
     or_finally,
     overlap_join,
@@ -79,11 +77,13 @@ from tidestate.operators import (
     sum_,
     top_n,
     tumbling,
-    union,
     variance,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.statestore.messages.tables import Retention
 
 
 def _job(window: Any = None, late: str | None = "5 seconds", rule: str = "event", **given: Any) -> Windowed:

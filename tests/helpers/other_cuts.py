@@ -22,13 +22,13 @@ from tidestate.operators import (
     count_window,
     join,
     max_,
-    merge,
     session,
     sliding,
     sum_,
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000

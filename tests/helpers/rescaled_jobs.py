@@ -24,17 +24,17 @@ from tidestate.operators import (
     list_,
     max_,
     mean,
-    merge,
     overlap_join,
     session,
     session_join,
     sliding,
     sum_,
     tumbling,
-    union,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.union import union
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000

@@ -19,15 +19,61 @@ from tests.helpers.checkout import ROOT
 from tidestate import count, operators, recovery, statestore, tumbling, windowed
 from tidestate.operators.spark.job import JobOnSpark
 
+NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
+
+
+def stub_of(module: types.ModuleType) -> ast.Module:
+    return ast.parse(Path(str(module.__file__)).with_suffix(".pyi").read_text())
+
+
+def imported_names(stub: ast.Module) -> list[str]:
+    return [str(one.asname) for node in stub.body if isinstance(node, ast.ImportFrom) for one in node.names]
+
 
 def test_every_name_is_there_and_none_is_a_module() -> None:
     for module in pkgutil.walk_packages(operators.__path__, "tidestate.operators."):
         importlib.import_module(module.name)
     found = {name: getattr(operators, name) for name in dir(operators)}
     assert not [name for name, value in found.items() if isinstance(value, types.ModuleType)]
-    tree = ast.parse(Path(str(operators.__file__)).with_suffix(".pyi").read_text())
-    typed = {one.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for one in node.names}
-    assert typed - {None} == set(found)
+    assert {*imported_names(stub_of(operators))} == set(found)
+
+
+def test_a_namespace_is_imported_in_each_way() -> None:
+    for name in NAMESPACES:
+        module = importlib.import_module(f"tidestate.{name}")
+        assert getattr(tidestate, name) is module
+        assert dir(module) == module.__all__ == sorted(imported_names(stub_of(module)))
+        with pytest.raises(AttributeError, match=f"'tidestate.{name}' has no attribute 'no_such_name'"):
+            module.no_such_name  # noqa: B018
+
+
+def test_every_name_of_a_namespace_is_there_and_says_what_it_is() -> None:
+    modules = [getattr(tidestate, name) for name in NAMESPACES]
+    assert {module.__name__: len(module.__all__) > 4 and bool(module.__doc__) for module in modules} == {
+        f"tidestate.{name}": True for name in NAMESPACES
+    }
+    values = {f"{module.__name__}.{name}": getattr(module, name) for module in modules for name in module.__all__}
+    assert [name for name, value in values.items() if not value.__doc__ or not callable(value)] == []
+
+
+@pytest.mark.parametrize("name", ["operators", *NAMESPACES])
+def test_a_type_checker_sees_what_is_there(name: str) -> None:
+    """Names that a stub imports as others, `max_` as `max`, are public by its ``__all__`` alone."""
+    module = importlib.import_module(f"tidestate.{name}")
+    stub = stub_of(module)
+    assigned = [node.value for node in stub.body if isinstance(node, ast.Assign | ast.AugAssign)]
+    listed = [name for value in assigned for name in ast.literal_eval(value)]
+    assert sorted(listed) == sorted(imported_names(stub)) == module.__all__
+
+
+def test_what_a_name_stands_for() -> None:
+    assert tidestate.agg.max("v") == operators.max_("v")
+    assert tidestate.agg.list("v") == operators.list_("v")
+    assert tidestate.Retention(offsets=5).of_side() == operators.keep(messages=5)
+    assert tidestate.watermark.buffers(origin="o", sequence="s", watermark="w").origin == "o"
+    streams = [tidestate.stream(name, event_time="t") for name in "ab"]
+    assert isinstance(tidestate.union(*streams), tidestate.OperatorStream)
+    assert isinstance(tidestate.merge(*streams), tidestate.MergedStreams)
 
 
 @pytest.mark.slow
@@ -44,13 +90,13 @@ def test_a_star_import_brings_what_needs_no_spark() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     for package, line in zip(packages, done.stdout.splitlines(), strict=True):
         loaded, *names = line.split()
-        public = dir(operators if package is tidestate else package)
+        public = [*dir(operators), *NAMESPACES] if package is tidestate else dir(package)
         assert (loaded, {*names}) == ("False", {*public})
         assert sorted(names) == package.__all__
 
 
 def test_the_package_has_the_names_of_the_operators() -> None:
-    public = {*dir(operators), "operators", "recovery", "statestore"}
+    public = {*dir(operators), *NAMESPACES, "operators", "recovery", "statestore"}
     assert {name for name in dir(tidestate) if not name.startswith("__")} == public
     assert "__version__" in dir(tidestate)
     assert not [name for name in dir(operators) if getattr(tidestate, name) is not getattr(operators, name)]

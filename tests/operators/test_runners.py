@@ -57,15 +57,15 @@ from tidestate.operators import (
     generation,
     global_window,
     join,
-    merge,
     overlap_join,
     query,
     session_join,
     sum_,
     tumbling,
-    union,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 Experiment = Callable[[type[Runner], Path], None]

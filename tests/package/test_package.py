@@ -91,14 +91,16 @@ def test_the_wheel_is_one_package_and_that_from_the_sdist_the_same(built: Path) 
     sources = {
         path.relative_to(ROOT).as_posix() for path in here if path.is_file() and path.parent.name != "__pycache__"
     }
-    assert shipped == sources | {"__init__.py", "py.typed"}
+    own = {path.name for path in (ROOT / "tidestate").iterdir() if path.is_file()}
+    assert {"agg.py", "agg.pyi", "py.typed"} < own
+    assert shipped == sources | own
     assert files == contents(built / "again")
 
 
 def test_a_checkout_without_links_works(built: Path) -> None:
     (checkout,) = (path for path in built.iterdir() if path.is_dir() and path.name != "again")
     assert not (checkout / "tidestate" / "operators").exists()
-    program = "import tidestate, tidestate.recovery.cli.main; print(tidestate.recovery.__file__)"
+    program = "import tidestate, tidestate.recovery.cli.main; tidestate.agg.max; print(tidestate.recovery.__file__)"
     assert Path(run([sys.executable, "-c", program], cwd=checkout).strip()).parent == checkout / "recovery"
 
 
@@ -172,8 +174,9 @@ def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -
 TYPED = """
 from pyspark.sql import DataFrame
 
-import tidestate
-from tidestate import Checkpoint, DurableQuery, Harness, SparkJob, Standalone
+import tidestate as ts
+import tidestate.watermark
+from tidestate import Checkpoint, DurableQuery, Harness, SparkJob, Standalone, agg
 
 
 def start(stream: DataFrame) -> DurableQuery:
@@ -182,18 +185,23 @@ def start(stream: DataFrame) -> DurableQuery:
     reveal_type(flights_per_hour.standalone(checkpoint="x"))
     reveal_type(Checkpoint.open("x").head())
     reveal_type(tidestate.__version__)
-    return job.start()
+    reveal_type(ts.stream().group_by("k").window(ts.tumbling("1 hour")).aggregate(n=ts.agg.max("v"), m=agg.list("v")))
+    reveal_type(ts.merge(a=ts.stream(), b=ts.stream().watermark(tidestate.watermark.fixed("1 hour"))))
+    return ts.testing.with_hook(job, lambda moment, checkpoint: None).start()
 """
-REVEALED = ["Windowed", "Standalone", "Head | None", "str"]
+REVEALED = ["Windowed", "Standalone", "Head | None", "str", "Aggregation", "MergedStreams"]
 WRONG = """
 import tidestate
 from tidestate import neither
+from tidestate.agg import max_
 from tidestate.operators import nor
 from tidestate.recovery import either
 from tidestate.statestore import too
 
 tidestate.windowed(event_time=3)
+tidestate.agg.maximum("v")
 """
+MISTAKES = [*["attr-defined"] * 5, "arg-type", "attr-defined"]
 
 
 def types(installed: Installed, program: str) -> list[str]:
@@ -223,7 +231,7 @@ def test_a_user_s_job_has_types(installed: Installed) -> None:
 
 def test_a_user_s_mistakes_are_found(installed: Installed) -> None:
     *errors, _ = types(installed, WRONG)
-    assert [error.rpartition("[")[2] for error in errors] == ["attr-defined]"] * 4 + ["arg-type]"], errors
+    assert [error.rpartition("[")[2].removesuffix("]") for error in errors] == MISTAKES, errors
 
 
 def test_the_wheel_is_imported_as_a_zip(built: Path, tmp_path: Path) -> None:
@@ -232,6 +240,7 @@ def test_the_wheel_is_imported_as_a_zip(built: Path, tmp_path: Path) -> None:
     sent = shutil.copy(wheel, tmp_path / "tidestate.zip")
     program = (
         f"import sys; sys.path.insert(0, {str(sent)!r}); import tidestate; from tidestate.operators import tumbling; "
+        "from tidestate.agg import max; "
         "import tidestate.operators.spark.tasks as tasks; print(tidestate.__version__, tasks.__file__)"
     )
     version, where = run([sys.executable, "-I", "-c", program], cwd=tmp_path).split()

@@ -29,17 +29,17 @@ from tidestate.operators import (
     generation,
     join,
     list_,
-    merge,
     overlap_join,
     session_join,
     sliding,
     sum_,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.union import union
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 

@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, count, merge, merge_accumulate, session_join, sum_, tumbling, union
+from tidestate.operators import Memory, Parquet, count, merge_accumulate, session_join, sum_, tumbling
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.union import union
 from tidestate.statestore.spec.store import StoreConfig
 
 pytestmark = pytest.mark.spark

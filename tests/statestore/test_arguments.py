@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tidestate.operators.describe.union import union
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -36,7 +37,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
     "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
-    "a list of sides": (lambda: ts.union(event_time="t", sides=5), 'sides=["name"]'),
+    "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),
 }
 
 

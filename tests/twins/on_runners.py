@@ -29,12 +29,12 @@ from tests.twins.general_streams import (
 from tests.twins.naive import Event
 from tests.twins.streams import SCHEMA, arrow
 from tests.twins.words import Row, Setting, Trigger
-from tidestate.operators import Retention
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.plan.ledger import BEYOND_RETENTION
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.messages.tables import Retention
 
 AT = "at"
 """The identity of an event."""

@@ -13,7 +13,9 @@ from tests.golden.descriptions.today_watermarks import marked, marked_sides
 from tests.golden.descriptions.values import arguments, value
 from tests.golden.descriptions.views import View, of_stream
 from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.union import union
 from tidestate.statestore.errors import UsageError
 
 Recipe = Mapping[str, Any]
@@ -77,7 +79,7 @@ def _aggregate(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
 
 def _merge(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     sides = _sides(operator, read)
-    begun = ops.merge(
+    begun = merge(
         event_time=[view.event_time or "" for view in read],
         key=operator["keys"],
         sides=sides,
@@ -146,7 +148,7 @@ CALLS = {
 
 def _union(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
     sides = _sides(operator, read)
-    union = ops.union(
+    united = union(
         event_time=[view.event_time or "" for view in read],
         sides=sides,
         watermark_delay=[view.delay for view in read],
@@ -154,8 +156,8 @@ def _union(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:
         origin=_common(view.origin for view in read),
         **_named(operator),
     )
-    out = View(event_time="time", offset=union.offset, origin=union.origin)
-    return marked_sides(union, read, sides, operator.get("options", {}).get("watermark")), out
+    out = View(event_time="time", offset=united.offset, origin=united.origin)
+    return marked_sides(united, read, sides, operator.get("options", {}).get("watermark")), out
 
 
 def _deduplicate(operator: Recipe, read: list[View]) -> tuple[Runnable, View]:

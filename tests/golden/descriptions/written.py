@@ -5,44 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tidestate.operators as ops
+import tidestate as ts
 from tests.golden.descriptions.values import Space, arguments, value
-from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.describe import triggers, windows
-from tidestate.operators.describe.merge_accumulation import accumulate_by_side
-from tidestate.operators.streams import generators, inputs, settings
-from tidestate.operators.streams import windows as kinds
-from tidestate.operators.streams.stream import MergedStreams, OperatorStream, Stream
-
-AGGREGATES = {"sum": "sum_", "min": "min_", "max": "max_", "list": "list_", "set": "set_"}
+from tidestate import MergedStreams, OperatorStream, Stream
 
 
-def accumulate(*, columns: Any, lift: Any, version: int = 1, **functions: Any) -> Aggregate:
-    """``agg.accumulate``: of one stream, or with a lift for each side."""
-    if not isinstance(lift, Mapping):
-        return ops.accumulate(columns=columns, lift=lift, version=version, **functions)
-    return accumulate_by_side(columns=columns, lifts=lift, version=version, **functions)
-
-
-def first_of(*modules: Any, **names: Callable[..., Any]) -> Space:
-    """What is called so: in ``names``, or in the first module that has it."""
-
-    def found(name: str) -> Callable[..., Any]:
-        return names[name] if name in names else next(getattr(one, name) for one in modules if hasattr(one, name))
-
-    return found
-
-
-def aggregate_of(name: str) -> Callable[..., Any]:
-    return accumulate if name == "accumulate" else getattr(ops, AGGREGATES.get(name, name))  # type: ignore[no-any-return]
+def space(namespace: Any) -> Space:
+    """Of its public names."""
+    return lambda name: getattr(namespace, name)  # type: ignore[no-any-return]
 
 
 SPACES: dict[str, Space] = {
-    "agg": aggregate_of,
-    "trigger": first_of(triggers),
-    "watermark": first_of(generators, inputs, fixed=ops.fixed, buffers=generators.by_buffers),
-    "window": first_of(kinds, windows),
-    "ts": first_of(settings, Retention=settings.RetentionSettings),
+    "agg": space(ts.agg),
+    "trigger": space(ts.trigger),
+    "watermark": space(ts.watermark),
+    "window": space(ts),
+    "ts": space(ts),
 }
 
 
@@ -51,7 +29,7 @@ def written(recipe: Mapping[str, Any]) -> OperatorStream:
     made: dict[str, Any] = {}
     for stored in recipe["streams"]:
         name = () if stored.get("unnamed") else (stored["name"],)
-        made[stored["name"]] = inputs.stream(*name, **options_of({"options": stored["settings"]}))
+        made[stored["name"]] = ts.stream(*name, **options_of({"options": stored["settings"]}))
     for stored in recipe["operators"]:
         made[stored["name"]] = _operator(stored, [_view(one, made) for one in stored["reads"]])
     last: OperatorStream = made[recipe["operators"][-1]["name"]]
@@ -94,12 +72,12 @@ def _sides(stored: Mapping[str, Any], reads: list[Stream]) -> tuple[list[Stream]
 
 def _union(stored: Mapping[str, Any], reads: list[Stream]) -> Any:
     streams, named = _sides(stored, reads)
-    return inputs.union_streams(*streams, **named, **options_of(stored))
+    return ts.union(*streams, **named, **options_of(stored))
 
 
 def _merge(stored: Mapping[str, Any], reads: list[Stream]) -> Any:
     streams, named = _sides(stored, reads)
-    merged = inputs.merge_streams(*streams, **named)
+    merged = ts.merge(*streams, **named)
     if "sharing" in stored:
         merged = merged.sharing(*value(stored["sharing"], SPACES))
     if "watermark" in stored:

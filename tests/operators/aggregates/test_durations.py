@@ -13,7 +13,6 @@ from tidestate.operators import (
     Harness,
     Memory,
     Parquet,
-    Retention,
     RocksDB,
     arg_max,
     arg_min,
@@ -38,6 +37,7 @@ from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
 

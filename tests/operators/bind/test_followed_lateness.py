@@ -10,7 +10,6 @@ import pytest
 
 from tidestate.operators import (
     Harness,
-    Retention,
     altered,
     chain,
     count,
@@ -20,11 +19,12 @@ from tidestate.operators import (
     session,
     sliding,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.union import union
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000

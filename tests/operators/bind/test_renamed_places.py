@@ -16,19 +16,19 @@ from tidestate.operators import (
     generation,
     join,
     list_,
-    merge,
     overlap_join,
     session,
     session_join,
     sum_,
     top_n,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.bind.evolve import evolve, new_operator
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.renames import given_renames
+from tidestate.operators.describe.union import union
 from tidestate.operators.plan.graph import single_operator
 from tidestate.statestore.spec.tables import TIME
 

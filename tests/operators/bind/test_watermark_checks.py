@@ -16,15 +16,15 @@ from tidestate.operators import (
     count,
     generation,
     join,
-    merge,
     session_join,
     sliding,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.union import union
 from tidestate.operators.plan.graph import Graph
 from tidestate.statestore.errors import UsageError
 

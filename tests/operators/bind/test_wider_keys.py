@@ -22,9 +22,9 @@ from tidestate.operators import (
     query,
     scan_panes,
     tumbling,
-    union,
     windowed,
 )
+from tidestate.operators.describe.union import union
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import StoreConfig

@@ -20,7 +20,9 @@ from tidestate import operators as api
 from tidestate.operators.bind.evolve import new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of, description_of
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.union import union
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
@@ -154,7 +156,7 @@ DESCRIPTIONS: dict[str, Runnable] = {
     .aggregate(n=api.count())
     .advance_time(NAMED, at_source=CTIS, end="end", shape="interval", by="k", sources=["a", "b"]),
     "deduplicated": api.deduplicated(event_time="t", on=["k", "v"], within="3 days", in_order=True),
-    "merge": api.merge(event_time="t", key="k", watermark_delay=["1 s", "2 s"])
+    "merge": merge(event_time="t", key="k", watermark_delay=["1 s", "2 s"])
     .window(api.session("3 s"))
     .aggregate(n=api.count())
     .cogroup(left="v", right="d"),
@@ -162,7 +164,7 @@ DESCRIPTIONS: dict[str, Runnable] = {
     "session join by a key of its own": api.session_join(
         event_time="t", on=["k", "v"], session="k", gap_column="gap", offset="o"
     ),
-    "union": api.union(event_time="t", sides=["a", "b", "c"], watermark_delay="1 s"),
+    "union": union(event_time="t", sides=["a", "b", "c"], watermark_delay="1 s"),
 }
 
 

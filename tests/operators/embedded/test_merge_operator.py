@@ -26,16 +26,16 @@ from tidestate.operators import (
     deduplicated,
     generation,
     list_,
-    merge,
     overlap_join,
     query,
     run_operator,
     session,
     sum_,
     tumbling,
-    union,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000

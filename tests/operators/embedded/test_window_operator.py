@@ -36,7 +36,6 @@ from tests.helpers.operator_messages import (
 from tests.helpers.process import examples, in_turn, some
 from tidestate.operators import (
     Parquet,
-    Retention,
     after_processing_time,
     count,
     tumbling,
@@ -48,6 +47,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
 
 LAYOUTS = {

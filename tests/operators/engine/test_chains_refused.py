@@ -13,13 +13,13 @@ from tidestate.operators import (
     count,
     deduplicated,
     join,
-    merge,
     session,
     session_join,
     tumbling,
-    union,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 

@@ -15,7 +15,6 @@ from tests.helpers.process import LONG, examples, in_turn, some
 from tidestate.operators import (
     RETRACTING,
     Harness,
-    Retention,
     advance_time,
     after_count,
     after_processing_time,
@@ -42,6 +41,7 @@ from tidestate.operators import (
 from tidestate.operators.engine import level
 from tidestate.operators.engine.partition import Round
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.messages.tables import Retention
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

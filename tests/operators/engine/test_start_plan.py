@@ -27,13 +27,13 @@ from tidestate.operators import (
     deduplicated,
     join,
     max_,
-    merge,
     repeatedly,
     session,
     sum_,
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.streams.inputs import stream

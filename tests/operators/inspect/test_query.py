@@ -24,7 +24,6 @@ from tests.helpers.operator_messages import (
 )
 from tests.helpers.process import in_turn
 from tidestate.operators import (
-    Retention,
     apply_rows,
     arg_max,
     chain,
@@ -52,6 +51,7 @@ from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.lease import LEASE_FOLDER
 from tidestate.recovery.log.traces import REACHED
 from tidestate.statestore.errors import NotFoundError, UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import Parquet, StoreName
 
 

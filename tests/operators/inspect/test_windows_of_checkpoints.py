@@ -21,7 +21,6 @@ from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, boun
 from tests.twins.words import Row, Setting, session, sliding, tumbling
 from tidestate.operators import (
     Harness,
-    Retention,
     count,
     count_window,
     each_batch,
@@ -35,6 +34,7 @@ from tidestate.operators import sliding as sliding_window
 from tidestate.operators import tumbling as tumbling_window
 from tidestate.operators.windows.parts import waiting
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidestate.operators import chain, count, join, merge, session_join, sum_, tumbling, union, windowed
+from tidestate.operators import chain, count, join, session_join, sum_, tumbling, windowed
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.union import union
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 

@@ -26,14 +26,14 @@ from tidestate.operators import (
     generation,
     join,
     list_,
-    merge,
     overlap_join,
     session_join,
     sliding,
     tumbling,
-    union,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.union import union
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES
 from tidestate.operators.progress.cti_settings import AdvanceTime

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tidestate.operators import (
-    Retention,
     Windowed,
     WindowOperator,
     after_count,
@@ -49,6 +48,7 @@ from tidestate.operators.progress.tracker import Tracker, begin, observe
 from tidestate.operators.progress.watermarks import SourceReport, sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import Parquet
 
 SECOND = 1_000_000

@@ -23,7 +23,6 @@ from tidestate.operators import (
     count,
     count_window,
     max_event_time,
-    merge,
     merge_accumulate,
     session,
     sliding,
@@ -31,6 +30,7 @@ from tidestate.operators import (
     tumbling,
 )
 from tidestate.operators.describe.configuration import configuration_of
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig

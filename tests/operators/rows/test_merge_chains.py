@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, Row, numbered, rows, table
 from tests.twins.sessions import ENDED, Brute
-from tidestate.operators import RETRACTING, Windowed, count, merge, session_join, sum_, tumbling, union, windowed
+from tidestate.operators import RETRACTING, Windowed, count, session_join, sum_, tumbling, windowed
 from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 
 Batches = list[list[Row]]
 

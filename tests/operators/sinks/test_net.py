@@ -39,11 +39,11 @@ from tidestate.operators import (
     session,
     sum_,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sinks import Emitted
+from tidestate.operators.describe.union import union
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink

@@ -6,21 +6,17 @@ import gzip
 import json
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-import tidestate.operators as ops
+import tidestate as ts
 from tests.golden import descriptions
 from tests.golden.descriptions.manifest import operators_of
-from tests.golden.descriptions.written import aggregate_of, written
+from tests.golden.descriptions.written import written
 from tests.helpers.process import some
-from tidestate.operators.describe import triggers, windows
+from tidestate import OperatorStream
 from tidestate.operators.describe.chain import Chain
-from tidestate.operators.streams import generators, inputs, settings
-from tidestate.operators.streams import windows as kinds
-from tidestate.operators.streams.stream import OperatorStream
 
 FOLDER = Path(descriptions.__file__).parent
 DRAWN = [json.loads(line) for line in gzip.decompress((FOLDER / "descriptions.jsonl.gz").read_bytes()).splitlines()]
@@ -56,25 +52,7 @@ def names_functions(recipe: dict[str, Any]) -> bool:
     return '"function"' in json.dumps(recipe)
 
 
-AGGREGATE_NAMES = (
-    *("count", "sum", "min", "max", "mean", "variance", "stddev", "first", "last", "earliest", "latest", "arg_min"),
-    *("arg_max", "top_n", "list", "set", "sorted_list", "count_distinct", "count_distinct_approx", "count_by_value"),
-    *("quantile", "median"),
-)
-NAMES = {
-    "agg": SimpleNamespace(**{name: aggregate_of(name) for name in AGGREGATE_NAMES}),
-    "trigger": triggers,
-    "watermark": SimpleNamespace(
-        **vars(generators), fixed=ops.fixed, cti_settings=inputs.cti_settings, buffers=generators.by_buffers
-    ),
-    "Retention": settings.RetentionSettings,
-    "stream": inputs.stream,
-    "merge": inputs.merge_streams,
-    "union": inputs.union_streams,
-    **vars(windows),
-    **vars(kinds),
-    **{name: getattr(settings, name) for name in ("side", "period", "lifetime")},
-}
+NAMES = {name: getattr(ts, name) for name in ts.__all__}
 """What stands in the text of a stream."""
 
 
@@ -86,9 +64,9 @@ def of_text(recipe: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_stream_is_printed_as_it_was_written() -> None:
-    orders = inputs.stream("orders", event_time="at", watermark_delay=timedelta(minutes=5))
+    orders = ts.stream("orders", event_time="at", watermark_delay=timedelta(minutes=5))
     daily = (
-        orders.group_by("country").window(windows.tumbling("1 day")).aggregate(n=ops.count(), x=ops.max_("amount"))
+        orders.group_by("country").window(ts.tumbling("1 day")).aggregate(n=ts.agg.count(), x=ts.agg.max("amount"))
     )
     text = (
         'stream("orders", event_time="at", watermark_delay="5 minutes").group_by("country")'

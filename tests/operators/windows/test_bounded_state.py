@@ -11,7 +11,6 @@ from tests.helpers.process import LONG, in_turn
 from tidestate.operators import (
     Harness,
     Memory,
-    Retention,
     after_count,
     count,
     count_window,
@@ -21,6 +20,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.statestore.messages.tables import Retention
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

@@ -30,16 +30,16 @@ from tidestate.operators import (
     last,
     list_,
     max_,
-    merge,
     session,
     session_join,
     sliding,
     sum_,
     tumbling,
-    union,
     windowed,
 )
 from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.union import union
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.errors import IncompatibleError, UsageError

@@ -17,7 +17,6 @@ from tests.helpers.process import LONG, examples, some
 from tidestate.operators import (
     Harness,
     Memory,
-    Retention,
     Windowed,
     count,
     count_window,
@@ -28,6 +27,7 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention
 
 KINDS: dict[str, Any] = {
     "tumbling": tumbling("6 seconds"),

@@ -23,13 +23,13 @@ from tidestate.operators import (
     count,
     list_,
     max_,
-    merge,
     session,
     sliding,
     sum_,
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 

@@ -20,7 +20,6 @@ from tests.helpers.process import LONG, examples, in_turn
 from tests.twins.known import Row, Twin, as_dicts
 from tidestate.operators import (
     Memory,
-    Retention,
     chain,
     count,
     count_window,
@@ -37,6 +36,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
 
 SECOND = 1_000_000

@@ -23,7 +23,6 @@ from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, descriptio
 from tests.helpers.process import examples, in_turn
 from tidestate.operators import (
     RETRACTING,
-    Retention,
     Windowed,
     after_count,
     after_watermark,
@@ -46,6 +45,7 @@ from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
 
 KINDS = [name for name in WINDOWS if name != "counted"]

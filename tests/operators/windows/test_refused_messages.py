@@ -20,7 +20,6 @@ from tidestate.operators import (
     Harness,
     Memory,
     Query,
-    Retention,
     Windowed,
     after_count,
     count,
@@ -32,6 +31,7 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.statestore.messages.tables import Retention
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

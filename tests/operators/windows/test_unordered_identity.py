@@ -18,14 +18,12 @@ from tidestate.operators import (
     Harness,
     Memory,
     Parquet,
-    Retention,
     WindowOperator,
     after_count,
     after_watermark,
     count,
     count_window,
     list_,
-    merge,
     or_finally,
     query,
     repeatedly,
@@ -35,8 +33,10 @@ from tidestate.operators import (
     tumbling,
     windowed,
 )
+from tidestate.operators.describe.merge import merge
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000

@@ -1,0 +1,61 @@
+"""Aggregates of the rows of a window: ``aggregate(flights=agg.count(), worst=agg.max("dep_delay"))``."""
+
+__all__ = [
+    # How many, and how much
+    "count",
+    "sum",
+    "mean",
+    "variance",
+    "stddev",
+    # The smallest and the largest
+    "min",
+    "max",
+    "arg_min",
+    "arg_max",
+    "top_n",
+    # By the order of arrival, and by time
+    "first",
+    "last",
+    "earliest",
+    "latest",
+    # All values
+    "list",
+    "sorted_list",
+    "set",
+    "count_by_value",
+    # How they are distributed
+    "median",
+    "quantile",
+    "count_distinct",
+    "count_distinct_approx",
+    # Of one's own
+    "apply_rows",
+    "accumulate",
+    "register_combiner",
+]
+
+from tidestate.operators.aggregates.arithmetic import count as count
+from tidestate.operators.aggregates.arithmetic import max_ as max
+from tidestate.operators.aggregates.arithmetic import mean as mean
+from tidestate.operators.aggregates.arithmetic import min_ as min
+from tidestate.operators.aggregates.arithmetic import stddev as stddev
+from tidestate.operators.aggregates.arithmetic import sum_ as sum
+from tidestate.operators.aggregates.arithmetic import variance as variance
+from tidestate.operators.aggregates.collection import list_ as list
+from tidestate.operators.aggregates.collection import median as median
+from tidestate.operators.aggregates.collection import quantile as quantile
+from tidestate.operators.aggregates.collection import sorted_list as sorted_list
+from tidestate.operators.aggregates.custom import apply_rows as apply_rows
+from tidestate.operators.aggregates.distinct import count_by_value as count_by_value
+from tidestate.operators.aggregates.distinct import count_distinct as count_distinct
+from tidestate.operators.aggregates.distinct import set_ as set
+from tidestate.operators.aggregates.distinct import top_n as top_n
+from tidestate.operators.aggregates.selection import arg_max as arg_max
+from tidestate.operators.aggregates.selection import arg_min as arg_min
+from tidestate.operators.aggregates.selection import earliest as earliest
+from tidestate.operators.aggregates.selection import first as first
+from tidestate.operators.aggregates.selection import last as last
+from tidestate.operators.aggregates.selection import latest as latest
+from tidestate.operators.aggregates.sketches import count_distinct_approx as count_distinct_approx
+from tidestate.operators.describe.merge_accumulation import accumulation as accumulate
+from tidestate.statestore.spec.combiners import register_combiner as register_combiner
