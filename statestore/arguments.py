@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cache, wraps
+from os import PathLike
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -34,19 +35,21 @@ _WORDS: dict[Any, tuple[str, str]] = {
     timedelta: ("a timedelta", "timedelta(minutes=30)"),
     datetime: ("a datetime", "datetime(2026, 1, 1, tzinfo=UTC)"),
     date: ("a date", "date(2026, 1, 1)"),
+    PathLike[str]: ("a path", 'Path("folder")'),
     pa.DataType: ("an Arrow type", "pa.int64()"),
     pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
 """How a plain kind is called, and an example of it."""
-_OF_NUMPY: dict[Any, tuple[type, ...]] = {
+_CLASSES: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),
     float: (int, float, np.integer, np.floating),
     timedelta: (timedelta, np.timedelta64),
     datetime: (datetime, np.datetime64),
     date: (date, np.datetime64),
+    PathLike[str]: (PathLike,),
 }
-"""Plain kinds that values of numpy are of, too."""
+"""The classes of values of a plain kind, where these are not the kind itself: of numpy, too."""
 
 
 def called(words: str, example: str) -> Callable[[type[C]], type[C]]:
@@ -129,8 +132,8 @@ def _fits(value: Any, kind: Any) -> bool:
         pairs = value.items() if isinstance(value, Mapping) else None
         return pairs is not None and all(_fits(name, parts[0]) and _fits(one, parts[1]) for name, one in pairs)
     if kind in (int, float):
-        return isinstance(value, _OF_NUMPY[kind]) and not isinstance(value, bool | np.timedelta64)
-    return isinstance(value, _OF_NUMPY.get(kind, kind))
+        return isinstance(value, _CLASSES[kind]) and not isinstance(value, bool | np.timedelta64)
+    return isinstance(value, _CLASSES.get(kind, kind))
 
 
 def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:

@@ -27,6 +27,7 @@ from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import first_of_each, is_known
@@ -92,6 +93,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         """The key layout of the messages of each side."""
         return self._plan.layouts
 
+    @checked
     def get_windows(
         self, side: str, start: Moment | None = None, end: Moment | None = None, key: Any = None
     ) -> pa.Table:
@@ -104,6 +106,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         kind = None if isinstance(self._plan, SessionJoinPlan) else self._plan.joined.windows_of(side)
         return side_windows(kind, self._side(side), self._views(), start, end, key)
 
+    @checked
     def get_messages(
         self,
         side: str,
@@ -125,6 +128,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         numbers = message_partitions(tables, self._job.head.partitions, session, equal)
         return messages_of(tables, self._views(numbers), bounds, session, equal)
 
+    @checked
     def replay_from(self, side: str) -> pa.Table:
         """Per origin of a side the first and the last offset that is known: a replay from there has every row that
         may still meet others.

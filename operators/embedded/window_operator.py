@@ -35,6 +35,7 @@ from tidestate.operators.windows.messages.window_metadata import windows_replay_
 from tidestate.operators.windows.stored_windows import asked_for, partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each, is_known
@@ -115,6 +116,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         """The key layout of the messages; None if only their identities are kept."""
         return self._plan.layout
 
+    @checked
     def get_windows(
         self,
         start: Moment | None = None,
@@ -136,6 +138,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         rows = (part for view in views for part in kept_windows(self._plan, view, mark, asked))
         return sorted_windows(self._plan, asked, rows)
 
+    @checked
     def get_messages(
         self,
         start_time: Moment | None = None,

@@ -107,6 +107,7 @@ class Harness:
         manifest = self._driver.batch([self._tables(rows)], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
+    @checked
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
         given = None if rows is None else self._table(rows)
@@ -141,6 +142,7 @@ class Harness:
         self._driver = Driver(self._job, InProcess(generate=self._generate), self._sinks)
         self._driver.deliver()
 
+    @checked
     def ledger(self, operator: str | None = None) -> pa.Table:
         """All rejected events so far, with reason and watermark; of one ``operator`` of a chain."""
         checkpoint, plan = self._job.checkpoint, self._plan(operator)
@@ -153,6 +155,7 @@ class Harness:
         ]
         return pa.concat_tables([schema.empty_table(), *found])
 
+    @checked
     def windows(self, operator: str | None = None) -> pa.Table:
         """The stored windows by key, with their current results; none after `finish`.
 
@@ -167,6 +170,7 @@ class Harness:
         names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
         return pa.concat_tables([kept_schema(plan).empty_table(), *kept]).select(names)
 
+    @checked
     def state(self, table: str, operator: str | None = None) -> pa.Table:
         """The rows of a state table, by partition, then key. Raises `UsageError` for an unknown table."""
         plan = self._plan(operator)

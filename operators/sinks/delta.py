@@ -18,6 +18,7 @@ from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
 
@@ -47,6 +48,7 @@ class DeltaSink(WithdrawingSink):
     of the newest panes, which have to fit in its memory.
     """
 
+    @checked
     def __init__(
         self,
         table: str | PathLike[str],

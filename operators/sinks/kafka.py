@@ -15,6 +15,7 @@ from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_servers, secrets_of_options, secrets_of_servers
 
@@ -50,6 +51,7 @@ class KafkaSink(IncludedSink):
     a time.
     """
 
+    @checked
     def __init__(
         self,
         servers: str,

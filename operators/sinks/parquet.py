@@ -16,6 +16,7 @@ from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_column
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
 from tidestate.statestore.secrets import public_url, secrets_of_url
 from tidestate.statestore.storage.objects import Objects
@@ -34,6 +35,7 @@ class ParquetSink(WithdrawingSink):
     forms = ("append", "changelog")
     needs_column = False
 
+    @checked
     def __init__(
         self,
         folder: str | PathLike[str],

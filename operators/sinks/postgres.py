@@ -16,6 +16,7 @@ from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.outputs import DeliveryId
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import public_connection, secrets_of
 
@@ -56,6 +57,7 @@ class PostgresSink(WithdrawingSink):
     table gets columns that it has not. On Spark the rows pass through the driver, a partition at a time.
     """
 
+    @checked
     def __init__(
         self,
         uri: str,

@@ -88,8 +88,8 @@ class Explanation(str):
         return str(self)
 
 
-def explanation(last: Any, names: Mapping[Any, str]) -> Explanation:
-    """A line for each stream and operator, whose nodes have these names, in the order in which they are needed."""
+def expressions(last: Any, names: Mapping[Any, str]) -> dict[str, str]:
+    """The calls of each stream and operator by the name of its node, in the order in which they are needed."""
     streams = [made for made in after_parts(last, _made_for) if getattr(made, "view", None) is not None]
     # A view is written where it is read; a setting's operator, which another setting has replaced, is in no graph.
     variables = {
@@ -97,10 +97,7 @@ def explanation(last: Any, names: Mapping[Any, str]) -> Explanation:
         for stream in streams
         if stream.view.node in names and not stream.call.is_view
     }
-    lines = [
-        f"{variables[id(stream)]} = {expression(stream, variables)}" for stream in streams if id(stream) in variables
-    ]
-    return Explanation("\n".join(dict.fromkeys(lines)))
+    return {variables[id(stream)]: expression(stream, variables) for stream in streams if id(stream) in variables}
 
 
 def _made_for(made: MadeByVerb) -> Iterator[MadeByVerb]:

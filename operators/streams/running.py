@@ -138,6 +138,7 @@ class Runs(ABC):
         )
         return made
 
+    @checked
     def harness(
         self,
         schema: Schemas,

@@ -24,7 +24,8 @@ from tidestate.operators.streams.aggregated import (
     merged_aggregation,
 )
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
-from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, explanation, recorded
+from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
+from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
@@ -282,7 +283,17 @@ class OperatorStream(Stream, Runs):
 
     def explain(self) -> Explanation:
         """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
-        return explanation(self, self.graph.names)
+        return Explanation("\n".join(f"{name} = {calls}" for name, calls in self._expressions().items()))
+
+    def _repr_html_(self) -> str | None:
+        """The job as a picture, for a notebook; none while names are not clear."""
+        try:
+            return drawn(self.graph, self._expressions())
+        except UsageError:
+            return None
+
+    def _expressions(self) -> dict[str, str]:
+        return expressions(self, self.graph.names)
 
     def _with(self, description: Runnable) -> Self:
         """Another operator with the same inputs."""

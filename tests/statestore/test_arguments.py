@@ -37,6 +37,8 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
     "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
+    "servers": (lambda: ts.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
+    "a path": (lambda: ts.DeltaSink(5), 'table="name"'),
     "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),
 }
 
