@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
 
+from tidestate.operators.describe.html_tables import rows_html
 from tidestate.statestore.errors import TidestateError
 
 
@@ -98,3 +100,15 @@ class StartPlan:
         return "\n".join(self.lines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The plan as a table of its changes, for a notebook."""
+        first, *others = self.lines()
+        told = {str(change) for change in self.changes}
+        rows = [
+            (change.operator, change.setting, change.was, change.now, change.refused or change.note)
+            for change in self.changes
+        ]
+        table = rows_html(first, ("operator", "setting", "was", "would be", ""), rows) if rows else ""
+        texts = others if rows else [first, *others]
+        return table + "".join(f"<p>{escape(line)}</p>" for line in texts if line not in told)

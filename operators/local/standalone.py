@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
@@ -66,6 +67,15 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
         return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
+
+    def _repr_html_(self) -> str:
+        """The run as a table, for a notebook."""
+        facts = {
+            "checkpoint": public_url(self._root),
+            "streams": ", ".join(self._streams.by_user),
+            "checkpoint_id": self._driver.job.head.id if self._driver is not None else None,
+        }
+        return facts_html(f"Standalone {self._description.name}", facts)
 
     def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
         counts = progress is not False and shows_bars()

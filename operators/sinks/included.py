@@ -127,6 +127,9 @@ class IncludedSink(ABC):
     def __str__(self) -> str:
         """The kind of sink and its target, without a password."""
 
+    def __repr__(self) -> str:
+        return str(self)
+
     @abstractmethod
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store the rows and the id, or nothing; nothing too if the id is there, or a later one of its run."""

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 
+from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
@@ -51,6 +52,7 @@ from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.secrets import public_url
 
 RECENT_BATCHES = 100
 """Of how many batches the checkpoint is in `QueryOnSpark.recentProgress`: as many as Spark keeps reports of."""
@@ -103,8 +105,21 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self._driver = Driver(job, engine, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics)
 
     def __repr__(self) -> str:
-        root = self._job.checkpoint.objects.root
-        return f"DurableQuery({self._job.plan.name!r}, checkpoint={root!r}, checkpoint_id={self.checkpoint_id})"
+        return f"DurableQuery({self._job.plan.name!r}, checkpoint={self._root!r}, checkpoint_id={self.checkpoint_id})"
+
+    def _repr_html_(self) -> str:
+        """The query as a table, for a notebook."""
+        facts = {
+            "checkpoint": self._root,
+            "checkpoint_id": self.checkpoint_id,
+            "status": self.status.get("message") if self.isActive else "stopped",
+            "exception": self.exception(),
+        }
+        return facts_html(f"DurableQuery {self.name}", facts)
+
+    @property
+    def _root(self) -> str:
+        return public_url(self._job.checkpoint.objects.root)
 
     def begin(
         self, stream: DataFrame, trigger: dict[str, Any] | None, listeners: Sequence[StreamingQueryListener] = ()

@@ -9,10 +9,11 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQueryListener
 
+from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.describe.sinks import Sinks, sink_name
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.preflight import check_plan, check_workers
@@ -51,6 +52,17 @@ class StreamJob:
 
     def __repr__(self) -> str:
         return f"SparkJob({self.description.name!r}, checkpoint={public_url(self.checkpoint)!r})"
+
+    def _repr_html_(self) -> str:
+        """The job as a table, for a notebook."""
+        facts = {
+            "checkpoint": public_url(self.checkpoint),
+            "streams": ", ".join(self.by_user),
+            "store": self.store.name,
+            "sink": ", ".join(map(sink_name, self.sinks.each.get("panes", ()))) or None,
+            "trigger": ", ".join(f"{name}={value!r}" for name, value in (self.trigger or {}).items()) or None,
+        }
+        return facts_html(f"SparkJob {self.description.name}", facts)
 
     @property
     def by_user(self) -> dict[str, str]:

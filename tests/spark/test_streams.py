@@ -30,9 +30,11 @@ def test_a_join_into_daily_totals_equals_the_standalone_runner(spark: SparkSessi
     daily = shipped.group_by("k").window(tumbling("1 day")).aggregate(n=count(), total=sum_("right_v"))
     frames = {name: stream(spark, tmp_path / name) for name in ("shipments", "orders")}
     job = daily.on_spark(frames, checkpoint=tmp_path / "spark", partitions=3, paths={"direct_scan"})
+    assert "orders, shipments" in job._repr_html_()
     query = job.start()
     query.processAllAvailable()
     query.stop(drain=True)
+    assert f'<td style="text-align: left">{tmp_path}/spark</td>' in query._repr_html_()
     batches = [{"orders": left, "shipments": right} for left, right in zip(lefts, rights, strict=True)]
     daily.standalone(checkpoint=tmp_path / "alone").run(batches, drain=True)
     panes = output(tmp_path / "spark", "panes")

@@ -136,3 +136,15 @@ def test_paths_are_those_that_there_are(tmp_path: Path) -> None:
         per_minute().on_spark(None, checkpoint=tmp_path, paths={"in_drivers"})  # type: ignore[arg-type]
     assert caught.value.code == "paths"
     assert "in_driver" in str(caught.value)
+
+
+def test_notebooks_have_tables(tmp_path: Path) -> None:
+    running = per_minute().standalone(checkpoint=tmp_path)
+    running.run([rows(1)])
+    assert '<th>streams</th><td style="text-align: left">input</td>' in running._repr_html_()
+    plan = at().group_by("v").window(tumbling("1 minute")).aggregate(n=count()).plan(tmp_path, schema=SCHEMA)
+    assert f"<caption>{tmp_path}: it would not start</caption>" in plan._repr_html_()
+    assert '<td style="text-align: left">key</td>' in plan._repr_html_()
+    same = per_minute().plan(tmp_path)._repr_html_()
+    assert same.endswith("<p>nothing has changed</p>")
+    assert "<table>" not in same
