@@ -25,7 +25,7 @@ def total(state: pa.Table) -> pa.ChunkedArray:
 
 
 ABOUT: dict[str, Any] = {
-    "name": "total",
+    "name": "kept_total",
     "state": {"total": pa.int64()},
     "merge": older,
     "result": total,
