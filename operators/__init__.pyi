@@ -101,7 +101,7 @@ from tidestate.operators.sinks.parquet import ParquetSink as ParquetSink
 from tidestate.operators.sinks.postgres import PostgresSink as PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
-from tidestate.recovery.retention.rules import retain as retain
+from tidestate.recovery.retention.rules import CheckpointRetention as CheckpointRetention
 from tidestate.recovery.start.policy import Policy as Policy
 from tidestate.statestore.errors import CommitUnknownError as CommitUnknownError
 from tidestate.statestore.errors import ConflictError as ConflictError
