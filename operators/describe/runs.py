@@ -11,6 +11,7 @@ import pyarrow as pa
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
@@ -163,11 +164,22 @@ class Standalone(Measured):
 
 
 class SparkJob(ABC):
-    """A description over a streaming DataFrame. ``start`` runs it; ``schedule`` sets the trigger."""
+    """A description over a streaming DataFrame. ``start`` runs it; ``trigger`` says when Spark plans a batch."""
 
     @abstractmethod
-    def schedule(self, **trigger: Any) -> Self:
-        """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
+    def trigger(
+        self,
+        *,
+        processingTime: Span | None = None,  # noqa: N803
+        availableNow: bool | None = None,  # noqa: N803
+        once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,  # noqa: N803
+    ) -> Self:
+        """As ``trigger`` of Spark's writer: one of ``processingTime="10 seconds"``, ``availableNow=True`` and
+        ``once=True``; without it a batch follows the other. The last two end the query. ``continuous`` and
+        ``realTime`` are refused: they have no batches, which a checkpoint is made of. Raises `UsageError`.
+        """
 
     @abstractmethod
     def listen(self, listener: StreamingQueryListener) -> Self:

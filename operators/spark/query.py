@@ -107,7 +107,10 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return f"DurableQuery({self._job.plan.name!r}, checkpoint={root!r}, checkpoint_id={self.checkpoint_id})"
 
     def begin(
-        self, stream: DataFrame, trigger: dict[str, Any] | None, listeners: Sequence[StreamingQueryListener] = ()
+        self,
+        stream: DataFrame,
+        trigger: dict[str, str | bool] | None,
+        listeners: Sequence[StreamingQueryListener] = (),
     ) -> None:
         """Deliver what the last run has left undelivered, then start. Raises `UsageError` for a drained checkpoint.
 

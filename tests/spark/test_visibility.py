@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
 
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import job, sample, write
@@ -184,14 +185,19 @@ def test_a_listener_hears_what_checkpoints_have(
     until(lambda: len(spark.streams._jsqm.listListeners()) == len(there))
 
 
-def test_a_job_that_does_not_start_leaves_no_listener(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_that_does_not_start_leaves_no_listener(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "input", 0, TABLES[0])
     there = spark.streams._jsqm.listListeners()
     described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root")
     with pytest.raises(UsageError, match="listener"):
         described.listen(object())  # type: ignore[arg-type]
-    with pytest.raises(Exception, match=r"(?i)continuous"):  # of `start`: a batch is needed
-        described.listen(Heard()).schedule(continuous="1 second").start()
+    with pytest.raises(UsageError, match="spark-trigger"):
+        described.trigger(continuous="1 second")
+    monkeypatch.setattr(DataStreamWriter, "start", Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        described.listen(Heard()).start()
     assert len(spark.streams._jsqm.listListeners()) == len(there)
 
 
