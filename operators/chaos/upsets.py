@@ -13,11 +13,11 @@ from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import retain
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import TidestateError
 
-KEPT = 3
-"""So many checkpoints a collection leaves."""
+RETENTION = CheckpointRetention(newest=3, grace="0 seconds")
+"""What a collection leaves."""
 
 
 def collect_meanwhile(root: Path, child: Running) -> tuple[int, int]:
@@ -25,7 +25,7 @@ def collect_meanwhile(root: Path, child: Running) -> tuple[int, int]:
     runs = deleted = 0
     while not child.reached("done", 0.05) and child.alive:
         try:
-            deleted += len(collect(Checkpoint.open(root), retain(KEPT, grace="0 seconds")).files)
+            deleted += len(collect(Checkpoint.open(root), RETENTION).files)
         except TidestateError:  # the root is not there yet, or it has moved on meanwhile
             continue
         runs += 1

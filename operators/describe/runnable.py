@@ -129,8 +129,8 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a batch, where that
         matters: idle sources, and watermarks and triggers in processing time; and sinks that are behind are offered
         what they lack. ``policy`` decides what the start does if another driver runs this checkpoint, or the newest
-        one is damaged. With ``retain=retain(…)`` the job deletes old checkpoints itself, as ``tidestate gc`` does
-        (docs/RECOVERY.md). ``metrics`` is a port of this host, or a host and port, at which the job serves its
+        one is damaged. With ``retain=CheckpointRetention(…)`` the job deletes old checkpoints itself, see
+        docs/RECOVERY.md. ``metrics`` is a port of this host, or a host and port, at which the job serves its
         metrics to Prometheus (docs/METRICS.md). Tasks read Parquet files themselves where the rows are certain to be
         the same, unless ``direct_scan`` is False (docs/DIRECT_SCAN.md); if they are few and state is small, the
         driver processes them without a Spark job, unless ``in_driver`` is False.

@@ -11,12 +11,14 @@ import pyarrow as pa
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.progress.figures import Gap, Metrics, SinkWaits
 from tidestate.recovery.log.manifest import Manifest, Scan
+from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import ArrowRows, is_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQueryListener
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 """The schema of the one stream, or of each of several by name."""
@@ -163,11 +165,22 @@ class Standalone(Measured):
 
 
 class SparkJob(ABC):
-    """A description over a streaming DataFrame. ``start`` runs it; ``schedule`` sets the trigger."""
+    """A description over a streaming DataFrame. ``start`` runs it; ``trigger`` says when Spark plans a batch."""
 
     @abstractmethod
-    def schedule(self, **trigger: Any) -> Self:
-        """As Spark's ``trigger``: ``processingTime="10 seconds"`` or ``availableNow=True``."""
+    def trigger(
+        self,
+        *,
+        processingTime: Span | None = None,  # noqa: N803
+        availableNow: bool | None = None,  # noqa: N803
+        once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,  # noqa: N803
+    ) -> Self:
+        """As ``trigger`` of Spark's writer: one of ``processingTime="10 seconds"``, ``availableNow=True`` and
+        ``once=True``; without it a batch follows the other. The last two end the query. ``continuous`` and
+        ``realTime`` are refused: they have no batches, which a checkpoint is made of. Raises `UsageError`.
+        """
 
     @abstractmethod
     def listen(self, listener: StreamingQueryListener) -> Self:
@@ -247,6 +260,11 @@ class DurableQuery(Measured):
 
     @property
     @abstractmethod
+    def runId(self) -> str:  # noqa: N802
+        """The id of this run of Spark's query, another one at each start."""
+
+    @property
+    @abstractmethod
     def name(self) -> str:
         """The name of Spark's query: that of the description; with the root, if a query of that name runs already."""
 
@@ -262,19 +280,24 @@ class DurableQuery(Measured):
 
     @property
     @abstractmethod
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
-        """Spark's newest progress report, None before the first. Under ``tidestate`` it has what the checkpoint of
-        its batch has, as in a line of ``tidestate list --json``; and ``observedMetrics`` have the numbers of it.
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
+        """Spark's newest progress report, None before the first: a mapping, from Spark 4 on with attributes. Under
+        ``["tidestate"]`` it has what the checkpoint of its batch has, as in a line of ``tidestate list --json``; and
+        ``observedMetrics`` have the numbers of it.
         """
 
     @property
     @abstractmethod
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
         """The reports of the recent batches, oldest first, as `lastProgress`."""
 
     @abstractmethod
     def exception(self) -> Exception | None:
         """The error that stopped the query; None if it runs, or was stopped."""
+
+    @abstractmethod
+    def explain(self, extended: bool = False) -> None:
+        """Print Spark's physical plan of the newest batch; with ``extended`` the logical plans too."""
 
     @abstractmethod
     def processAllAvailable(self) -> None:  # noqa: N802
@@ -283,9 +306,9 @@ class DurableQuery(Measured):
         """
 
     @abstractmethod
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
-        """Wait for the query to end; False if ``timeout``, in seconds, came first. Raises the error that stopped the
-        query, if it failed.
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        """Wait for the query to end. With a ``timeout`` in seconds: True if it has ended, False if the time came
+        first. Raises the error that stopped the query, if it failed.
         """
 
     @abstractmethod

@@ -17,6 +17,7 @@ import pyspark
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.types import StructType
 
 from tidestate.statestore.arrays import Numbers
@@ -46,6 +47,15 @@ def report_of(progress: Any) -> dict[str, Any]:
     """A progress report of a query as in its JSON, which before 4.0 it is."""
     report: dict[str, Any] = json.loads(progress.json) if SPARK_4 else progress
     return report
+
+
+def as_spark_progress(report: dict[str, Any]) -> StreamingQueryProgress:
+    """A report as queries of Spark hand it out, from 4.0 on a mapping with attributes; with what else is in it."""
+    if not SPARK_4:
+        return report
+    progress = StreamingQueryProgress.fromJson(report)
+    progress.update({name: report[name] for name in report.keys() - progress.keys()})
+    return progress
 
 
 def dataset_of(session: SparkSession, plan: Any) -> DataFrame:

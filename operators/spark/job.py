@@ -14,6 +14,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain, streams_of
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, SparkJob
+from tidestate.operators.describe.spark_trigger import spark_trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.emitted import emitted_by
@@ -41,8 +42,8 @@ from tidestate.statestore.storage.objects import Objects
 class JobOnSpark(StreamJob, SparkJob):
     """The `SparkJob` of a description."""
 
-    def schedule(self, **trigger: Any) -> Self:
-        return replace(self, trigger=trigger)
+    def trigger(self, **trigger: Any) -> Self:
+        return replace(self, spark_trigger=spark_trigger(**trigger))
 
     def listen(self, listener: StreamingQueryListener) -> Self:
         if not isinstance(listener, StreamingQueryListener):
@@ -98,7 +99,7 @@ class JobOnSpark(StreamJob, SparkJob):
             retain=self.retain,
             metrics=self.metrics,
         )
-        query.begin(stream, self.trigger, self.listeners)
+        query.begin(stream, self.spark_trigger, self.listeners)
         return query
 
 

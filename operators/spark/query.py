@@ -16,6 +16,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.runs import DurableQuery
@@ -28,7 +29,7 @@ from tidestate.operators.plan.ledger import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.rounds import Progress
-from tidestate.operators.spark.compat import report_of
+from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
 from tidestate.operators.spark.listeners import Report, listening
 from tidestate.operators.spark.scan.batch import BatchScans
@@ -122,7 +123,10 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return public_url(self._job.checkpoint.objects.root)
 
     def begin(
-        self, stream: DataFrame, trigger: dict[str, Any] | None, listeners: Sequence[StreamingQueryListener] = ()
+        self,
+        stream: DataFrame,
+        trigger: dict[str, str | bool] | None,
+        listeners: Sequence[StreamingQueryListener] = (),
     ) -> None:
         """Deliver what the last run has left undelivered, then start. Raises `UsageError` for a drained checkpoint.
 
@@ -180,6 +184,10 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return str(self._spark_query.id)
 
     @property
+    def runId(self) -> str:  # noqa: N802
+        return str(self._spark_query.runId)
+
+    @property
     def name(self) -> str:
         return str(self._spark_query.name)
 
@@ -193,13 +201,13 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return found if since is None else {**found, "message": f"Waiting for a sink since {time_text(since)} UTC"}
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
-        return [self._with_checkpoint(report_of(one)) for one in self._spark_query.recentProgress]
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802
+        return [as_spark_progress(self._with_checkpoint(report_of(one))) for one in self._spark_query.recentProgress]
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802
         report = self._spark_query.lastProgress
-        return None if report is None else self._with_checkpoint(report_of(report))
+        return None if report is None else as_spark_progress(self._with_checkpoint(report_of(report)))
 
     def _with_checkpoint(self, report: Report) -> Report:
         """A report of Spark's, with what the checkpoint of its batch has. May be called from any thread."""
@@ -215,13 +223,17 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         failure: Exception | None = self._query.exception()
         return None if self._ended_by_us else failure
 
+    def explain(self, extended: bool = False) -> None:
+        self._spark_query.explain(extended)
+
     def processAllAvailable(self) -> None:  # noqa: N802
         self._guard(self._spark_query.processAllAvailable)
 
-    def awaitTermination(self, timeout: float | None = None) -> bool:  # noqa: N802
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         spark_query = self._spark_query
         if timeout is None:
-            return self._guard(spark_query.awaitTermination) is not False
+            self._guard(spark_query.awaitTermination)
+            return None
         return self._guard(partial(spark_query.awaitTermination, max(timeout, 0.001))) is not False
 
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:

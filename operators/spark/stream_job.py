@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQueryListener
@@ -37,7 +36,7 @@ class StreamJob:
     store: StoreConfig
     sinks: Sinks[DataFrame]
     partitions: int | None
-    trigger: dict[str, Any] | None = None
+    spark_trigger: dict[str, str | bool] | None = None
     hook: JobHook = no_job_hook
     tick: int = 1_000_000
     policy: Policy = field(default_factory=Policy)

@@ -18,7 +18,7 @@ from tidestate.recovery.log.pins import pin, unpin
 from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.retention.collection import Collected, execute_collection, plan_collection
-from tidestate.recovery.retention.rules import retain
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.durations import text_of
 
 
@@ -82,26 +82,25 @@ def unpin_checkpoint(
     print_out(Text(f"removed pin {removed.name} of checkpoint {removed.checkpoint}"))
 
 
-@verbs.command("gc", epilog='Example: tidestate gc /data/flights --keep 100 --age "7 days" --confirm')
+@verbs.command("gc", epilog='Example: tidestate gc /data/flights --newest 100 --age "7 days" --confirm')
 def collect_checkpoints(
     root: Root,
-    keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
+    newest: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
     age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep those younger than this.")] = None,
+    panes: Annotated[
+        str | None, typer.Option(metavar="SPAN", help="Delete older panes and ledgers; by default they stay.")
+    ] = None,
     grace: Annotated[
         str, typer.Option(metavar="SPAN", help="Keep those that were the newest in this span.")
     ] = "1 hour",
-    output_age: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Delete older panes and ledgers; by default they stay.")
-    ] = None,
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete old checkpoints and the files that no other checkpoint needs. The job may be running.
 
-    A checkpoint stays if --keep or --age covers it or it is pinned. Panes and ledgers stay unless --output-age is
-    set.
+    A checkpoint stays if --newest or --age covers it or it is pinned. Panes and ledgers stay unless --panes is set.
     """
-    retention = retain(keep, age, panes=output_age, grace=grace)
+    retention = CheckpointRetention(newest=newest, age=age, panes=panes, grace=grace)
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
         planned = plan_collection(checkpoint, retention)

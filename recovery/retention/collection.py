@@ -23,7 +23,6 @@ from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import BOUNDARIES, INDEX, boundary_path, complete_pins, read_part, read_pins, seal
 from tidestate.recovery.log.traces import with_file_traces, written_files
 from tidestate.recovery.retention.rules import (
-    HOUR_US,
     CheckpointRetention,
     RetentionParts,
     RootContents,
@@ -38,6 +37,8 @@ from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, invariant
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.storage.objects import Objects, put_all
+
+HOUR_US = 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def plan_collection(checkpoint: Checkpoint, retention: CheckpointRetention, at_u
 
 
 def _within_grace(known: RootContents, retention: CheckpointRetention, boundary: Boundary, at_us: int) -> int:
-    limit = collection_limit(known, replace(retention, grace_us=0), at_us)
+    limit = collection_limit(known, replace(retention, grace="0 seconds"), at_us)
     return sum(boundary.id < number <= limit and number not in known.pinned for number in known.stored)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -12,59 +12,68 @@ import msgspec
 from tidestate.recovery.log.boundary import Boundary, Pin
 from tidestate.recovery.log.manifest import OUTPUT_KINDS, Manifest, OutputKind, state_files
 from tidestate.recovery.log.outputs import Output
-from tidestate.statestore.arguments import called, checked
-from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.arguments import called
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError, invariant
 from tidestate.statestore.files.refs import FileRef
-
-HOUR_US = 3_600_000_000
 
 Part: TypeAlias = tuple[FileRef | None, list[Output]]
 """A file of the output index, None before it is written, and the outputs that it lists."""
 RetentionParts: TypeAlias = list[Part]
 
 
-@called("a rule of what to keep", "retain(checkpoints=100)")
-@dataclass(frozen=True)
+@called("a rule of what to keep", "CheckpointRetention(newest=100)")
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CheckpointRetention:
-    """What is kept: the newest ``keep`` checkpoints and those younger than ``age_us``; always the head, pinned ones,
-    and those that were the newest within ``grace_us``. ``output_age_us``: delete older panes and ledgers; without it
-    they are kept for ever. Raises `UsageError` if nothing is set, or a value is not allowed.
-    """
-
-    keep: int | None = None
-    age_us: int | None = None
-    grace_us: int = HOUR_US
-    output_age_us: int | None = None
-
-    def __post_init__(self) -> None:
-        spans = [span for span in (self.age_us, self.grace_us, self.output_age_us) if span is not None]
-        if self.keep is None and self.age_us is None and self.output_age_us is None:
-            raise UsageError("choose what to keep: a number of checkpoints or an age", code="retention-none")
-        if (self.keep is not None and (type(self.keep) is not int or self.keep < 1)) or any(s < 0 for s in spans):
-            raise UsageError(
-                "keep a whole number of checkpoints, at least one; no span may be negative",
-                code="retention-value",
-                keep=self.keep,
-            )
-
-
-@checked
-def retain(
-    checkpoints: int | None = None, age: Span | None = None, *, panes: Span | None = None, grace: Span = "1 hour"
-) -> CheckpointRetention:
-    """What a root keeps, for ``retain=`` of a job: the newest ``checkpoints``, and those younger than ``age``; always
-    the newest one, pinned ones, those that forks need, and those that were the newest within ``grace``.
+    """What a root keeps: so many of the ``newest`` checkpoints, and those younger than ``age``; always the newest
+    one, pinned ones, those that forks need, and those that were the newest within ``grace``.
 
     ``panes``: panes and rows of late ledgers older than this go too, as far as sinks have accepted them; without it
-    they stay for ever. Raises `UsageError` if nothing is set, or a value is not allowed.
+    they stay for ever. Spans are text such as ``"7 days"``, or a timedelta. Raises `UsageError` if nothing is set, or
+    a value is not allowed.
     """
-    return CheckpointRetention(
-        keep=checkpoints,
-        age_us=None if age is None else span_us(age),
-        grace_us=span_us(grace),
-        output_age_us=None if panes is None else span_us(panes),
-    )
+
+    newest: int | None = None
+    age: Span | None = None
+    panes: Span | None = None
+    grace: Span = "1 hour"
+
+    def __post_init__(self) -> None:
+        if self.newest is None and self.age is None and self.panes is None:
+            raise UsageError("choose what to keep: the newest checkpoints, or an age", code="retention-none")
+        spans_us = {"age": self.age_us, "panes": self.panes_us, "grace": self.grace_us}
+        texts = {name: text_of(span) for name, span in spans_us.items() if span is not None}
+        counted = self.newest is None or (type(self.newest) is int and self.newest > 0)
+        if not counted or any(text.startswith("-") for text in texts.values()):
+            raise UsageError(
+                "keep a whole number of the newest checkpoints, at least one; no span may be negative",
+                code="retention-value",
+                newest=self.newest,
+                **texts,
+            )
+        for name, text in texts.items():  # one spelling of each span: equal retentions are equal
+            object.__setattr__(self, name, text)
+
+    def __repr__(self) -> str:
+        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        usual = {field.name: field.default for field in fields(self)}
+        texts = (f"{name}={value!r}" for name, value in settings.items() if value != usual[name])
+        return f"CheckpointRetention({', '.join(texts)})"
+
+    @property
+    def age_us(self) -> int | None:
+        """``age`` in microseconds."""
+        return None if self.age is None else span_us(self.age)
+
+    @property
+    def panes_us(self) -> int | None:
+        """``panes`` in microseconds."""
+        return None if self.panes is None else span_us(self.panes)
+
+    @property
+    def grace_us(self) -> int:
+        """``grace`` in microseconds."""
+        return span_us(self.grace)
 
 
 @dataclass(frozen=True)
@@ -128,15 +137,16 @@ class RootContents:
 
 def collection_limit(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """The id up to which checkpoints that are not pinned can be collected; not below the boundary."""
-    if retention.keep is None and retention.age_us is None:
+    if retention.newest is None and retention.age_us is None:
         return known.boundary.id
     left = known.ids
     counting = [number for number in left if not known.head.abandons(number)]
-    kept = {left[-1], *counting[-(retention.keep or 1) :]}
+    kept = {left[-1], *counting[-(retention.newest or 1) :]}
     made = known.made(at_us)  # without abandoned ones that cannot be read: those keep nothing
+    age_us, grace_us = retention.age_us, retention.grace_us
     for number, successor in pairwise(left):
-        young = retention.age_us is not None and number in made and made[number] > at_us - retention.age_us
-        if young or (successor in made and made[successor] > at_us - retention.grace_us):
+        young = age_us is not None and number in made and made[number] > at_us - age_us
+        if young or (successor in made and made[successor] > at_us - grace_us):
             kept.add(number)
     return max(known.boundary.id, min(kept) - 1)
 
@@ -160,8 +170,8 @@ def next_boundary(
     was = known.boundary
     invariant(was.id <= bound < known.head.id, "a boundary grows, and stays below the head", bound=bound, was=was.id)
     made = msgspec.structs.replace(was, number=was.number + 1, id=bound, created_us=at_us, writer=writer)
-    if retention.output_age_us is not None:
-        aged = _aged(known, retention.output_age_us, at_us)
+    if retention.panes_us is not None:
+        aged = _aged(known, retention.panes_us, at_us)
         panes, late = _acknowledged(known, aged, "panes"), _acknowledged(known, aged, "late")
         made = msgspec.structs.replace(
             made, panes_gone=max(panes, was.panes_gone), late_gone=max(late, was.late_gone)
@@ -226,9 +236,9 @@ def _acknowledged(known: RootContents, aged: int, kind: OutputKind) -> int:
 
 def unacknowledged(known: RootContents, retention: CheckpointRetention, at_us: int) -> int:
     """How many files of panes and ledgers are old enough to delete, but not acknowledged by a sink."""
-    if retention.output_age_us is None:
+    if retention.panes_us is None:
         return 0
-    aged = _aged(known, retention.output_age_us, at_us)
+    aged = _aged(known, retention.panes_us, at_us)
     gone = {kind: _acknowledged(known, aged, kind) for kind in OUTPUT_KINDS}
     outputs = [one for _, entries in known.entries for one in entries]
     outputs += [_output(known.manifests[number]) for number in known.ids if number in known.manifests]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import msgspec
 import pyarrow as pa
@@ -176,6 +176,22 @@ def RocksDB(  # noqa: N802
         snapshot_bytes=snapshot_bytes,
         recovery_s=recovery_s,
     )
+
+
+def store_of(store: StoreConfig | StoreName | None) -> StoreConfig:
+    """The store that an argument ``store=`` means: ``"rocksdb"`` is short for ``RocksDB()``, None is the default.
+    Raises `UsageError` (``store``) for anything else.
+    """
+    if isinstance(store, StoreConfig):
+        return store
+    name = "parquet" if store is None else store
+    if not isinstance(name, str) or name not in get_args(StoreName):
+        raise UsageError(
+            'a store is "parquet", "memory" or "rocksdb", or one with settings: RocksDB(cache_dir="/mnt/state")',
+            code="store",
+            found=f"{store!r:.100} ({type(store).__name__})",
+        )
+    return {"memory": Memory, "parquet": Parquet, "rocksdb": RocksDB}[name]()
 
 
 class Restored(msgspec.Struct, frozen=True):

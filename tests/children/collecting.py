@@ -17,4 +17,4 @@ def seen(what: str, done: int, _total: int) -> None:
 
 
 if __name__ == "__main__":
-    collect(Checkpoint.open(sys.argv[1], seen), CheckpointRetention(keep=3, grace_us=0))
+    collect(Checkpoint.open(sys.argv[1], seen), CheckpointRetention(newest=3, grace="0 seconds"))

@@ -201,7 +201,7 @@ def _killed(run: Run, one: Disturbance) -> Iterator[str]:
 
 def collect(root: Path) -> None:
     """``tidestate gc`` in a process of its own."""
-    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "gc", str(root), "--keep", "3", "--confirm"]
+    command = [sys.executable, "-m", "tidestate.recovery.cli.main", "gc", str(root), "--newest", "3", "--confirm"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -36,13 +36,13 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.storage.objects import Objects
 
 Step = Callable[[World], None]
 BATCHES = 6
-DAY_US = 24 * HOUR_US
+DAY_US = 24 * 3_600_000_000
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def forked(at: int, root: str) -> Step:
 
 def collected(keep: int, root: str = "root", *, output: bool = False) -> Step:
     """All that may go goes; with ``output`` panes and ledgers too."""
-    rule = CheckpointRetention(keep=keep, grace_us=0, output_age_us=HOUR_US if output else None)
+    rule = CheckpointRetention(newest=keep, grace="0 seconds", panes="1 hour" if output else None)
     return lambda world: _ignored(collect(world.checkpoint(root), rule, now_us() + (DAY_US if output else 0)))
 
 

@@ -74,7 +74,7 @@ def test_exact_over_a_bad_line(
     faults, ends = Counter[str](), Counter[str]()
     monkeypatch.setattr(storage_faults, "ATTEMPTS", 2)  # so that errors come through
     s3_proxy.chance = bad_line(f"bad line {seed}", faults)
-    store, kept = list(STORES.values())[seed % len(STORES)], CheckpointRetention(keep=3, grace_us=0)
+    store, kept = list(STORES.values())[seed % len(STORES)], CheckpointRetention(newest=3, grace="0 seconds")
     for upto in (len(BATCHES) // 2, len(BATCHES)):
         for _ in range(200):
             forget()

@@ -21,7 +21,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 
 STORE = Parquet(max_levels=3, snapshot_bytes=1)
 TABLES = sample(14, 60)
-NOW = CheckpointRetention(keep=3, grace_us=0)
+NOW = CheckpointRetention(newest=3, grace="0 seconds")
 
 
 def run(root: object, batches: int, **more: Any) -> None:

@@ -20,13 +20,13 @@ from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
 from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
 from tidestate.operators import (
+    CheckpointRetention,
     ParquetSink,
     WindowOperator,
     join,
     list_,
     max_event_time,
     query,
-    retain,
     session_join,
     tumbling,
     windowed,
@@ -203,7 +203,7 @@ def retained(runner: type[Runner], tmp: Path) -> None:
         running.feed(batch)
     running.close()
     had = Checkpoint.open(tmp).stored_ids()
-    few = retain(checkpoints=1, grace="0 seconds")
+    few = CheckpointRetention(newest=1, grace="0 seconds")
     found = runner(job(tumbling("4 seconds")), SCHEMA, tmp, had=BATCHES[:-1], retain=few).run(BATCHES[-1:])
     assert min(Checkpoint.open(tmp).stored_ids()) >= had[-1] > had[0]
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
@@ -212,7 +212,7 @@ def retained(runner: type[Runner], tmp: Path) -> None:
 def not_retained(_runner: type[Runner], tmp: Path) -> None:
     """A test has no time in which its root grows."""
     with pytest.raises(TypeError, match="retain"):
-        Harness(job(tumbling("4 seconds")), SCHEMA, folder=tmp, retain=retain(checkpoints=1))  # type: ignore[call-arg]
+        Harness(job(tumbling("4 seconds")), SCHEMA, folder=tmp, retain=CheckpointRetention(newest=1))  # type: ignore[call-arg]
 
 
 def not_bootstrapped(runner: type[Runner], tmp: Path) -> None:
@@ -290,7 +290,7 @@ VERBS = {
     "withdraw": ["tests.helpers.targets:nowhere", "--confirm"],
     "rescale": ["--partitions", "3", "--confirm"],
     "repair": ["--to", "newest-good", "--confirm"],
-    "gc": ["--keep", "1", "--grace", "0 seconds", "--confirm"],
+    "gc": ["--newest", "1", "--grace", "0 seconds", "--confirm"],
     "unpin": ["kept"],
 }
 """Arguments after the root, in an order in which each can run."""

@@ -197,7 +197,7 @@ def test_a_source_that_is_no_files_goes_on_at_the_offset(spark: SparkSession, tm
             begun.bootstrap(past, offsets=wrong)
     assert not (tmp_path / "root").exists()
     begun.bootstrap(past, offsets={"offset": 1000, "timestamp": 20_000})
-    query = begun.schedule(processingTime="0 seconds").start()
+    query = begun.trigger(processingTime="0 seconds").start()
     while query.manifest.spark is None or query.manifest.spark.batch_id < 3:
         query.awaitTermination(0.2)
     query.stop(drain=True)

@@ -184,11 +184,11 @@ def test_a_long_list_of_files_stands_in_a_file_of_its_own(spark: SparkSession, t
     assert query.manifest.totals["accepted"] == 121
 
 
-def test_a_scheduled_query_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_of_what_is_there_ends_by_itself(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(2, 20)):
         write(tmp_path / "input", number, table)
     described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "cp")
-    query = described.schedule(availableNow=True).start()
+    query = described.trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert not query.isActive
     assert query.manifest.totals["events"] == 40

@@ -14,15 +14,14 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import DurableQuery, retain
+from tidestate.operators import CheckpointRetention, DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import CheckpointRetention
 
 pytestmark = pytest.mark.spark
 
 TABLES = sample(7, 80)
-GC = ("--keep", 2, "--grace", "0 seconds")
+GC = ("--newest", 2, "--grace", "0 seconds")
 
 
 def answered(*arguments: object) -> Any:
@@ -89,7 +88,7 @@ def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_pat
     had = Checkpoint.open(root).stored_ids()
     for number, table in enumerate(TABLES[4:], 4):
         write(folder, number, table)
-    query = run(retain=retain(checkpoints=2, grace="0 seconds"))
+    query = run(retain=CheckpointRetention(newest=2, grace="0 seconds"))
     assert min(Checkpoint.open(root).stored_ids()) >= had[-1]
     assert "tidestate_collected_checkpoints_total" in query.prometheus()
     job().standalone(checkpoint=tmp_path / "alone").run(TABLES)
@@ -110,7 +109,7 @@ def test_spark_own_checkpoint_is_written_again_though_manifests_were_collected(
         query.stop()
 
     run()
-    collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
     shutil.rmtree(root / "spark")
     assert answered("repair", root, "--resync-spark", "--confirm")["done"]
     for number, table in enumerate(TABLES[4:], 4):

@@ -181,7 +181,9 @@ def test_a_stream_has_each_pane_once_over_restarts_until_it_is_rewound(spark: Sp
     assert more() == panes(scan_panes(root)) != []
     known = len(Checkpoint.open(root).ids())
     run(root, "accumulating")
-    collect(Checkpoint.open(root), CheckpointRetention(keep=3, grace_us=0))  # the one that was read up to goes
+    collect(
+        Checkpoint.open(root), CheckpointRetention(newest=3, grace="0 seconds")
+    )  # the one that was read up to goes
     assert [row["checkpoint"] for row in more()] == [known + 2, known + 3]
     assert read == scan_panes(root).to_table().to_pylist()
     rewind(Checkpoint.open(root), known + 2)

@@ -192,7 +192,7 @@ def test_forked_and_collected(driver: Driver, bucket: Bucket, root: str, alone: 
     driver.start(root)
     fork = bucket.url("fork")
     assert answered("fork", root, fork, "--at", 3)["checkpoint_id"] == 3
-    collected = answered("gc", root, "--keep", 1, "--grace", "0 seconds", "--confirm")
+    collected = answered("gc", root, "--newest", 1, "--grace", "0 seconds", "--confirm")
     assert collected["checkpoints"][0] == 1
     driver.ask("settle", until="settled")
     driver.ask("drain", until="stopped")

@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
 
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import DurableQuery
 from tidestate.operators.spark import in_driver, visibility
+from tidestate.operators.spark.compat import SPARK_4, report_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import brief, events_of, state_size
 from tidestate.statestore.errors import UsageError
@@ -49,7 +51,9 @@ def gauges(spark: SparkSession, name: str) -> dict[str, int]:
     return {one.rpartition(".")[2]: java.sum() for one, java in known.items() if one.startswith(f"tidestate.{name}.")}
 
 
-def test_names_jobs_reports_and_gauges(spark: SparkSession, tmp_path: Path) -> None:
+def test_names_jobs_reports_and_gauges(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, table in enumerate(TABLES):
         write(tmp_path / "input", number, table)
     root = tmp_path / "root"
@@ -58,7 +62,10 @@ def test_names_jobs_reports_and_gauges(spark: SparkSession, tmp_path: Path) -> N
     assert (name, query.isActive, query.exception()) == ("job", True, None)
     assert set(query.status) >= {"message", "isDataAvailable", "isTriggerActive"}
     (of_spark,) = [one for one in spark.streams.active if one.name == name]
-    assert query.id == of_spark.id
+    assert (query.id, query.runId) == (of_spark.id, of_spark.runId)
+    capsys.readouterr()
+    query.explain()
+    assert capsys.readouterr().out.startswith("== Physical Plan ==")
 
     described = jobs_of(spark)
     batches = [one for one in Checkpoint.open(root).ids() if Checkpoint.open(root).read(one).manifest.kind == "batch"]
@@ -70,6 +77,9 @@ def test_names_jobs_reports_and_gauges(spark: SparkSession, tmp_path: Path) -> N
     assert [one["tidestate"]["id"] for one in reports] == batches
     assert [one["batchId"] for one in reports] == [one["tidestate"]["spark_batch"] for one in reports]
     assert last is not None
+    assert type(last) is type(of_spark.lastProgress)
+    if SPARK_4:
+        assert (last.batchId, json.loads(last.json)["tidestate"]) == (last["batchId"], last["tidestate"])
     newest = reports[-1]["tidestate"]
     assert {**newest, "seconds": None} == {**brief(head), "seconds": None}
     assert {"publish", "deliver", "step"} <= set(newest["seconds"])
@@ -89,7 +99,8 @@ def test_names_jobs_reports_and_gauges(spark: SparkSession, tmp_path: Path) -> N
     assert other.name == f"job ({tmp_path / 'other'})"
     for one in (query, other):
         one.stop()
-        assert (one.isActive, one.exception(), one.awaitTermination()) == (False, None, True)
+        assert (one.isActive, one.exception()) == (False, None)
+        assert (one.awaitTermination(1), one.awaitTermination()) == (True, None)
     again = started(spark, tmp_path / "input", root)
     assert (again.id, again.name) == (query.id, "job")
     again.stop()
@@ -173,7 +184,7 @@ def test_a_listener_hears_what_checkpoints_have(
         }
     assert sum(one.observedMetrics["tidestate"].late for one in reports) > 0
     known = query.recentProgress
-    assert [json.loads(one.json) for one in reports] == [one for one in known if "tidestate" in one]
+    assert [json.loads(one.json) for one in reports] == [report_of(one) for one in known if "tidestate" in one]
 
     query.stop()
     other.stop()
@@ -184,14 +195,19 @@ def test_a_listener_hears_what_checkpoints_have(
     until(lambda: len(spark.streams._jsqm.listListeners()) == len(there))
 
 
-def test_a_job_that_does_not_start_leaves_no_listener(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_that_does_not_start_leaves_no_listener(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "input", 0, TABLES[0])
     there = spark.streams._jsqm.listListeners()
     described = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root")
     with pytest.raises(UsageError, match="listener"):
         described.listen(object())  # type: ignore[arg-type]
-    with pytest.raises(Exception, match=r"(?i)continuous"):  # of `start`: a batch is needed
-        described.listen(Heard()).schedule(continuous="1 second").start()
+    with pytest.raises(UsageError, match="spark-trigger"):
+        described.trigger(continuous="1 second")
+    monkeypatch.setattr(DataStreamWriter, "start", Mock(side_effect=ZeroDivisionError))
+    with pytest.raises(ZeroDivisionError):
+        described.listen(Heard()).start()
     assert len(spark.streams._jsqm.listListeners()) == len(there)
 
 

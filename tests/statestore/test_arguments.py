@@ -33,7 +33,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "names": (lambda: COUNTING.renamed(columns=["a", "b"]), 'columns={"name": "name"}'),
     "a store": (lambda: COUNTING.standalone(checkpoint="/x", store="rocksdb"), "store=Parquet()"),
     "a policy": (lambda: COUNTING.standalone(checkpoint="/x", policy="ask"), 'policy=Policy(second="refuse")'),
-    "checkpoints to keep": (lambda: COUNTING.standalone(checkpoint="/x", retain=5), "retain=retain(checkpoints=100)"),
+    "checkpoints to keep": (
+        lambda: COUNTING.standalone(checkpoint="/x", retain=5),
+        "retain=CheckpointRetention(newest=100)",
+    ),
     "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
     "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),

@@ -112,7 +112,7 @@ def make_collected(folder: Path, seed: int = 0) -> None:
     job = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
     job.run(stream[:5])
     pin(Checkpoint.open(root), 3, "release")
-    collect(Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
     job.run(stream)
     rewind(Checkpoint.open(root), 6)
     again = example("retracting").standalone(checkpoint=root, store=FOLDED, partitions=2)
@@ -148,7 +148,7 @@ def _then(*arguments: str, at: int | None = None) -> Callable[[str, GoesOn, Stor
 def _pinned(root: str, goes_on: GoesOn, store: StoreConfig) -> Any:
     """A pin keeps its checkpoint whatever is collected."""
     printed(root, "pin", "10", "--name", "more")
-    return _then("gc", "--keep", "1", "--grace", "0 seconds", "--confirm", at=10)(root, goes_on, store)
+    return _then("gc", "--newest", "1", "--grace", "0 seconds", "--confirm", at=10)(root, goes_on, store)
 
 
 def _forked(root: str, goes_on: GoesOn, store: StoreConfig) -> Any:
@@ -164,7 +164,7 @@ MOVES: Changes = {
     "rescale": _then("rescale", "--partitions", "3", "--confirm", "--force"),
 }
 ALL: Changes = {
-    "gc": _then("gc", "--keep", "2", "--grace", "0 seconds", "--confirm", at=3),
+    "gc": _then("gc", "--newest", "2", "--grace", "0 seconds", "--confirm", at=3),
     "pin": _pinned,
     "unpin": _then("unpin", "release"),
     "fork": _forked,

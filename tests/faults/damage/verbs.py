@@ -102,7 +102,7 @@ READERS: dict[str, Reader] = {
     "verify": verified(),
     "verify data": verified("--read-data", "100"),
     "restore": values("restore"),
-    "gc, dry": values("gc", "--keep", "2", "--grace", "0 seconds"),
+    "gc, dry": values("gc", "--newest", "2", "--grace", "0 seconds"),
 }
 
 

@@ -82,7 +82,7 @@ def drive(world: World, site: Site, start: Start, *, to_the_end: bool = False) -
         late_sink=site.late_targets,
         partitions=world.chance.whole(1, 2, "partitions"),
         policy=Policy("refuse" if start.refuses else "takeover", "reset" if start.goes_back else "stop"),
-        retain=CheckpointRetention(keep=2, grace_us=0) if start.retains else None,
+        retain=CheckpointRetention(newest=2, grace="0 seconds") if start.retains else None,
     )
     source = Source(world, world.auditor.case.batches)
     try:

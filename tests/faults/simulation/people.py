@@ -116,11 +116,10 @@ def _some_id(world: World, what: Act, checkpoint: Checkpoint) -> int:
 
 
 def _gc(world: World, site: Site, what: Act) -> None:
-    output_us = (
-        int(world.chance.between(1, 20 * SECOND, "age", what.number)) if _share(world, what, "o") < 0.3 else None
-    )
-    grace_us = int(_share(world, what, "grace") * 5 * SECOND)
-    retention = CheckpointRetention(keep=1 + int(3 * _share(world, what)), grace_us=grace_us, output_age_us=output_us)
+    aged = _share(world, what, "o") < 0.3
+    panes = f"{int(world.chance.between(1, 20 * SECOND, 'age', what.number))} us" if aged else None
+    grace = f"{int(_share(world, what, 'grace') * 5 * SECOND)} us"
+    retention = CheckpointRetention(newest=1 + int(3 * _share(world, what)), panes=panes, grace=grace)
     collect(Checkpoint.open(site.url), retention)
 
 

@@ -24,7 +24,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
 from tests.servers.prometheus import PROGRAM, WHY_NOT, Prometheus, prometheus
-from tidestate.operators import retain
+from tidestate.operators import CheckpointRetention
 from tidestate.recovery.log.summary import state_size
 
 MONITORING = ROOT / "docs" / "monitoring"
@@ -126,7 +126,7 @@ def test_every_panel_has_data_of_a_real_prometheus(tmp_path: Path) -> None:
         refused.append(len(refused) == 2)
         return not refused[-1]
 
-    keep = retain(checkpoints=2, grace="0 seconds")
+    keep = CheckpointRetention(newest=2, grace="0 seconds")
     alone = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, retain=keep, metrics=0, sink=sink)
     running = alone.stream(TABLES[:6])
     next(running)  # the endpoint is there until the job goes on after its last batch

@@ -108,7 +108,7 @@ def test_a_delivery_that_is_made_later_is_that_of_the_run_that_made_the_panes(tm
         run(tmp_path, None, STREAM[:number])
     before = [one for one, _ in output(tmp_path)]
     assert len({one.run for one in before}) == 3
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
     run(tmp_path, sink, STREAM)
     assert sink.offered == before
 
@@ -202,7 +202,7 @@ def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:
         run(tmp_path, Remembers(), STREAM[:number])
     newest = words(tmp_path)[-1]
     assert len(words(tmp_path)) > 2
-    done = collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    done = collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
     assert [one for one in done.files if one.startswith(DELIVERED_FOLDER)]
     assert words(tmp_path) == [newest] * (int(newest.name[:20]) > done.boundary)
 
@@ -234,7 +234,7 @@ def test_an_older_self_delivers_nothing_that_a_rewind_has_abandoned(tmp_path: Pa
             rewind(Checkpoint.open(tmp_path), 3, force=True)
             if gone:
                 run(tmp_path, None, STREAM[:2] + OTHER)
-                collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+                collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
 
     older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), Sinks(sink), 2, hook=hook)
     with pytest.raises(FencedError):

@@ -22,7 +22,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB
-from tidestate.operators import chain, retain, sum_, tumbling, windowed
+from tidestate.operators import CheckpointRetention, chain, sum_, tumbling, windowed
 from tidestate.operators.engine.exposition import address_of, exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
@@ -30,7 +30,7 @@ from tidestate.recovery.log.summary import state_size
 from tidestate.recovery.retention.rules import Upkept
 from tidestate.statestore.errors import UnavailableError, UsageError
 
-FEW = retain(checkpoints=2, grace="0 seconds")
+FEW = CheckpointRetention(newest=2, grace="0 seconds")
 MONITORING = ROOT / "docs" / "monitoring"
 
 

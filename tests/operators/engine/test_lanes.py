@@ -226,7 +226,7 @@ def test_what_waits_is_not_collected_and_is_delivered_at_the_next_start(tmp_path
     job().standalone(checkpoint=tmp_path, sink=[first, lagging]).run(BATCHES)
     there = put_out(tmp_path)
     checkpoint = Checkpoint.open(tmp_path)
-    collected = collect(checkpoint, CheckpointRetention(keep=1, grace_us=0, output_age_us=0), at_us=2**60)
+    collected = collect(checkpoint, CheckpointRetention(newest=1, grace="0 seconds", panes="0 seconds"), at_us=2**60)
     assert collected.files
     lagging.down = False
     job().standalone(checkpoint=tmp_path, sink=[first, lagging]).run(BATCHES)

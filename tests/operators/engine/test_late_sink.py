@@ -200,7 +200,7 @@ def test_a_fork_delivers_its_own_rows_and_a_rescale_none_twice(tmp_path: Path) -
 
 def test_a_ledger_that_a_late_sink_has_yet_to_accept_is_kept_and_without_one_its_age_decides(tmp_path: Path) -> None:
     """What is due to a late sink also has to be intact when a checkpoint is repaired."""
-    aged = CheckpointRetention(keep=1, grace_us=0, output_age_us=0)
+    aged = CheckpointRetention(newest=1, grace="0 seconds", panes="0 seconds")
 
     def never(_rows: pa.Table, _id: DeliveryId) -> None:
         raise Breakdown

@@ -137,7 +137,7 @@ def test_what_was_collected_meanwhile_is_an_error(tmp_path: Path, caplog: pytest
     target = Target()
     run(tmp_path, 8, target)
     everything, checkpoint = [*target.took], Checkpoint.open(tmp_path)
-    collect(checkpoint, CheckpointRetention(keep=2, output_age_us=0, grace_us=0), now_us() + 3_600_000_000)
+    collect(checkpoint, CheckpointRetention(newest=2, panes="0 seconds", grace="0 seconds"), now_us() + 3_600_000_000)
     assert checkpoint.boundary().panes_gone > everything[2].checkpoint
     run(tmp_path, 8, target)
     assert target.took == everything, "it lacks nothing"

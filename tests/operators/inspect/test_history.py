@@ -114,7 +114,7 @@ def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
     store = Parquet(max_levels=2, snapshot_bytes=1)
     example().standalone(checkpoint=tmp_path, store=store).run(STREAM[:4])
     assert printed(of(tmp_path, 0))[0] == "2 | added | added | n=2 total=4 | batch 1 | 07"
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
     found = of(tmp_path, 0)
     folded = next(one for one in found.events if one.kind == "folded")
     assert found.known_from == folded.checkpoint + 1

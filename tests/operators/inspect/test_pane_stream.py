@@ -53,11 +53,11 @@ def test_what_is_published_meanwhile_is_seen(tmp_path: Path) -> None:
 def test_a_stream_begins_with_what_is_left_and_misses_nothing_in_between(tmp_path: Path) -> None:
     sink, stream, root = run(tmp_path), PaneStream(str(tmp_path)), Checkpoint.open(tmp_path)
     early: StreamOffset = {"checkpoint": 3, "run": stream.newest()["run"]}
-    collect(root, CheckpointRetention(keep=1, grace_us=0))
+    collect(root, CheckpointRetention(newest=1, grace="0 seconds"))
     assert read(stream, stream.first(), stream.newest()) == sink.rows, "checkpoints have gone, panes have not"
     assert read(stream, early, stream.newest()) == after(sink.rows, 3)
     run(tmp_path)
-    collect(root, CheckpointRetention(keep=1, grace_us=0, output_age_us=0))
+    collect(root, CheckpointRetention(newest=1, grace="0 seconds", panes="0 seconds"))
     assert stream.first()["checkpoint"] == root.boundary().panes_gone >= 6
     with pytest.raises(NotFoundError, match="collected"):
         stream.between(early, stream.newest())

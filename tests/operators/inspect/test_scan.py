@@ -247,13 +247,13 @@ def test_changes_read_no_manifest_before_them(tmp_path: Path) -> None:
 
 def test_after_a_collection_all_that_is_left_is_read(tmp_path: Path) -> None:
     sink = run(tmp_path)
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
     assert rows(scan_panes(tmp_path)) == sink.rows
     assert [row[AT] for row in rows(scan_changes(tmp_path, 4))] == [5, 5, 6]  # 4 was collected
     with pytest.raises(NotFoundError, match="collected"):
         scan_panes(tmp_path, 4)
     run(tmp_path)
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0, output_age_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds", panes="0 seconds"))
     assert rows(scan_panes(tmp_path)) == []
     assert rows(scan_changes(tmp_path, 0)) == []
     gone = Checkpoint.open(tmp_path).boundary().panes_gone
@@ -284,7 +284,7 @@ def test_before_the_first_checkpoint_there_was_nothing_and_later_ones_may_be_col
     fork(tmp_path / "root", tmp_path / "fork", 4)
     with pytest.raises(NotFoundError, match=r"nothing existed yet.*first=4"):
         scan_panes(tmp_path / "fork", 3)
-    collect(Checkpoint.open(tmp_path / "root"), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path / "root"), CheckpointRetention(newest=1, grace="0 seconds"))
     for moment in (1, 3, times[1], times[3]):
         with pytest.raises(NotFoundError, match="collected"):
             scan_panes(tmp_path / "root", moment)

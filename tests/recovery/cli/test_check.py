@@ -224,7 +224,7 @@ def test_what_was_collected_is_waited_for_and_is_in_no_sum(tmp_path: Path) -> No
     before = checked(tmp_path, HealthLimits(rejected=0, undelivered=2))
     assert (before["rejected"].value, before["undelivered"].value) == (1, 3)
     checkpoint = Checkpoint.open(tmp_path)
-    collect(checkpoint, CheckpointRetention(keep=1, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=1, grace="0 seconds"))
     after = checked(tmp_path, HealthLimits(rejected=0, undelivered=2))
     assert (after["rejected"].value, after["undelivered"].value) == (0, 3)
     newest = checkpoint.chosen(None).manifest.created_us

@@ -11,7 +11,7 @@ from tests.helpers.example_root import copy, damaged, root  # noqa: F401  (fixtu
 
 VERBS = {
     "rewind": ["--to", 3],
-    "gc": ["--keep", 1, "--grace", "0 seconds"],
+    "gc": ["--newest", 1, "--grace", "0 seconds"],
     "rescale": ["--partitions", 3],
     "repair": ["--to", "newest-good"],
 }

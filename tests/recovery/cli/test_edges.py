@@ -28,7 +28,7 @@ def test_without_standard_streams_a_verb_does_its_work_and_ends_with_its_code(tm
         return subprocess.run(["sh", "-c", command, "sh", *arguments], cwd=ROOT, check=False).returncode
 
     root = str(tmp_path / "root")
-    assert code("gc", root, "--keep", "2", "--grace", "0 seconds", "--confirm") == 0
+    assert code("gc", root, "--newest", "2", "--grace", "0 seconds", "--confirm") == 0
     assert len(Checkpoint.open(root).ids()) == 2
     assert code("panes", root, "--format", "json") == 0
     assert code("list", str(tmp_path / "none")) == 4

@@ -30,7 +30,7 @@ VERBS = {
     "late": (["late", "ROOT"], "checkpoints"),
     "history": (["history", "ROOT", "--key", "k=a", "--window", "1970-01-01T00:00:00"], "changes"),
     "verify": (["verify", "ROOT", "--read-data"], "files"),
-    "gc": (["gc", "ROOT", "--keep", 2, "--grace", "0 seconds"], "checkpoints"),
+    "gc": (["gc", "ROOT", "--newest", 2, "--grace", "0 seconds"], "checkpoints"),
     "report": (["report", "ROOT", "--output", "REPORT"], "windows"),
     "rewind": (["rewind", "FILES", "--to", 3], "input"),
     "rewind to a time": (["rewind", "FILES", "--to", "2999-01-01"], "checkpoints"),

@@ -32,7 +32,7 @@ VERBS = (
     ["withdraw", "tests.helpers.targets:nowhere"],
     ["repair", "--to", "newest-good"],
     ["history", "--key", "k=a", "--window", "1970-01-01", "--json"],
-    ["gc", "--keep", "2", "--json"],
+    ["gc", "--newest", "2", "--json"],
     ["pin", "3", "--name", "x", "--json"],
     ["restore", "--json"],
     ["rescale", "--partitions", "3", "--json"],

@@ -135,7 +135,7 @@ def test_a_time_that_is_printed_is_read_again() -> None:
         ["show", "N"],
         ["list", "--last", "N"],
         ["gc", "--age", "N s"],
-        ["gc", "--keep", "1", "--grace", "N"],
+        ["gc", "--newest", "1", "--grace", "N"],
         ["history", "--key", "k=a", "--window", "N"],
         ["state", "--window", "N us"],
     ],

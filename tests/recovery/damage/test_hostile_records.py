@@ -36,8 +36,8 @@ VERBS = [
     ["panes"],
     ["late"],
     ["verify", "--json"],
-    ["gc", "--keep", "1", "--grace", "0s"],
-    ["gc", "--keep", "1", "--grace", "0s", "--output-age", "0s", "--json"],
+    ["gc", "--newest", "1", "--grace", "0s"],
+    ["gc", "--newest", "1", "--grace", "0s", "--panes", "0s", "--json"],
     ["rescale", "--partitions", "3"],
     ["restore"],
     ["restore", "--at", "3", "--store", "rocksdb"],
@@ -55,7 +55,7 @@ def root() -> Iterator[Path]:
     example("retracting").standalone(checkpoint=folder / "root", partitions=2).run(STREAM)
     checkpoint = Checkpoint.open(folder / "root")
     pin(checkpoint, 3, "mine", note="kept")
-    assert collect(checkpoint, CheckpointRetention(keep=3, grace_us=0)).pinned == (3,)
+    assert collect(checkpoint, CheckpointRetention(newest=3, grace="0 seconds")).pinned == (3,)
     yield folder / "root"
     shutil.rmtree(folder)
 

@@ -94,10 +94,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(root, 6)
     checkpoint = Checkpoint.open(root)
     pin(checkpoint, 3, "old")
-    collect(checkpoint, CheckpointRetention(keep=3, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=3, grace="0 seconds"))
     reset_to(checkpoint, 6)
     run(root, 8)
-    collect(checkpoint, CheckpointRetention(keep=6, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=6, grace="0 seconds"))
     pin(checkpoint, 9, "new")
     run(root, 9)
     assert checkpoint.ids() == [6, 7, 8, 9, 10, 11, 12, 13, 14]
@@ -319,7 +319,7 @@ def test_where_no_manifest_is_left_nothing_begins_again(copy: Path, tmp_path: Pa
 
 
 def test_a_boundary_tells_that_there_was_a_newest(copy: Path) -> None:
-    collect(Checkpoint.open(copy), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(copy), CheckpointRetention(newest=1, grace="0 seconds"))
     lose(copy, 1)
     shutil.rmtree(copy / REACHED)
     assert Checkpoint.open(copy).stored_ids() == [3, 9]  # pinned
@@ -383,6 +383,6 @@ def test_a_folder_in_place_of_a_manifest_stops_no_collection(copy: Path) -> None
     repair(Checkpoint.open(copy))
     for _ in range(2):
         run(copy, 10)
-        collected = collect(Checkpoint.open(copy), CheckpointRetention(keep=1, grace_us=0))
+        collected = collect(Checkpoint.open(copy), CheckpointRetention(newest=1, grace="0 seconds"))
     assert collected.boundary > newest
     assert len(Checkpoint.open(copy).ids()) == 1

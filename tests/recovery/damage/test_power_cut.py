@@ -125,7 +125,9 @@ def published(power: Power) -> Checkpoint:
 USES: dict[str, Callable[[Checkpoint], object]] = {
     "panes are read": lambda checkpoint: checkpoint.pane_paths(),
     "it is pinned": lambda checkpoint: pin(checkpoint, checkpoint.ids()[-1]),
-    "others are collected": lambda checkpoint: collect(checkpoint, CheckpointRetention(keep=1, grace_us=0), now_us()),
+    "others are collected": lambda checkpoint: collect(
+        checkpoint, CheckpointRetention(newest=1, grace="0 seconds"), now_us()
+    ),
     "a drained job starts": lambda checkpoint: open_for_start(checkpoint, Policy(), lambda _manifest: None),
 }
 
@@ -144,7 +146,7 @@ def test_a_boundary_that_was_not_synced_is_before_anything_is_deleted(power: Cal
     broken = power("disk")
     broken.dies_at(None)
     run(broken)
-    checkpoint, keep = Checkpoint.open(broken.root), CheckpointRetention(keep=1, grace_us=0)
+    checkpoint, keep = Checkpoint.open(broken.root), CheckpointRetention(newest=1, grace="0 seconds")
     calls = broken.disk.calls
     for at in range(calls + 1, calls + 20):
         broken.next_process()

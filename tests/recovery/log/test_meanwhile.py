@@ -29,10 +29,10 @@ from tidestate.statestore.errors import ConflictError, FencedError
 from tidestate.statestore.storage.objects import Objects
 
 __all__ = ["root"]
-ONE = CheckpointRetention(keep=1, grace_us=0)
+ONE = CheckpointRetention(newest=1, grace="0 seconds")
 
 
-BY_AGE = CheckpointRetention(keep=9, grace_us=0, output_age_us=0)
+BY_AGE = CheckpointRetention(newest=9, grace="0 seconds", panes="0 seconds")
 
 
 def interrupted(root: Path, moment: int, act: Callable[[], None]) -> Checkpoint:
@@ -99,7 +99,7 @@ def test_a_collection_that_another_one_overtakes_says_so(root: Path) -> None:
     for moment in range(1, 60, 3 if LONG else 7):
         copy = copy_of(root, moment)
         pin(Checkpoint.open(copy), 3, "one")
-        collect(Checkpoint.open(copy), CheckpointRetention(keep=5, grace_us=0))
+        collect(Checkpoint.open(copy), CheckpointRetention(newest=5, grace="0 seconds"))
 
         def act(copy: Path = copy) -> None:
             unpin(Checkpoint.open(copy), "one")
@@ -108,7 +108,7 @@ def test_a_collection_that_another_one_overtakes_says_so(root: Path) -> None:
 
         outcomes.add("done")
         with suppress(ConflictError):
-            collect(interrupted(copy, moment, act), CheckpointRetention(keep=2, grace_us=0))
+            collect(interrupted(copy, moment, act), CheckpointRetention(newest=2, grace="0 seconds"))
             outcomes.add("not overtaken")
         whole(copy)
     assert outcomes == {"done", "not overtaken"}
@@ -158,7 +158,7 @@ def test_output_that_is_deleted_by_its_age_meanwhile_is_not_missed(
     root: Path, look: Callable[[Checkpoint], bool]
 ) -> None:
     """Nor is a file of the index, which a collection replaces."""
-    collect(Checkpoint.open(root), CheckpointRetention(keep=6, grace_us=0))
+    collect(Checkpoint.open(root), CheckpointRetention(newest=6, grace="0 seconds"))
     deleted = set()
     for moment in range(1, 60, 2):
         copy = copy_of(root, moment)
@@ -176,7 +176,7 @@ def test_the_mark_of_a_removed_pin_that_comes_back_is_no_pin(root: Path) -> None
     mark = root / "pins" / f"{made.name}.held"
     data = mark.read_bytes()
     unpin(checkpoint, "one")
-    collect(checkpoint, CheckpointRetention(keep=5, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=5, grace="0 seconds"))
     mark.write_bytes(data)
     assert _verified(checkpoint)
     collect(checkpoint, ONE)

@@ -170,7 +170,7 @@ def test_collection_keeps_the_parts_that_are_needed(tmp_path: Path) -> None:
     run(tmp_path, partitions=PARTITIONS)
     (tmp_path / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
     needed = {ref.path for ref in state_files(newest(tmp_path))}
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(keep=1, grace_us=0))
+    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
     there = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "data").rglob("*") if path.is_file()}
     assert {path for path in there if path.endswith(".json")} - needed <= {f"data/job/8-{'0' * 32}.partitions.json"}
     assert needed <= there

@@ -24,7 +24,7 @@ from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
 
 __all__ = ["root"]
 
-NEWEST = CheckpointRetention(keep=1, grace_us=0)
+NEWEST = CheckpointRetention(newest=1, grace="0 seconds")
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_its_pin_goes_with_the_last_checkpoint_that_needs_it(root: Path, forked:
     planned = plan_collection(checkpoint, NEWEST).result
     assert planned.freed == (str(root),)
     assert read_pins(Objects(root)), "it was only a plan"
-    answered = CliRunner().invoke(app, ["gc", str(forked), "--keep", "1", "--grace", "0s", "--confirm"])
+    answered = CliRunner().invoke(app, ["gc", str(forked), "--newest", "1", "--grace", "0s", "--confirm"])
     assert "none of its files is needed any more" in " ".join(answered.output.split())
     assert read_pins(Objects(root)) == []
     assert held_pins(Objects(root)) == set()

@@ -89,7 +89,7 @@ class Root:
             if head is not None and head.manifest.partitions != number:
                 rescale(self.root, number)
         elif step == "collect":
-            collect(self.checkpoint, CheckpointRetention(keep=number, grace_us=0))
+            collect(self.checkpoint, CheckpointRetention(newest=number, grace="0 seconds"))
         elif step == "pin":
             pin(self.checkpoint, self.some(number), f"pin-{uuid.uuid4().hex}")
         elif step == "fork":

@@ -31,7 +31,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.storage.objects import Objects
 
-NEWEST = CheckpointRetention(keep=1, grace_us=0)
+NEWEST = CheckpointRetention(newest=1, grace="0 seconds")
 
 
 def run(root: Path, batches: int) -> None:
@@ -109,9 +109,9 @@ def test_what_is_published_is_what_was_planned(root: Path, tmp_path: Path) -> No
 
 def test_what_is_deleted_is_what_was_emitted(root: Path) -> None:
     run(root, 6)
-    observed = tidestate("gc", root, "--keep", 2, "--grace", "0s")
+    observed = tidestate("gc", root, "--newest", 2, "--grace", "0s")
     before = files_below(root)
-    done = tidestate("gc", root, "--keep", 2, "--grace", "0s", "--confirm")
+    done = tidestate("gc", root, "--newest", 2, "--grace", "0s", "--confirm")
     assert {**done, "done": False} == observed
     gone = {path for path in before if path not in files_below(root)}
     assert gone == {*observed["files"], *(manifest_path(number) for number in observed["checkpoints"])}
@@ -206,4 +206,4 @@ def test_a_pin_of_what_is_damaged_stops_a_collection_before_it_begins(root: Path
     repair(Checkpoint.open(root))
     run(root, 6)
     check_refused(root, lambda: collect(Checkpoint.open(root), NEWEST), CorruptionError, "manifest-damaged")
-    assert collect(Checkpoint.open(root), CheckpointRetention(keep=99, grace_us=0)).checkpoints == ()
+    assert collect(Checkpoint.open(root), CheckpointRetention(newest=99, grace="0 seconds")).checkpoints == ()

@@ -107,7 +107,7 @@ def test_an_older_run_is_fenced(checkpoint: Checkpoint) -> None:
 def test_a_checkpoint_that_is_not_there(checkpoint: Checkpoint) -> None:
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
         reset_to(checkpoint, 9)
-    collect(checkpoint, CheckpointRetention(keep=2, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=2, grace="0 seconds"))
     with pytest.raises(NotFoundError, match="collected"):
         reset_to(checkpoint, 1)
 

@@ -21,7 +21,7 @@ def test_a_checkpoint_of_a_clock_that_was_ahead_keeps_nothing() -> None:
     assert list(made.items()) == [(1, 5), (2, 9), (3, 9), (4, 9), (5, now)]
 
 
-@pytest.mark.parametrize("retention", [{"age_us": 0}, {"keep": 2}, {"keep": 2, "output_age_us": 0}])
+@pytest.mark.parametrize("retention", [{"age": "0 seconds"}, {"newest": 2}, {"newest": 2, "panes": "0 seconds"}])
 def test_a_clock_that_was_years_ahead_does_not_stop_collections(
     root: Path, retention: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,9 +33,9 @@ def test_a_clock_that_was_years_ahead_does_not_stop_collections(
     assert Checkpoint.open(root).chosen(None).manifest.created_us >= ahead
     for batches in (12, 14):
         run(root, batches)
-        done = collect(Checkpoint.open(root), CheckpointRetention(**retention, grace_us=0))
-        assert done.kept == retention.get("keep", 1)
-        assert done.late_gone == (done.boundary + done.kept if "output_age_us" in retention else 0)
+        done = collect(Checkpoint.open(root), CheckpointRetention(**retention, grace="0 seconds"))
+        assert done.kept == retention.get("newest", 1)
+        assert done.late_gone == (done.boundary + done.kept if "panes" in retention else 0)
     whole(root)
 
 

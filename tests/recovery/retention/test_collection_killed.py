@@ -21,7 +21,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect, plan_collection
-from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, NotFoundError
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.testing.faults import Crash, FaultyObjects, When
@@ -146,7 +146,7 @@ def test_killed_while_it_deletes(root: Path, tmp_path: Path, moment: tuple[str, 
     assert [rows for _, rows in observed(checkpoint)] == [
         rows for _, rows in observed(Checkpoint.open(tmp_path / "other"))
     ]
-    collect(checkpoint, CheckpointRetention(keep=99, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=99, grace="0 seconds"))
     whole(root)
     assert checkpoint.stored_ids() == checkpoint.ids()
 
@@ -159,7 +159,7 @@ def test_of_two_collections_one_says_so(root: Path) -> None:
         def put(self, path: str, data: bytes | pa.Buffer) -> None:
             super().put(path, data)
             if path.startswith("gc/outputs"):
-                collect(Checkpoint.open(root), CheckpointRetention(keep=5, grace_us=0))
+                collect(Checkpoint.open(root), CheckpointRetention(newest=5, grace="0 seconds"))
 
     with pytest.raises(ConflictError, match="collection-moved"):
         collect(dataclasses.replace(checkpoint, objects=Slow(root)), NOW)
@@ -192,7 +192,7 @@ def test_halves_of_files_go_when_nobody_writes_them_any_more(root: Path) -> None
     collect(Checkpoint.open(root), NOW)
     assert [path.exists() for path in (*left, *strange)] == [False, False, True, True, True, True]
     whole(root)
-    longer = CheckpointRetention(keep=3, grace_us=3 * HOUR_US)
+    longer = CheckpointRetention(newest=3, grace="3 hours")
     os.utime(left[2], (now_ - 2 * 3600, now_ - 2 * 3600))
     collect(Checkpoint.open(root), longer)
     assert left[2].exists()

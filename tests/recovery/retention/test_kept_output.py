@@ -27,14 +27,14 @@ def test_what_was_abandoned_is_none_of_those_that_are_kept(root: Path) -> None:
 
     before = counting()
     assert before[:6] == [1, 2, 3, 4, 5, 6]
-    collect(checkpoint, CheckpointRetention(keep=len(before) - 4, grace_us=0))
+    collect(checkpoint, CheckpointRetention(newest=len(before) - 4, grace="0 seconds"))
     assert counting() == before[4:]
 
 
 @pytest.mark.parametrize("meanwhile", [False, True], ids=["before", "meanwhile"])
 def test_an_abandoned_one_that_is_pinned_keeps_the_output_before_it(root: Path, meanwhile: bool) -> None:
     """A reset may make it count again, with all that was put out up to it."""
-    checkpoint, few = Checkpoint.open(root), CheckpointRetention(keep=1, grace_us=0)
+    checkpoint, few = Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds")
     before = [(number, rows) for number, rows in observed(checkpoint) if number <= 9]
     assert [number for number, _ in before if number > 6]
     if not meanwhile:
@@ -52,7 +52,7 @@ def test_an_abandoned_one_that_is_pinned_keeps_the_output_before_it(root: Path, 
 
 
 def test_a_pinned_one_alone_holds_the_root_that_was_forked(root: Path, tmp_path: Path) -> None:
-    few = CheckpointRetention(keep=1, grace_us=0)
+    few = CheckpointRetention(newest=1, grace="0 seconds")
     fork(root, tmp_path / "second", 5)
     second = Checkpoint.open(tmp_path / "second")
     pin(second, second.ids()[0], "mine")
@@ -70,7 +70,7 @@ def test_output_is_old_at_its_age_and_not_a_microsecond_before(root: Path) -> No
     for created_us, _ in made:
         for at_us in (created_us + 4, created_us + 5):
             old = sum(files for time_us, files in made if time_us <= at_us - 5)
-            assert unacknowledged(known, CheckpointRetention(output_age_us=5), at_us) == old
+            assert unacknowledged(known, CheckpointRetention(panes="5 us"), at_us) == old
     assert sum(files for _, files in made) > 3
 
 
@@ -78,11 +78,11 @@ def test_output_that_is_gone_stays_gone_where_more_is_kept_from_then_on(root: Pa
     checkpoint = Checkpoint.open(root)
     for until in (11, 12):
         run(root, until, sink=lambda *_: None)
-    collect(checkpoint, CheckpointRetention(keep=3, grace_us=0, output_age_us=0))
+    collect(checkpoint, CheckpointRetention(newest=3, grace="0 seconds", panes="0 seconds"))
     gone = checkpoint.boundary()
     assert (gone.panes_gone > 10, gone.late_gone > 10) == (True, True)
     run(root, 14)
-    collect(checkpoint, CheckpointRetention(keep=1, grace_us=0, output_age_us=2**50))
+    collect(checkpoint, CheckpointRetention(newest=1, grace="0 seconds", panes=f"{2**50} us"))
     now = checkpoint.boundary()
     assert now.id > gone.id
     assert (now.panes_gone, now.late_gone) == (gone.panes_gone, gone.late_gone)

@@ -17,17 +17,17 @@ from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
 from tests.helpers.forked import forked
 from tests.helpers.forks import JOB
 from tests.helpers.process import some
-from tidestate.operators import DeliveryId, WindowOperator, count, retain, tumbling, windowed
+from tidestate.operators import CheckpointRetention, DeliveryId, WindowOperator, count, tumbling, windowed
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.retention import upkeep
-from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention, Upkept
+from tidestate.recovery.retention.rules import Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
-from tidestate.statestore.errors import UnavailableError, UsageError
+from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.storage.objects import Objects
 
-FEW = retain(checkpoints=3, grace="0 seconds")
+FEW = CheckpointRetention(newest=3, grace="0 seconds")
 PATIENCE_S = 60.0
 
 
@@ -84,7 +84,7 @@ def test_it_keeps_what_gc_keeps_and_the_job_does_not_notice(tmp_path: Path) -> N
 
 
 def test_panes_that_no_sink_has_taken_stay_and_reach_it_later(tmp_path: Path) -> None:
-    every = retain(checkpoints=1, panes="0 seconds", grace="0 seconds")
+    every = CheckpointRetention(newest=1, panes="0 seconds", grace="0 seconds")
     root, taken = tmp_path / "root", list[tuple[DeliveryId, int]]()
     job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=every)
     for _panes in job.stream(TABLES[:7]):
@@ -216,13 +216,3 @@ def test_killed_in_the_middle_of_a_collection(tmp_path: Path, name: str, number:
     there, other = Checkpoint.open(root), Checkpoint.open(tmp_path / "other")
     assert [rows for _, rows in observed(there)] == [rows for _, rows in observed(other)]
     whole(root)
-
-
-def test_what_is_kept_is_reported_in_spans() -> None:
-    assert retain(100, "7 days", panes="30 days") == CheckpointRetention(
-        100, 7 * 24 * HOUR_US, output_age_us=30 * 24 * HOUR_US
-    )
-    for wrong, code in (({}, "retention-none"), ({"checkpoints": 0}, "retention-value"), ({"age": "soon"}, "span")):
-        with pytest.raises(UsageError) as refused:
-            retain(**wrong)  # type: ignore[arg-type]
-        assert refused.value.code == code

@@ -189,7 +189,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
     assert not query.isActive  # Spark itself stops the older of two in one session
     second.stop()
     assert not names(checkpoint)
-    third = refusing.schedule(availableNow=True).start()
+    third = refusing.trigger(availableNow=True).start()
     assert third.awaitTermination(60)
     assert not names(checkpoint)
 

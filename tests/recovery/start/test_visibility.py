@@ -28,8 +28,8 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.retention.collection import collect
-from tidestate.recovery.retention.rules import HOUR_US, CheckpointRetention
+from tidestate.recovery.retention.collection import HOUR_US, collect
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.visibility import Probe, WrittenFile, check_visible
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -129,7 +129,7 @@ def test_a_probe_left_by_the_dead_is_collected(tmp_path: Path) -> None:
     objects = job.checkpoint.objects
     probe = Probe.leave(objects, job.head.id + 1)
     job.commit(taken(job, ""), "batch", Position())
-    collected = collect(job.checkpoint, CheckpointRetention(keep=1, grace_us=0), now_us() + HOUR_US)
+    collected = collect(job.checkpoint, CheckpointRetention(newest=1, grace="0 seconds"), now_us() + HOUR_US)
     assert probe.path in collected.files
     assert not objects.exists(probe.path)
 
