@@ -24,6 +24,7 @@ __all__ = [
     "offset_sessions",
     # What is kept, and what a start may do
     "Retention",
+    "CheckpointRetention",
     "Policy",
     # What runs a job, besides the verbs of a stream
     "run_operator",
@@ -89,6 +90,7 @@ from tidestate.operators.streams.windows import offset_sessions as offset_sessio
 from tidestate.operators.streams.windows import offset_windows as offset_windows
 from tidestate.operators.streams.windows import sessions as sessions
 from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
+from tidestate.recovery.retention.rules import CheckpointRetention as CheckpointRetention
 from tidestate.recovery.start.policy import Policy as Policy
 from tidestate.statestore.errors import CommitUnknownError as CommitUnknownError
 from tidestate.statestore.errors import ConflictError as ConflictError
@@ -192,7 +194,6 @@ __all__ += [
     "ParquetSink",
     "PostgresSink",
     "Checkpoint",
-    "retain",
     "Memory",
     "Parquet",
     "RocksDB",
@@ -284,23 +285,6 @@ from tidestate.operators.sinks.kafka import KafkaSink as KafkaSink
 from tidestate.operators.sinks.parquet import ParquetSink as ParquetSink
 from tidestate.operators.sinks.postgres import PostgresSink as PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint as Checkpoint
-from tidestate.recovery.retention.rules import retain as retain
-from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
-from tidestate.recovery.retention.rules import CheckpointRetention as CheckpointRetention
-from tidestate.recovery.start.policy import Policy as Policy
-from tidestate.statestore.errors import CommitUnknownError as CommitUnknownError
-from tidestate.statestore.errors import ConflictError as ConflictError
-from tidestate.statestore.errors import CorruptionError as CorruptionError
-from tidestate.statestore.errors import DataError as DataError
-from tidestate.statestore.errors import FencedError as FencedError
-from tidestate.statestore.errors import IncompatibleError as IncompatibleError
-from tidestate.statestore.errors import InvariantError as InvariantError
-from tidestate.statestore.errors import LimitError as LimitError
-from tidestate.statestore.errors import NotFoundError as NotFoundError
-from tidestate.statestore.errors import TidestateError as TidestateError
-from tidestate.statestore.errors import UnavailableError as UnavailableError
-from tidestate.statestore.errors import UsageError as UsageError
-from tidestate.statestore.messages.tables import Retention as Retention
 from tidestate.statestore.spec.store import Memory as Memory
 from tidestate.statestore.spec.store import Parquet as Parquet
 from tidestate.statestore.spec.store import RocksDB as RocksDB

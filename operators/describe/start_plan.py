@@ -104,11 +104,11 @@ class StartPlan:
     def _repr_html_(self) -> str:
         """The plan as a table of its changes, for a notebook."""
         first, *others = self.lines()
-        told = {str(change) for change in self.changes}
+        written = {str(change) for change in self.changes}
         rows = [
             (change.operator, change.setting, change.was, change.now, change.refused or change.note)
             for change in self.changes
         ]
         table = rows_html(first, ("operator", "setting", "was", "would be", ""), rows) if rows else ""
         texts = others if rows else [first, *others]
-        return table + "".join(f"<p>{escape(line)}</p>" for line in texts if line not in told)
+        return table + "".join(f"<p>{escape(line)}</p>" for line in texts if line not in written)

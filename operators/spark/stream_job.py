@@ -59,7 +59,7 @@ class StreamJob:
             "streams": ", ".join(self.by_user),
             "store": self.store.name,
             "sink": ", ".join(map(sink_name, self.sinks.each.get("panes", ()))) or None,
-            "trigger": ", ".join(f"{name}={value!r}" for name, value in (self.trigger or {}).items()) or None,
+            "trigger": ", ".join(f"{name}={value!r}" for name, value in (self.spark_trigger or {}).items()) or None,
         }
         return facts_html(f"SparkJob {self.description.name}", facts)
 

@@ -18,7 +18,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.roots import checked_root
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import StoreConfig, StoreName, store_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -63,7 +63,7 @@ class WindowsByHand(OfMessages):
         schema: Schemas,
         *,
         checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
+        store: StoreConfig | StoreName | None = None,
         policy: Policy | None = None,
         partitions: int | None = None,
         checkpoints: CheckpointRetention | None = None,
@@ -88,7 +88,7 @@ class WindowsByHand(OfMessages):
             offset=windowed.offset if named else "offset",
             origin=(windowed.origin or "") if named else "origin",
             checkpoint=checked_root(checkpoint),
-            store=store,
+            store=store_of(store),
             policy=policy,
             partitions=partitions,
             retain=checkpoints,
@@ -110,7 +110,7 @@ class JoinByHand(OfMessages):
         schema: Schemas,
         *,
         checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
+        store: StoreConfig | StoreName | None = None,
         policy: Policy | None = None,
         partitions: int | None = None,
         checkpoints: CheckpointRetention | None = None,
@@ -126,7 +126,7 @@ class JoinByHand(OfMessages):
             joined,
             *self._by_side(joined, schema).values(),
             checkpoint=checked_root(checkpoint),
-            store=store,
+            store=store_of(store),
             policy=policy,
             partitions=partitions,
             retain=checkpoints,

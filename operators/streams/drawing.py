@@ -12,7 +12,7 @@ from tidestate.operators.streams.graph import JobGraph
 CHARACTER, LINE = 7.3, 17
 """Pixels of a character of the font, and of a line."""
 PADDING, ROW_GAP, COLUMN_GAP = 12, 18, 56
-LONGEST = 60
+LONGEST_LINE = 60
 """Characters in a line of a box."""
 
 
@@ -75,7 +75,7 @@ def _lines(call: str) -> Iterator[str]:
     for line in call.replace(").", ")\n.").splitlines():
         text = ""
         for part in line.split(", "):
-            if text and len(text) + len(part) > LONGEST:
+            if text and len(text) + len(part) > LONGEST_LINE:
                 yield f"{text},"
                 text = "    "
             text += part if not text.strip() else f", {part}"

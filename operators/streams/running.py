@@ -18,7 +18,7 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.roots import checked_root
-from tidestate.statestore.spec.store import Parquet, StoreConfig
+from tidestate.statestore.spec.store import StoreConfig, StoreName, store_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -50,7 +50,7 @@ class Runs(ABC):
         streams: DataFrame | Mapping[str, DataFrame],
         *,
         checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
+        store: StoreConfig | StoreName | None = None,
         sink: SparkSinks | None = None,
         late_sink: SparkSinks | None = None,
         partitions: int | None = None,
@@ -67,7 +67,8 @@ class Runs(ABC):
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
         False or raising `Refused` (docs/SINKS.md). Without a sink, panes are in the checkpoint's pane files, exactly
         once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by themselves.
-        ``store`` keeps the state (default: Parquet). ``partitions`` is the number of state partitions of a new root
+        ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``,
+        ``"memory"``, or one with settings. ``partitions`` is the number of state partitions of a new root
         (default: Spark's default parallelism); ``tidestate rescale`` changes it. Every ``tick`` (default: 1 second)
         time advances without a batch, where that matters: idle sources, and watermarks and triggers in processing
         time; and sinks that are behind are offered what they lack. ``policy`` decides what the start does if another
@@ -90,7 +91,7 @@ class Runs(ABC):
             JobStreams(graph.description, graph.streams).each(streams),
             names=graph.streams,
             checkpoint=checked_root(checkpoint),
-            store=store or Parquet(),
+            store=store_of(store),
             sinks=Sinks(sink, late_sink),
             partitions=partitions,
             tick=tick_us(tick),
@@ -107,7 +108,7 @@ class Runs(ABC):
         self,
         *,
         checkpoint: str | PathLike[str],
-        store: StoreConfig | None = None,
+        store: StoreConfig | StoreName | None = None,
         sink: ArrowSinks | None = None,
         late_sink: ArrowSinks | None = None,
         partitions: int | None = None,
@@ -127,7 +128,7 @@ class Runs(ABC):
         made: Standalone = imported("local.standalone", "StandaloneRunner")(
             graph.description,
             checked_root(checkpoint),
-            store or Parquet(),
+            store_of(store),
             Sinks(sink, late_sink),
             partitions,
             policy=policy or Policy(),
@@ -143,7 +144,7 @@ class Runs(ABC):
         self,
         schema: Schemas,
         *,
-        store: StoreConfig | None = None,
+        store: StoreConfig | StoreName | None = None,
         folder: str | PathLike[str] | None = None,
         partitions: int | None = None,
         generate: bool = True,
@@ -158,7 +159,7 @@ class Runs(ABC):
         made: Harness = imported("local.harness", "Harness")(
             graph.description,
             schema,
-            store=store,
+            store=None if store is None else store_of(store),
             folder=folder,
             partitions=partitions,
             generate=generate,
