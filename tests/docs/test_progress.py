@@ -11,7 +11,7 @@ from tests.helpers.checkout import ROOT
 
 def test_blocks_of_progress_run() -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "PROGRESS.md").read_text(), re.S | re.M)
-    assert len(blocks) == 5
+    assert len(blocks) == 4
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
     )

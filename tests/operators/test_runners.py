@@ -264,7 +264,7 @@ TABLE: dict[str, Row] = {
     "windows of every kind": Row(windows, "test_general.py::test_panes_and_ledger_equal_the_standalone_runner"),
     "joins by distance": Row(joins, "test_joins.py::test_pairs_and_ledger_equal_the_standalone_runner"),
     "merges": Row(merges, "test_merging.py::test_panes_and_ledger_equal_the_standalone_runner"),
-    "`overlap_join`": Row(
+    "joins by lifetime": Row(
         others, "test_cti_sides.py::test_panes_and_ledgers_equal_the_standalone_runner", {"by hand": no_others}
     ),
     "messages known": Row(messages, "test_messages.py::test_the_orders_of_the_design"),

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.streams.stream import Aggregation
 from tools.timelines.drawing import draw
 from tools.timelines.record import record
 from tools.timelines.scenarios import SCENARIOS
@@ -25,7 +25,7 @@ def pictures() -> Iterator[tuple[str, str]]:
             exec(code, names)
             continue
         description = eval(code.strip(), names)
-        assert isinstance(description, Windowed), f"{name}: the code above the picture is no description"
+        assert isinstance(description, Aggregation), f"{name}: the code above the picture is no description"
         yield name, draw(title, SCENARIOS[name], record(description, SCENARIOS[name]))
 
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
+from tidestate.operators.streams.stream import Aggregation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US
 from tools.timelines.scenarios import Scenario
@@ -73,9 +72,9 @@ class Row:
 class Recorder:
     """One run of a description."""
 
-    def __init__(self, description: Windowed, scenario: Scenario, folder: str) -> None:
+    def __init__(self, description: Aggregation, scenario: Scenario, folder: str) -> None:
         self._scenario, self._folder = scenario, folder
-        self._harness = Harness(description, SCHEMA, folder=folder, generate=scenario.follows)
+        self._harness = description.harness(SCHEMA, folder=folder, generate=scenario.follows)
         self._harness.advance_processing_time(NOON_US)
         self._watermark = self._reached()
         self._fed = self._accepted = self._rejected = 0
@@ -161,7 +160,7 @@ class Recorder:
         )
 
 
-def record(description: Windowed, scenario: Scenario) -> list[Row]:
+def record(description: Aggregation, scenario: Scenario) -> list[Row]:
     """Every step of the scenario, with what it led to."""
     with tempfile.TemporaryDirectory(prefix="timeline-") as folder:
         recorder = Recorder(description, scenario, folder)
