@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
 from tidestate.recovery.cli.completion import checkpoint_ids, table_names
 from tidestate.recovery.cli.options import (
     FormatOption,
@@ -40,7 +40,7 @@ TableOption = Annotated[
     epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK",
 )
 def print_difference(
-    root: Root,
+    root: RootPath,
     before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
     after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
     operator: Operator = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
 from tidestate.recovery.cli.options import FormatOption, Limit, Operator, OutputOption, keys_of
 from tidestate.recovery.cli.printing import Format
 from tidestate.recovery.cli.progress_bar import bar
@@ -26,7 +26,7 @@ HistoryWindow = Annotated[
     epilog="Example: tidestate history /data/flights --key origin=JFK --window 2013-01-01T10:00",
 )
 def history_of_window(
-    root: Root,
+    root: RootPath,
     window: HistoryWindow,
     key: HistoryKeys = None,
     operator: Operator = None,

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
 from tidestate.recovery.cli.options import ReadData, ReadPercent
 from tidestate.recovery.cli.printing import print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
@@ -25,7 +25,7 @@ report = typer.Typer(add_completion=False)
     epilog="Example: tidestate report /data/flights --output flights.html --last 200",
 )
 def write(
-    root: Root,
+    root: RootPath,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),

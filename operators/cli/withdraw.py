@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Root
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm, RootPath
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
 
@@ -28,7 +28,7 @@ withdraw_command = typer.Typer(add_completion=False)
     epilog="Example: tidestate withdraw /data/flights flights:sink --confirm",
 )
 def withdraw(
-    root: Root,
+    root: RootPath,
     sink: Annotated[
         str,
         typer.Argument(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.app import AsJson, RootPath, verbs
 from tidestate.recovery.cli.printing import data_table, exit_quietly, print_error, print_json, print_out
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import Health, limits_of
@@ -46,7 +46,7 @@ StartingOkOption = Annotated[
     epilog="Example: tidestate check /data/flights --running --max-lag '10 minutes' --max-rejected 1%",
 )
 def check_health(
-    root: Root,
+    root: RootPath,
     running: RunningOption = False,
     max_lag: MaxLagOption = None,
     max_age: MaxAgeOption = None,

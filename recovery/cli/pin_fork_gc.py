@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Root, verbs
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm, RootPath, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids, pin_names
 from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
@@ -24,7 +24,7 @@ from tidestate.statestore.durations import text_of
 
 @verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
 def fork_checkpoint(
-    root: Root,
+    root: RootPath,
     destination: Annotated[str, typer.Argument(help="A new or empty folder.")],
     at: AtOption = None,
     as_json: AsJson = False,
@@ -47,7 +47,7 @@ def fork_checkpoint(
 
 @verbs.command("pin", epilog='Example: tidestate pin /data/flights 42 --name release --note "before the upgrade"')
 def pin_checkpoint(
-    root: Root,
+    root: RootPath,
     checkpoint_id: Annotated[
         int,
         typer.Argument(metavar="ID", help="The checkpoint.", show_default=False, autocompletion=checkpoint_ids),
@@ -66,7 +66,7 @@ def pin_checkpoint(
 
 @verbs.command("unpin", epilog="Example: tidestate unpin /data/flights release")
 def unpin_checkpoint(
-    root: Root,
+    root: RootPath,
     name: Annotated[
         str,
         typer.Argument(help="The name of the pin, from list.", show_default=False, autocompletion=pin_names),
@@ -84,7 +84,7 @@ def unpin_checkpoint(
 
 @verbs.command("gc", epilog='Example: tidestate gc /data/flights --keep 100 --age "7 days" --confirm')
 def collect_checkpoints(
-    root: Root,
+    root: RootPath,
     keep: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
     age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep those younger than this.")] = None,
     grace: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, RootPath, verbs
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import Rescaled, execute_rescale, plan_rescale
@@ -16,7 +16,7 @@ RESCALE_FIELDS = ("id", "before", "partitions", "operators", "files", "shared")
 
 @verbs.command("rescale", epilog="Example: tidestate rescale /data/flights --partitions 16 --confirm")
 def rescale_root(
-    root: Root,
+    root: RootPath,
     partitions: Annotated[
         int, typer.Option("--partitions", metavar="N", help="The new number, for each operator.", show_default=False)
     ],

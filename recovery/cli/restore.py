@@ -9,7 +9,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
+from tidestate.recovery.cli.app import AsJson, Import, RootPath, verbs
 from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import throughput_bar
@@ -29,7 +29,7 @@ class Store(StrEnum):
 
 @verbs.command("restore", epilog="Example: tidestate restore /data/flights --store rocksdb --parallel 4")
 def rehearse_restore(
-    root: Root,
+    root: RootPath,
     at: AtOption = None,
     store: Annotated[Store | None, typer.Option(help="The store; by default the job's.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="How many state partitions at a time.")] = 1,

@@ -10,7 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, Root, verbs
+from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Force, RootPath, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
 from tidestate.recovery.cli.progress_bar import bar
@@ -36,7 +36,7 @@ class RepairTarget(StrEnum):
 
 @verbs.command("rewind", epilog="Example: tidestate rewind /data/flights --to 2026-01-31T12:00 --confirm")
 def rewind_root(
-    root: Root,
+    root: RootPath,
     to: Annotated[
         str,
         typer.Option(
@@ -72,7 +72,7 @@ def rewind_root(
 
 @verbs.command("repair", epilog="Example: tidestate repair /data/flights --to newest-good --confirm")
 def repair_root(
-    root: Root,
+    root: RootPath,
     to: Annotated[RepairTarget | None, typer.Option("--to", help="Go back to the newest intact checkpoint.")] = None,
     resync_spark: Annotated[
         bool, typer.Option("--resync-spark", help="Rewrite Spark's own checkpoint from our newest.")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.app import AsJson, RootPath, verbs
 from tidestate.recovery.cli.options import ReadData, ReadPercent
 from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
@@ -26,7 +26,7 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
     "verify", cls=ReadData, epilog="Example: tidestate verify /data/flights --read-data --spark-checkpoint"
 )
 def verify_root(
-    root: Root,
+    root: RootPath,
     read_data: ReadPercent = 0.0,
     spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Compare Spark's own checkpoint too.")] = False,
     as_json: AsJson = False,
