@@ -41,16 +41,12 @@ def write(
     `report`.
     """
     from tidestate.operators.inspect.report.document import write_report
-    from tidestate.recovery.log.summary import pluralize, size_text
 
     with bar() as progress:
         made = write_report(root, output, last=last, read_percent=read_data, on_progress=progress)
     if as_json:
         print_json(asdict(made))
     else:
-        count = pluralize(made.findings, "finding") if made.findings else "no findings"
-        print_out(
-            Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}")
-        )
+        print_out(Text(str(made)))
     if open_it:
         webbrowser.open(output.resolve().as_uri())

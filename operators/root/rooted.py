@@ -27,10 +27,13 @@ class Rooted:
 
     def _whole(self, method: str) -> Checkpoint:
         """The open root, for what is of all its checkpoints. Raises `UsageError` (``root-at``) as of one of them."""
+        self._check_whole(method)
+        return self._open()
+
+    def _check_whole(self, method: str) -> None:
         if self.moment is not None:
             raise UsageError(
                 f"{method} is of a root with all its checkpoints, and not as of one: call it without .at(…)",
                 code="root-at",
                 at=str(self.moment),
             )
-        return self._open()

@@ -68,14 +68,14 @@ class ResetPlan(RootPlan):
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
         if self.reset is not None and self.replay is not None:
-            yield "back to", f"checkpoint {self.replay.to}, created {readable_time(self.replay.created)} UTC"
+            created = (readable_time(self.replay.created) or "-").partition(".")[0]
+            yield "back to", f"checkpoint {self.replay.to}, created {created} UTC"
             yield "as checkpoint", f"{self.reset.id}; abandoned: {ids_text(self.reset.abandoned)}"
             yield from _replayed(self.replay)
             yield from _repeated(self.replay, listed)
 
     def lines(self) -> Iterator[str]:
-        for finding in self.findings or ():
-            yield f"{finding.kind}: checkpoint {finding.checkpoint}, {finding.path}: {finding.why}"
+        yield from map(str, self.findings or ())
         yield from super().lines()
 
 

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
+from tidestate.recovery.log.summary import aligned
+
 Fact: TypeAlias = tuple[str, str]
 """A line of a plan: what it is about, empty for the same as the line above, and what would be so."""
 LISTED = 20
@@ -39,9 +41,7 @@ class RootPlan(ABC):
         if self.nothing:
             yield self.nothing
             return
-        facts = list(self.facts(listed=3))
-        width = max(len(name) for name, _ in facts)
-        yield from (f"{name:<{width}}  {text}" for name, text in facts)
+        yield from aligned(list(self.facts(listed=3)))
         yield "done" if self.done else "nothing was changed: .execute() does it"
 
     def __str__(self) -> str:
