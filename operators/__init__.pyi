@@ -279,6 +279,7 @@ from tidestate.operators.progress.generators import Punctuation as Punctuation
 from tidestate.operators.progress.generators import fixed as fixed
 from tidestate.operators.progress.generators import max_event_time as max_event_time
 from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
+from tidestate.operators.root.root import Root as Root
 from tidestate.operators.sinks.delta import DeltaSink as DeltaSink
 from tidestate.operators.sinks.iceberg import IcebergSink as IcebergSink
 from tidestate.operators.sinks.kafka import KafkaSink as KafkaSink

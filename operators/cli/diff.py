@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
 from tidestate.recovery.cli.completion import checkpoint_ids, table_names
 from tidestate.recovery.cli.options import (
     FormatOption,
@@ -40,7 +41,7 @@ TableOption = Annotated[
     epilog="Example: tidestate diff /data/flights 40 42 --key origin=JFK",
 )
 def print_difference(
-    root: Root,
+    root: RootPath,
     before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
     after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
     operator: Operator = None,
@@ -61,29 +62,23 @@ def print_difference(
     an operator without windows, rows of a state table are compared by key: added, removed, or was and is.
     """
     from tidestate.operators.cli.answers import ROWS, print_answers
-    from tidestate.operators.inspect.query import query
-    from tidestate.operators.inspect.window_changes import changes_between
-    from tidestate.recovery.inspect.rows import Wanted, operator_of, state_difference, table_of
+    from tidestate.operators.inspect.window_changes import difference_of
+    from tidestate.recovery.inspect.rows import Wanted
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     form, wanted = Format.json if as_json else form, Wanted(keys_of(key), window, since, until)
     with bar() as progress:
-        checkpoint = Checkpoint.open(root, progress)
-        name, state = operator_of(checkpoint.read(after).manifest, operator)
-        ids = () if table else (before, after)
-        asked = [query(checkpoint, checkpoint=number, operator=name) for number in ids]
-        if asked and all(each.has_windows for each in asked):
-            order = ["window_start", *asked[1].key, "window_end"]
-            found = {root: changes_between(asked[0], asked[1], wanted)}
-            print_answers(found, order, form, output, limit, progress.clear, _notes(asked), _readable)
+        difference = difference_of(Checkpoint.open(root, progress), before, after, wanted, operator, table)
+        if queries := difference.queries:
+            found, order, note = {root: difference.parts()}, list(difference.order), _notes(queries)
+            print_answers(found, order, form, output, limit, progress.clear, note, _readable)
             return
-        rows = state_difference(checkpoint, (before, after), name, table, wanted)
-        note = "" if table else f"the rows of state table {table_of(state, None).name}, as {name} has no windows"
+        no_windows = f"the rows of state table {difference.table}, as the operator has no windows"
         limit = ROWS if limit is None and form is Format.table else limit
-        print_rows([rows], form, output, limit, clear=progress.clear, note=note)
+        print_rows([difference.whole()], form, output, limit, clear=progress.clear, note="" if table else no_windows)
 
 
-def _notes(asked: list[Query]) -> str:
+def _notes(asked: Sequence[Query]) -> str:
     """What a person has to know of windows that are not among those that are compared."""
     own = sorted({name for query_at in asked for name in query_at.own_functions})
     notes = [f"left out, as functions of yours compute it: {', '.join(own)}"] if own else []

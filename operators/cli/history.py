@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
-from tidestate.recovery.cli.options import FormatOption, Limit, Operator, OutputOption, keys_of
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
+from tidestate.recovery.cli.options import FormatOption, Limit, Operator, OutputOption, in_options, keys_of
 from tidestate.recovery.cli.printing import Format
 from tidestate.recovery.cli.progress_bar import bar
 
@@ -26,7 +26,7 @@ HistoryWindow = Annotated[
     epilog="Example: tidestate history /data/flights --key origin=JFK --window 2013-01-01T10:00",
 )
 def history_of_window(
-    root: Root,
+    root: RootPath,
     window: HistoryWindow,
     key: HistoryKeys = None,
     operator: Operator = None,
@@ -41,6 +41,6 @@ def history_of_window(
     from tidestate.operators.inspect.history.window_history import window_history
     from tidestate.recovery.log.checkpoint import Checkpoint
 
-    with bar() as progress:
+    with bar() as progress, in_options(key="--key COLUMN=VALUE"):
         found = window_history(Checkpoint.open(root, progress), window, keys_of(key), operator)
     print_history(found, Format.json if as_json else form, output, limit)

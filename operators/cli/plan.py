@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root
+from tidestate.recovery.cli.app import AsJson, RootPath
 from tidestate.recovery.cli.options import in_options
 from tidestate.recovery.cli.printing import print_json, print_out
 
@@ -33,7 +33,7 @@ class DroppedChoice(Enum):
     epilog="Example: tidestate plan /data/flights flights:job",
 )
 def plan_job(
-    root: Root,
+    root: RootPath,
     job: Annotated[
         str,
         typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one; or FILE.py:JOB."),

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Import, Root
+from tidestate.recovery.cli.app import AsJson, Import, RootPath
 from tidestate.recovery.cli.options import ReadData, ReadPercent
 from tidestate.recovery.cli.printing import print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
@@ -25,7 +25,7 @@ report = typer.Typer(add_completion=False)
     epilog="Example: tidestate report /data/flights --output flights.html --last 200",
 )
 def write(
-    root: Root,
+    root: RootPath,
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
@@ -41,16 +41,12 @@ def write(
     `report`.
     """
     from tidestate.operators.inspect.report.document import write_report
-    from tidestate.recovery.log.summary import pluralize, size_text
 
     with bar() as progress:
         made = write_report(root, output, last=last, read_percent=read_data, on_progress=progress)
     if as_json:
         print_json(asdict(made))
     else:
-        count = pluralize(made.findings, "finding") if made.findings else "no findings"
-        print_out(
-            Text(f"{made.output}: {pluralize(made.checkpoints, 'checkpoint')}, {count}, {size_text(made.bytes)}")
-        )
+        print_out(Text(str(made)))
     if open_it:
         webbrowser.open(output.resolve().as_uri())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import Import, Root
+from tidestate.recovery.cli.app import Import, RootPath
 from tidestate.recovery.cli.options import Every, For
 from tidestate.recovery.cli.printing import print_out
 from tidestate.statestore.durations import span_us
@@ -26,7 +26,7 @@ serve_command = typer.Typer(add_completion=False)
     epilog="Example: tidestate serve /data/flights --port 8765",
 )
 def serve(
-    root: Root,
+    root: RootPath,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
     host: Annotated[str, typer.Option(help="The address to listen at; this host alone by default.")] = "127.0.0.1",
     names: Annotated[

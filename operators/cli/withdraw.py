@@ -5,19 +5,12 @@ The list of verbs loads this module, so slow imports are inside functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.text import Text
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm, Root
-from tidestate.recovery.cli.printing import key_value_table, print_json, print_out
+from tidestate.recovery.cli.app import AsJson, Confirm, RootPath
 from tidestate.recovery.cli.progress_bar import bar
-
-if TYPE_CHECKING:
-    from tidestate.operators.sinks.withdrawal import Withdrawal, WithdrawnDelivery
 
 withdraw_command = typer.Typer(add_completion=False)
 
@@ -28,7 +21,7 @@ withdraw_command = typer.Typer(add_completion=False)
     epilog="Example: tidestate withdraw /data/flights flights:sink --confirm",
 )
 def withdraw(
-    root: Root,
+    root: RootPath,
     sink: Annotated[
         str,
         typer.Argument(
@@ -44,19 +37,15 @@ def withdraw(
     append or changelog, their rows go in one transaction: the sink needs delivery_column=. An upsert and messages of
     Kafka are refused, with what to do instead. The job must not run.
     """
-    from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
+    from tidestate.operators.sinks.withdrawal import WithdrawalPlan
+    from tidestate.recovery.cli.plans import print_plan
     from tidestate.recovery.log.checkpoint import Checkpoint
 
     target = _sink(sink)
     with bar() as progress:
-        checkpoint = Checkpoint.open(root, progress)
-        planned = plan_withdrawal(checkpoint, target)
-        if confirm:
-            execute_withdrawal(checkpoint, target, planned)
-    if as_json:
-        print_json({**_plain(planned), "done": confirm})
-    else:
-        _print(planned, done=confirm)
+        plan = WithdrawalPlan.of(Checkpoint.open(root, progress), target)
+        plan = plan.execute() if confirm else plan
+    print_plan(plan, as_json)
 
 
 def _sink(name: str) -> Any:
@@ -76,38 +65,3 @@ def _sink(name: str) -> Any:
             code="withdraw-sink",
             found=name,
         ) from None
-
-
-def _plain(planned: Withdrawal) -> dict[str, object]:
-    facts = asdict(planned)
-    return {name: facts[name] for name in ("sink", "abandoned", "deliveries", "stays", "unknown", "without_id")}
-
-
-def _print(planned: Withdrawal, *, done: bool) -> None:
-    from tidestate.recovery.log.ranges import ids_text
-    from tidestate.recovery.log.summary import pluralize
-
-    table = key_value_table()
-    table.add_row("target", Text(planned.sink))
-    table.add_row("abandoned", ids_text(planned.abandoned))
-    table.add_row("removed" if done else "to remove", _deliveries(planned.deliveries))
-    table.add_row("stays", pluralize(planned.stays, "delivery", "deliveries"))
-    if planned.unknown:
-        table.add_row("", f"{planned.unknown:,} of them are of no run that this root has a record of")
-    if planned.without_id:
-        table.add_row("", f"{pluralize(planned.without_id, 'row')} without an id")
-    print_out(table, Text("done", style="green") if done else DRY)
-
-
-def _deliveries(removed: Sequence[WithdrawnDelivery]) -> str:
-    """How many of them, of which checkpoints, with how many rows."""
-    from tidestate.recovery.log.ranges import ids_text, merged_ranges
-    from tidestate.recovery.log.summary import pluralize
-
-    if not removed:
-        return "nothing"
-    count, rows = pluralize(len(removed), "delivery", "deliveries"), [delivery.rows for delivery in removed]
-    ids = {delivery.checkpoint for delivery in removed}
-    checkpoints = f"checkpoint{'s' * (len(ids) > 1)} {ids_text(merged_ranges((number, number) for number in ids))}"
-    total = "" if None in rows else f", {pluralize(sum(filter(None, rows)), 'row')}"
-    return f"{count} of {checkpoints}{total}"

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.inspect.query import QuerySchemas, query
+from tidestate.operators.inspect.frames import frame_of_answer, frame_of_scan
+from tidestate.operators.inspect.query import QuerySchemas, messages_asked, query, windows_asked
 from tidestate.operators.inspect.scan import (
     changes_of_root,
     late_of_root,
     panes_of_root,
     state_of_root,
 )
-from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.log.moments import CheckpointAt
 from tidestate.statestore.arguments import checked
@@ -51,15 +50,14 @@ def windows_on_spark(
     """
     given: dict[str, Any] = {"operator": operator, "description": description, "schema": schema}
     asked = query(root, checkpoint=checkpoint, **given)
+    answer = partial(windows_asked, os.fspath(root), {"checkpoint": asked.checkpoint, **given})
     form: dict[str, Any] = {
         "start": start,
         "end": end,
         "key": key,
         "values": None if values is None else list(values),
     }
-    columns = next(asked.scan_windows(**form)).schema
-    read = partial(_windows, os.fspath(root), {"checkpoint": asked.checkpoint, **given}, form)
-    return _frame(spark, read, asked.window_partitions(key), columns)
+    return frame_of_answer(spark, answer, form, asked.window_partitions(key))
 
 
 @checked
@@ -90,9 +88,8 @@ def messages_on_spark(
         "equal": equal,
         "side": side,
     }
-    columns = next(asked.scan_messages(**form)).schema
-    read = partial(_messages, os.fspath(root), {"checkpoint": asked.checkpoint, "operator": operator}, form)
-    return _frame(spark, read, asked.message_partitions(session, equal, side), columns)
+    answer = partial(messages_asked, os.fspath(root), {"checkpoint": asked.checkpoint, "operator": operator})
+    return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
 
 
 @checked
@@ -126,7 +123,7 @@ def panes_on_spark(
     """`scan_panes` as a DataFrame, on every Spark. Its checkpoint is fixed when this is called; tasks read the files,
     so the executors must reach the root. Files without rows for the filter ``where`` are not read.
     """
-    return _scanned(spark, panes_of_root(os.fspath(root), checkpoint, net=net), where)
+    return frame_of_scan(spark, panes_of_root(os.fspath(root), checkpoint, net=net), where)
 
 
 @checked
@@ -139,7 +136,7 @@ def late_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_late` as a DataFrame; as `panes_on_spark`."""
-    return _scanned(spark, late_of_root(os.fspath(root), checkpoint, operator), where)
+    return frame_of_scan(spark, late_of_root(os.fspath(root), checkpoint, operator), where)
 
 
 @checked
@@ -153,7 +150,7 @@ def state_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_state` as a DataFrame; as `panes_on_spark`. A task reads a state partition, or a range of a large one."""
-    return _scanned(spark, state_of_root(os.fspath(root), checkpoint, operator, table), where)
+    return frame_of_scan(spark, state_of_root(os.fspath(root), checkpoint, operator, table), where)
 
 
 @checked
@@ -168,27 +165,4 @@ def changes_on_spark(
     where: ds.Expression | None = None,
 ) -> DataFrame:
     """`scan_changes` as a DataFrame; as `panes_on_spark`."""
-    return _scanned(spark, changes_of_root(os.fspath(root), since, until, kind, operator), where)
-
-
-def _scanned(spark: SparkSession, scan: RowScan, where: ds.Expression | None) -> DataFrame:
-    shares = scan.within(where).shares()
-    return _frame(spark, partial(_share, shares, where), range(len(shares)), scan.schema)
-
-
-def _share(shares: Sequence[RowScan], where: ds.Expression | None, number: int) -> Iterator[pa.Table]:
-    return (pa.Table.from_batches([batch]) for batch in shares[number].batches(where))
-
-
-def _windows(root: str, asked: dict[str, Any], form: dict[str, Any], partition: int) -> Iterator[pa.Table]:
-    return query(root, **asked).scan_windows(**form, partition=partition)
-
-
-def _messages(root: str, asked: dict[str, Any], form: dict[str, Any], partition: int) -> Iterator[pa.Table]:
-    return query(root, **asked).scan_messages(**form, partition=partition)
-
-
-def _frame(spark: SparkSession, read: Any, partitions: range, columns: pa.Schema) -> DataFrame:
-    from tidestate.operators.spark.partitioned_reads import read_by_tasks  # pyspark is an extra
-
-    return read_by_tasks(spark, read, partitions, columns)
+    return frame_of_scan(spark, changes_of_root(os.fspath(root), since, until, kind, operator), where)

@@ -360,6 +360,16 @@ def query(
     return Query(folder, manifest.id, name, state, plan, store, drained=manifest.drained)
 
 
+def windows_asked(root: str, question: Mapping[str, Any], **form: Any) -> Iterator[pa.Table]:
+    """`Query.scan_windows` of a `query` with these arguments, for tasks."""
+    return query(root, **question).scan_windows(**form)
+
+
+def messages_asked(root: str, question: Mapping[str, Any], **form: Any) -> Iterator[pa.Table]:
+    """`Query.scan_messages`, in the same way."""
+    return query(root, **question).scan_messages(**form)
+
+
 def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     if schema is None:

@@ -7,6 +7,7 @@ as removed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,71 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.inspect.query import Query
+from tidestate.operators.inspect.query import Query, query
 from tidestate.operators.windows.names import END, START
-from tidestate.recovery.inspect.rows import Wanted, differing, value_of_text
+from tidestate.recovery.inspect.rows import (
+    Wanted,
+    differing,
+    operator_of,
+    state_difference,
+    table_of,
+    value_of_text,
+)
 from tidestate.recovery.inspect.scanned import CHANGE
 from tidestate.recovery.inspect.scans import free_name
 from tidestate.recovery.inspect.values import other_types
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.table.sorting import shared_ranks
 
 BEFORE, AFTER = "_before", "_after"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between two checkpoints of an operator: windows as ``queries`` have them, in this ``order``; or,
+    without queries, ``rows`` of the state table ``table``.
+    """
+
+    queries: tuple[Query, ...]
+    wanted: Wanted
+    order: tuple[str, ...] = ()
+    table: str = ""
+    rows: pa.Table | None = None
+
+    def parts(self) -> Iterator[pa.Table]:
+        """The rows by state partition; the first table has none."""
+        if self.rows is None:
+            before, after = self.queries
+            yield from changes_between(before, after, self.wanted)
+        else:
+            yield from (self.rows.slice(0, 0), self.rows)
+
+    def whole(self) -> pa.Table:
+        """All rows, in order."""
+        if self.rows is not None:
+            return self.rows
+        return pa.concat_tables(self.parts()).sort_by([(name, "ascending") for name in self.order])
+
+
+def difference_of(
+    checkpoint: Checkpoint,
+    before: int,
+    after: int,
+    wanted: Wanted,
+    operator: str | None = None,
+    table: str | None = None,
+) -> Difference:
+    """The windows of an operator that differ between two checkpoints; of one without windows, and with a ``table``,
+    rows of a state table.
+    """
+    name, state = operator_of(checkpoint.read(after).manifest, operator)
+    ids = () if table else (before, after)
+    queries = tuple(query(checkpoint, checkpoint=number, operator=name) for number in ids)
+    if queries and all(each.has_windows for each in queries):
+        return Difference(queries, wanted, (START, *queries[1].key, END))
+    rows = state_difference(checkpoint, (before, after), name, table, wanted)
+    return Difference((), wanted, table=table_of(state, table).name, rows=rows)
 
 
 def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.Table]:

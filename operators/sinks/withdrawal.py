@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
 
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.withdrawing import StoredDeliveries, WithdrawingSink
@@ -18,7 +19,10 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import check_idle
 from tidestate.recovery.log.manifest import Ids
 from tidestate.recovery.log.outputs import DeliveryId, Output, output_of
+from tidestate.recovery.log.ranges import ids_text, merged_ranges
 from tidestate.recovery.log.records import outputs_below
+from tidestate.recovery.log.summary import pluralize
+from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
@@ -72,6 +76,42 @@ class Withdrawal:
     without_id: int
     last: dict[str, int]
     newest: int
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class WithdrawalPlan(RootPlan):
+    """Removing what the target of a sink has of abandoned checkpoints."""
+
+    checkpoint: Checkpoint
+    target: object
+    withdrawal: Withdrawal
+    done: bool = False
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, sink: object) -> Self:
+        """Raises as `plan_withdrawal`."""
+        return cls(checkpoint, sink, plan_withdrawal(checkpoint, sink))
+
+    def execute(self) -> Self:
+        """Remove it. Raises as `execute_withdrawal`."""
+        execute_withdrawal(self.checkpoint, self.target, self.withdrawal)
+        return replace(self, done=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        facts = asdict(self.withdrawal)
+        names = ("sink", "abandoned", "deliveries", "stays", "unknown", "without_id")
+        return {**{name: facts[name] for name in names}, "done": self.done}
+
+    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+        planned = self.withdrawal
+        yield "target", planned.sink
+        yield "abandoned", ids_text(planned.abandoned)
+        yield "removed" if self.done else "to remove", _deliveries(planned.deliveries)
+        yield "stays", pluralize(planned.stays, "delivery", "deliveries")
+        if planned.unknown:
+            yield "", f"{planned.unknown:,} of them are of no run that this root has a record of"
+        if planned.without_id:
+            yield "", f"{pluralize(planned.without_id, 'row')} without an id"
 
 
 def plan_withdrawal(checkpoint: Checkpoint, sink: object) -> Withdrawal:
@@ -217,3 +257,14 @@ def _check_clear(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Seq
             checkpoints=sorted(delivery.checkpoint for delivery in lost),
             rows=stored.without_id,
         )
+
+
+def _deliveries(removed: Sequence[WithdrawnDelivery]) -> str:
+    """How many of them, of which checkpoints, with how many rows."""
+    if not removed:
+        return "nothing"
+    count, rows = pluralize(len(removed), "delivery", "deliveries"), [delivery.rows for delivery in removed]
+    ids = {delivery.checkpoint for delivery in removed}
+    checkpoints = f"checkpoint{'s' * (len(ids) > 1)} {ids_text(merged_ranges((number, number) for number in ids))}"
+    total = "" if None in rows else f", {pluralize(sum(filter(None, rows)), 'row')}"
+    return f"{count} of {checkpoints}{total}"

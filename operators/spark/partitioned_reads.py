@@ -21,8 +21,15 @@ ReadPartition = Callable[[int], Iterable[pa.Table]]
 def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range, schema: pa.Schema) -> DataFrame:
     """What ``read`` finds in these partitions, with the columns of ``schema``. Nothing is read before Spark needs it.
 
-    Raises `UsageError` for a type that Spark has not.
+    Raises `UsageError` for a type that Spark has not, and for what is no session.
     """
+    if not hasattr(session, "range"):
+        raise UsageError(
+            "spark= takes a session of Spark, such as SparkSession.builder.getOrCreate()",
+            code="argument",
+            parameter="spark",
+            found=f"{session!r:.100} ({type(session).__name__})",
+        )
     columns = spark_columns(schema)
     numbers = session.range(partitions.start, partitions.stop, 1, max(1, len(partitions)))
     return numbers.mapInArrow(partial(_read, read, arrow_schema_of(columns)), columns)

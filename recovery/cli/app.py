@@ -14,7 +14,7 @@ from tidestate.statestore.errors import UsageError
 verbs = typer.Typer()
 """The verbs that are loaded; `tidestate.recovery.cli.main` has the command group."""
 
-Root = Annotated[
+RootPath = Annotated[
     str, typer.Argument(metavar="ROOT", help="The checkpoint= of the job: a folder or URL.", show_default=False)
 ]
 Roots = Annotated[

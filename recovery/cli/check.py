@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.app import AsJson, RootPath, verbs
 from tidestate.recovery.cli.printing import data_table, exit_quietly, print_error, print_json, print_out
-from tidestate.recovery.inspect.health import health
+from tidestate.recovery.inspect.health import health_of_root
 from tidestate.recovery.inspect.limits import Health, limits_of
-from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint
-from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.errors import UsageError
 
 EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
 
@@ -46,7 +44,7 @@ StartingOkOption = Annotated[
     epilog="Example: tidestate check /data/flights --running --max-lag '10 minutes' --max-rejected 1%",
 )
 def check_health(
-    root: Root,
+    root: RootPath,
     running: RunningOption = False,
     max_lag: MaxLagOption = None,
     max_age: MaxAgeOption = None,
@@ -82,15 +80,10 @@ def check_health(
     except UsageError as error:
         print_error(error)
         raise typer.Exit(EXIT_OPTION) from None
-    try:
-        job_health = health(Checkpoint.open(root), limits)
-    except NotFoundError:
-        if not starting_ok or Objects(root).names(MANIFESTS):  # files of a job without its marker are no start
-            raise
-        job_health = Health(root, None)
+    job_health = health_of_root(root, limits, starting_ok=starting_ok)
     for broken in job_health.checks:
         if not broken.holds:
-            print_error(f"{broken.name}: {broken.found}, expected {broken.limit}")
+            print_error(broken)
     try:
         print_json(job_health.plain()) if as_json else _print(job_health)
         sys.stdout.flush()

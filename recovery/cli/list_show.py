@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.app import AsJson, RootPath, verbs
 from tidestate.recovery.cli.completion import checkpoint_ids
 from tidestate.recovery.cli.printing import (
     data_table,
@@ -57,7 +57,7 @@ from tidestate.statestore.errors import CorruptionError, DataError, Incompatible
 
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
 def list_checkpoints(
-    root: Root,
+    root: RootPath,
     last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -161,7 +161,7 @@ def _marks(manifest: Manifest, head: Manifest | None, pins: Sequence[Pin]) -> Su
 
 @verbs.command(epilog="Example: tidestate show /data/flights 42 --json")
 def show(
-    root: Root,
+    root: RootPath,
     checkpoint_id: Annotated[
         int | None,
         typer.Argument(

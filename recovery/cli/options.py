@@ -67,7 +67,7 @@ Every = Annotated[str, typer.Option("--every", metavar="SPAN", help="How often i
 For = Annotated[str | None, typer.Option("--for", metavar="SPAN", help="End after this time; by default at Ctrl-C.")]
 
 
-_ARGUMENT = re.compile(r"(?<![\w(.-])([a-z_]+)=(?:\[…\]|…|\.\.\.)?(?=[\s,;:]|$)")
+_ARGUMENT = re.compile(r"(?<![\w(.-])([a-z_]+)=(?:\[…\]|…|\.\.\.|True)?(?=[\s,;:]|$)")
 """An argument as errors name it; not one of a call, such as ``.messages(retention=…)``, which descriptions have."""
 _NUMBER = re.compile(r"[+-]?\.?[0-9]")
 

@@ -9,13 +9,13 @@ import msgspec
 import typer
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
+from tidestate.recovery.cli.app import AsJson, Import, RootPath, verbs
 from tidestate.recovery.cli.options import AtOption
 from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import throughput_bar
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.moments import head_at
-from tidestate.recovery.log.summary import pluralize, size_text
+from tidestate.recovery.log.summary import size_text
 from tidestate.recovery.start.restore_drill import RestoreDrill, run_restore_drill
 from tidestate.statestore.spec.store import Restored
 
@@ -29,7 +29,7 @@ class Store(StrEnum):
 
 @verbs.command("restore", epilog="Example: tidestate restore /data/flights --store rocksdb --parallel 4")
 def rehearse_restore(
-    root: Root,
+    root: RootPath,
     at: AtOption = None,
     store: Annotated[Store | None, typer.Option(help="The store; by default the job's.")] = None,
     parallel: Annotated[int, typer.Option(min=1, help="How many state partitions at a time.")] = 1,
@@ -80,7 +80,4 @@ def _print(found: RestoreDrill) -> None:
     for name, part in [*found.operators.items(), ("total", found.whole)]:
         size, rate = size_text(part.bytes), size_text(int(part.rate))
         table.add_row(Text(name), f"{part.files:,}", size, f"{part.rows:,}", f"{part.seconds:.2f}", rate)
-    budget = f"budget {found.budget_s} s" if found.budget_s is not None else "no budget before the first batch"
-    partitions = f"{pluralize(found.parallel, 'partition')} at a time"
-    summary = f"predicted {found.predicted_s:.2f} s, {budget}"
-    print_out(table, Text(f"checkpoint {found.checkpoint} into {found.store}, {partitions}\n{summary}"))
+    print_out(table, Text(found.summary))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidestate.recovery.cli.app import AsJson, Import, Root, verbs
+from tidestate.recovery.cli.app import AsJson, Import, RootPath, verbs
 from tidestate.recovery.cli.options import (
     AtOption,
     First,
@@ -40,7 +40,7 @@ from tidestate.recovery.log.outputs import Output as OutputOf
 
 @verbs.command("state", epilog="Example: tidestate state /data/flights --key origin=JFK --window 2013-01-01T10:00")
 def print_state(
-    root: Root,
+    root: RootPath,
     at: AtOption = None,
     operator: Operator = None,
     table: TableName = None,
@@ -64,7 +64,7 @@ def print_state(
 
 @verbs.command("panes", epilog="Example: tidestate panes /data/flights --from 40 --format csv > panes.csv")
 def print_panes(
-    root: Root,
+    root: RootPath,
     first: First = None,
     last: Last = None,
     key: KeyOption = None,
@@ -82,7 +82,7 @@ def print_panes(
 
 @verbs.command("late", epilog="Example: tidestate late /data/flights --key reason=very_late")
 def print_late(
-    root: Root,
+    root: RootPath,
     first: First = None,
     last: Last = None,
     operator: Operator = None,

@@ -10,13 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tidestate.recovery.cli.app import AsJson, Root, verbs
+from tidestate.recovery.cli.app import AsJson, RootPath, verbs
 from tidestate.recovery.cli.options import ReadData, ReadPercent
 from tidestate.recovery.cli.printing import data_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import bar
-from tidestate.recovery.inspect.verify import Finding, VerifyReport, verify
+from tidestate.recovery.inspect.verify import Finding, verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.log.summary import pluralize, size_text
 
 EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 """By the worst kind of finding."""
@@ -26,7 +25,7 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
     "verify", cls=ReadData, epilog="Example: tidestate verify /data/flights --read-data --spark-checkpoint"
 )
 def verify_root(
-    root: Root,
+    root: RootPath,
     read_data: ReadPercent = 0.0,
     spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Compare Spark's own checkpoint too.")] = False,
     as_json: AsJson = False,
@@ -41,22 +40,10 @@ def verify_root(
     if as_json:
         print_json(asdict(found))
     else:
-        _print(found)
+        table = [findings_table(found.findings)] if found.findings else []
+        print_out(*table, Text(found.summary))
     if found.worst is not None:
         raise typer.Exit(EXIT_CODES[found.worst.kind])
-
-
-def _print(found: VerifyReport) -> None:
-    checked = (
-        f"{pluralize(found.checkpoints, 'checkpoint')}, {pluralize(found.files, 'file')}, {size_text(found.bytes)}"
-    )
-    if not found.findings:
-        print_out(Text(f"intact: {checked}"))
-        return
-    good = f"the newest intact checkpoint is {found.good}" if found.good is not None else "no checkpoint is intact"
-    print_out(
-        findings_table(found.findings), Text(f"{pluralize(len(found.findings), 'finding')} in {checked}; {good}")
-    )
 
 
 def findings_table(findings: Sequence[Finding]) -> Table:

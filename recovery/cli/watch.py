@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from tidestate.recovery.cli.app import Root, verbs
+from tidestate.recovery.cli.app import RootPath, verbs
 from tidestate.recovery.cli.options import Every, For
 from tidestate.recovery.cli.printing import data_table, key_value_table, print_out, text
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -38,7 +38,7 @@ SOURCES = 6
 
 @verbs.command(epilog='Example: tidestate watch /data/flights --every "5 seconds"')
 def watch(
-    root: Root,
+    root: RootPath,
     last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 10,
     every: Every = "1 second",
     for_: For = None,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from os import PathLike
 
 from tidestate.recovery.inspect.limits import Health, HealthLimits, RejectedRows, RootFacts, RunningDriver, checks_of
 from tidestate.recovery.log.acknowledgements import delivered
-from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.checkpoint import MANIFESTS, Checkpoint, now_us
 from tidestate.recovery.log.lease import running
 from tidestate.recovery.log.manifest import Delivered, Manifest
 from tidestate.recovery.log.moments import counting
 from tidestate.recovery.log.summary import events_of
+from tidestate.statestore.errors import NotFoundError
+from tidestate.statestore.storage.objects import Objects
 
 
 def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
@@ -32,6 +35,16 @@ def health(checkpoint: Checkpoint, limits: HealthLimits) -> Health:
         now_us(),
     )
     return Health(str(checkpoint.objects.root), head.id, checks_of(facts, limits))
+
+
+def health_of_root(root: str | PathLike[str], limits: HealthLimits, *, starting_ok: bool = False) -> Health:
+    """`health` of a root that is not open; with ``starting_ok`` no root, or none with a checkpoint, is healthy."""
+    try:
+        return health(Checkpoint.open(root), limits)
+    except NotFoundError:
+        if not starting_ok or Objects(root).names(MANIFESTS):  # files of a job without its marker are no start
+            raise
+        return Health(str(root), None)
 
 
 def _undelivered(checkpoint: Checkpoint, acknowledged: int, reached: Delivered, limit: int) -> int:

@@ -13,6 +13,7 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import age_text, goes_by_offset, pluralize, time_of_source, time_text
 from tidestate.statestore.durations import span_text, span_us, text_of
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_url
 
 _IDLE = "idle"
 _COUNT = re.compile(r"[0-9]{1,18}")
@@ -156,9 +157,13 @@ class HealthCheck(msgspec.Struct, frozen=True):
     limit: str | None
     holds: bool
 
+    def __str__(self) -> str:
+        expected = "" if self.limit is None else f", expected {self.limit}"
+        return f"{self.name}: {self.found}{expected}"
+
 
 class Health(msgspec.Struct, frozen=True):
-    """Of the job in ``root`` by its newest checkpoint; it holds if each check does."""
+    """Of the job in ``root`` by its newest checkpoint; it holds if each check does. It prints itself."""
 
     root: str
     checkpoint: int | None
@@ -172,6 +177,13 @@ class Health(msgspec.Struct, frozen=True):
     def plain(self) -> dict[str, Any]:
         """As one object of JSON."""
         return {"root": self.root, "checkpoint": self.checkpoint, "holds": self.holds, "checks": self.checks}
+
+    def __str__(self) -> str:
+        number = "no checkpoint yet" if self.checkpoint is None else f"checkpoint {self.checkpoint}"
+        lines = [f"{check}{'' if check.holds else ': it does not hold'}" for check in self.checks]
+        return "\n".join([f"{public_url(self.root)}, {number}", *lines])
+
+    __repr__ = __str__
 
 
 def checks_of(facts: RootFacts, limits: HealthLimits) -> tuple[HealthCheck, ...]:

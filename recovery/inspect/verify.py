@@ -17,6 +17,7 @@ from tidestate.recovery.log.parts import spared
 from tidestate.recovery.log.ranges import ids_text, outside
 from tidestate.recovery.log.records import complete_pins, read_part, read_pins
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
+from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
@@ -47,10 +48,16 @@ class Finding:
     why: str
     abandoned: bool = False
 
+    def __str__(self) -> str:
+        harmless = " (abandoned)" if self.abandoned else ""
+        return f"{self.kind}: checkpoint {self.checkpoint}, {self.path}: {self.why}{harmless}"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class VerifyReport:
-    """How much was checked and what was found. ``good``: the newest intact checkpoint that counts, or None."""
+    """How much was checked and what was found. ``good``: the newest intact checkpoint that counts, or None. It prints
+    itself.
+    """
 
     checkpoints: int
     files: int
@@ -62,6 +69,21 @@ class VerifyReport:
     def worst(self) -> Finding | None:
         """The worst finding in checkpoints that count."""
         return next((one for one in self.findings if not one.abandoned), None)
+
+    @property
+    def summary(self) -> str:
+        """What was checked, and how it is, in a line."""
+        files = f"{pluralize(self.files, 'file')}, {size_text(self.bytes)}"
+        checked = f"{pluralize(self.checkpoints, 'checkpoint')}, {files}"
+        if not self.findings:
+            return f"intact: {checked}"
+        good = f"the newest intact checkpoint is {self.good}" if self.good is not None else "no checkpoint is intact"
+        return f"{pluralize(len(self.findings), 'finding')} in {checked}; {good}"
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.findings), self.summary])
+
+    __repr__ = __str__
 
 
 def verify(

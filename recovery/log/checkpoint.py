@@ -279,12 +279,13 @@ class Checkpoint:
             for _, read in self.load_each(wanted):
                 yield read().manifest
 
-    def pane_paths(self) -> list[str]:
-        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark.
+    def pane_paths(self, *, of: Manifest | None = None) -> list[str]:
+        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark. By
+        default of the newest checkpoint.
 
         The folder may also contain files that a crash left behind; no manifest names those.
         """
-        paths = [self.objects.locate(ref.path) for output in self.outputs() for ref in output.panes]
+        paths = [self.objects.locate(ref.path) for output in self.outputs(of=of) for ref in output.panes]
         self.settle()
         return paths
 

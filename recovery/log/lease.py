@@ -97,7 +97,7 @@ def _left_us(checkpoint: Checkpoint, path: str, lease: Lease) -> int:
     return lease.left_us(now_us() - lease.written_us if age_us is None else age_us)
 
 
-def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "--force") -> None:
+def check_idle(checkpoint: Checkpoint, force: bool = False, *, instead: str = "force=True") -> None:
     """Raise `UsageError` (``running``) while a driver runs this job, unless ``force``.
 
     Called before a move appends a manifest, which fences the driver. ``instead`` is what the user sets to force it;

@@ -31,18 +31,11 @@ def checkpoint_at(checkpoint: Checkpoint, moment: Moment) -> int:
 
     Raises `UsageError` for anything else, and `NotFoundError` if there was none yet, or those of then were collected.
     """
-    if isinstance(moment, int | np.integer) and not isinstance(moment, np.timedelta64):
-        return int(moment)
-    if isinstance(moment, str) and _ID.fullmatch(moment):
-        return int(moment)
-    try:
-        until = moment_us(moment)
-    except UsageError:
-        raise UsageError(
-            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
-            code="rewind-to",
-            found=str(moment)[:100],
-        ) from None
+    check_moment(moment)
+    number = _id_of(moment)
+    if number is not None:
+        return number
+    until = moment_us(moment)
     oldest: Manifest | int | None = None
     for oldest in counting(checkpoint):
         if isinstance(oldest, Manifest) and oldest.created_us <= until:
@@ -57,6 +50,26 @@ def checkpoint_at(checkpoint: Checkpoint, moment: Moment) -> int:
             time=str(moment),
         )
     raise NotFoundError("all remaining checkpoints were created later", code="collected", time=str(moment))
+
+
+def check_moment(moment: Moment) -> None:
+    """Raise `UsageError` (``rewind-to``) for what is neither an id nor a time."""
+    if _id_of(moment) is not None:
+        return
+    try:
+        moment_us(moment)
+    except UsageError:
+        raise UsageError(
+            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
+            code="rewind-to",
+            found=str(moment)[:100],
+        ) from None
+
+
+def _id_of(moment: Moment) -> int | None:
+    if isinstance(moment, int | np.integer) and not isinstance(moment, np.timedelta64):
+        return int(moment)
+    return int(moment) if isinstance(moment, str) and _ID.fullmatch(moment) else None
 
 
 def counting(checkpoint: Checkpoint, first: int = 0) -> Iterator[Manifest | int]:

@@ -29,12 +29,8 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     `UsageError` for a name that is taken or not allowed, and `IncompatibleError` if a newer version runs the job.
     """
     name = name or f"pin-{uuid.uuid4().hex[:12]}"
-    if not names.is_pin(name):
-        raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
-    checkpoint.read(checkpoint_id)
-    checkpoint.check_known()
+    check_pin(checkpoint, checkpoint_id, name)
     checkpoint.settle()
-    _check_letter_case(name, read_pins(checkpoint.objects))
     sheltered = _held(checkpoint, checkpoint_id)
     made = Pin(name, checkpoint_id, now_us(), checkpoint.writer, note, fork)
     try:
@@ -53,11 +49,28 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
     return made
 
 
-def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
-    """Remove a pin and return it: the next collection may delete the checkpoint.
+def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
+    """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
+    if not names.is_pin(name):
+        raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
+    checkpoint.read(checkpoint_id)
+    checkpoint.check_known()
+    pins = read_pins(checkpoint.objects)
+    _check_letter_case(name, pins)
+    if taken := [one for one in pins if one.name == name and one.checkpoint != checkpoint_id]:
+        raise _taken(taken[0])
 
-    Raises `NotFoundError` if there is no such pin, `UsageError` if a fork needs it, unless ``force``, and
-    `IncompatibleError` if a newer version runs the job.
+
+def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
+    """Remove a pin and return it: the next collection may delete the checkpoint. Raises as `find_pin`."""
+    removed = find_pin(checkpoint, name, force=force)
+    remove_pin(checkpoint.objects, name)
+    return removed
+
+
+def find_pin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
+    """A pin that may be removed. Raises `NotFoundError` if there is none, `UsageError` if a fork needs it, unless
+    ``force``, and `IncompatibleError` if a newer version runs the job.
     """
     checkpoint.check_known()
     found = {one.name: one for one in read_pins(checkpoint.objects)}
@@ -65,13 +78,12 @@ def unpin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
         raise NotFoundError("no such pin", code="no-such-pin", found=name, there=list(found))
     if found[name].fork and not force:
         raise UsageError(
-            "a forked job reads the files of this checkpoint: use --force once that job is deleted or has replaced "
-            "all of them",
+            "a forked job reads the files of this checkpoint: use force=True once that job is deleted or has "
+            "replaced all of them",
             code="pin-fork",
             name=name,
             fork=found[name].fork,
         )
-    remove_pin(checkpoint.objects, name)
     return found[name]
 
 
@@ -124,10 +136,14 @@ def _same(checkpoint: Checkpoint, wanted: Pin) -> Pin:
     existing = read_record(checkpoint.objects, pin_path(wanted.name), Pin)
     _check_letter_case(wanted.name, [existing])
     if (existing.checkpoint, existing.fork) != (wanted.checkpoint, wanted.fork):
-        raise UsageError(
-            "a pin of this name keeps another checkpoint: unpin it first, or choose another name",
-            code="pin-taken",
-            name=wanted.name,
-            checkpoint=existing.checkpoint,
-        )
+        raise _taken(existing)
     return existing
+
+
+def _taken(existing: Pin) -> UsageError:
+    return UsageError(
+        "a pin of this name keeps another checkpoint: unpin it first, or choose another name",
+        code="pin-taken",
+        name=existing.name,
+        checkpoint=existing.checkpoint,
+    )

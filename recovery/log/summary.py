@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -300,3 +301,9 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
 def pluralize(count: int, noun: str, plural: str = "") -> str:
     """``1 file``, ``2 files``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines, each column as wide as its widest text."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.recovery.log.summary import pluralize, size_text
 from tidestate.recovery.start.restore_budget import predicted_s, rate_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Restored, StoreConfig, StoreName
@@ -31,11 +32,12 @@ from tidestate.statestore.stores.restore_monitor import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RestoreDrill:
     """How long the restore took: by operator, the sum over its partitions; ``whole``: until all were restored.
 
-    ``predicted_s`` was the prediction, ``budget_s`` is the job's budget (None before its first batch).
+    ``predicted_s`` was the prediction, ``budget_s`` is the job's budget (None before its first batch). It prints
+    itself.
     """
 
     checkpoint: int
@@ -45,6 +47,21 @@ class RestoreDrill:
     whole: Restored
     predicted_s: float
     budget_s: int | None
+
+    @property
+    def summary(self) -> str:
+        """What was restored, and what was predicted, in two lines."""
+        partitions = f"{pluralize(self.parallel, 'partition')} at a time"
+        budget = f"budget {self.budget_s} s" if self.budget_s is not None else "no budget before the first batch"
+        made = f"checkpoint {self.checkpoint} into {self.store}, {partitions}"
+        return f"{made}\npredicted {self.predicted_s:.2f} s, {budget}"
+
+    def __str__(self) -> str:
+        whole = self.whole
+        size = f"{pluralize(whole.files, 'file')}, {size_text(whole.bytes)}, {pluralize(whole.rows, 'row')}"
+        return f"restored {size} in {whole.seconds:.2f} s: {self.summary}"
+
+    __repr__ = __str__
 
 
 @dataclass(frozen=True)

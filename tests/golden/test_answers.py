@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.golden.continued import read_root, root_names
-from tidestate.operators import query
+from tidestate.operators import Root
 from tidestate.statestore.errors import TidestateError
 
 ANSWERS = json.loads(gzip.decompress(Path(__file__).with_name("windows.json.gz").read_bytes()))
@@ -19,12 +19,12 @@ error.
 """
 
 
-def windows(root: Path) -> Any:
+def windows(folder: Path) -> Any:
+    root = Root(folder)
     try:
-        asked = query(root)
-        if asked.sides:
-            return {side: asked.get_windows(side=side).to_pylist() for side in asked.sides}
-        return asked.get_windows().to_pylist()
+        if sides := root.operator().sides:
+            return {side: root.windows(side=side).to_table().to_pylist() for side in sides}
+        return root.windows().to_table().to_pylist()
     except TidestateError as error:
         return error.code
 

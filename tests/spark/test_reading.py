@@ -20,6 +20,7 @@ from tests.helpers.waiting_windows import fed
 from tests.helpers.worked_example import STREAM, example
 from tidestate import (
     Checkpoint,
+    Root,
     changes_on_spark,
     late_on_spark,
     panes_on_spark,
@@ -75,6 +76,25 @@ def test_frames_on_every_spark_are_the_datasets(spark: SparkSession, tmp_path: P
     assert state.rdd.getNumPartitions() == 3  # one of four state partitions is empty
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
         panes_on_spark(spark, root, 99)
+
+
+def test_a_root_is_read_by_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    root = Root(run(tmp_path / "root"))
+    earlier = root.at(5)
+    frames = [
+        (root.panes(spark=spark), root.panes()),
+        (root.panes(spark=spark, where=ds.field("checkpoint") > 4), root.panes(where=ds.field("checkpoint") > 4)),
+        (earlier.panes(net=True, spark=spark), earlier.panes(net=True)),
+        (root.late(spark=spark), root.late()),
+        (root.state(spark=spark), root.state()),
+        (root.changes(6, 4, spark=spark), root.changes(6, 4)),
+        (root.windows(key="a", spark=spark), root.windows(key="a")),
+        (earlier.windows(spark=spark), earlier.windows()),
+    ]
+    for frame, found in frames:
+        same(frame, found)
+    with pytest.raises(UsageError, match="no-messages"):
+        root.messages(spark=spark)
 
 
 @pytest.mark.skipif(SPARK_4, reason="this Spark has sources in Python")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tidestate.operators.describe.windows import Counted, Sliding, Windows
 from tidestate.recovery.log.summary import time_text, within_64
-from tidestate.statestore.durations import moment_us
+from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError
 
 FEW_VALUES = 3
@@ -50,13 +50,13 @@ class BoundUnit:
         """The unit of the operator's watermark: windows that count messages have a watermark of times."""
         return cls(windows is None or not windows.by_offset)
 
-    def place(self, text: str) -> int:
-        """Text as a place among bounds. Raises `UsageError`."""
+    def place(self, moment: Moment) -> int:
+        """A time, or a number or text, as a place among bounds. Raises `UsageError`."""
         try:
-            return moment_us(text) if self.timed else within_64(text)
+            return moment_us(moment) if self.timed else within_64(str(moment))
         except ValueError:
             kind = "a time such as 2013-01-01T10:00" if self.timed else "an integer: these windows have no times"
-            raise UsageError(f"give {kind}", code="read-value", found=text[:100]) from None
+            raise UsageError(f"give {kind}", code="read-value", found=str(moment)[:100]) from None
 
     def text(self, place: int | None) -> str | None:
         """A place for people."""

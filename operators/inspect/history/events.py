@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -9,12 +10,18 @@ from tidestate.operators.inspect.history.bounds import WindowBounds
 from tidestate.operators.inspect.history.changes import StateChange
 from tidestate.operators.inspect.history.emitted import Pane, Rejected
 from tidestate.recovery.log.manifest import Ids
+from tidestate.recovery.log.ranges import ids_text
+from tidestate.recovery.log.summary import aligned, pluralize
 
 EventKind = Literal["folded", "fork", "reset", "added", "became", "row", "gone", "pane", "rejected", "expired"]
 ORDER: tuple[EventKind, ...] = (
     "folded", "fork", "reset", "added", "gone", "became", "row", "pane", "rejected", "expired",
 )  # fmt: skip
 """The order of events within a checkpoint."""
+COLUMNS = ("id", "created", "event", "values", "input", "watermark")
+"""Of a history that is printed."""
+LONG = 60
+"""Longer values are cut there."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,11 @@ class Event:
     abandoned: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WindowHistory:
     """The history of a window, oldest first. Changes are known from the checkpoint ``known_from`` on; earlier ones
     are folded. ``result``: rows that were emitted and not retracted; of successive panes the newest. ``unread``:
-    abandoned checkpoints that cannot be read, so their events are missing.
+    abandoned checkpoints that cannot be read, so their events are missing. It prints itself.
     """
 
     operator: str
@@ -55,6 +62,49 @@ class WindowHistory:
     result: list[dict[str, Any]]
     events: list[Event]
     unread: tuple[Ids, ...] = ()
+
+    @property
+    def heading(self) -> str:
+        """Which window it is of."""
+        key = ", ".join(f"{name}={value}" for name, value in self.key.items())
+        end = _short(self.end, self._day)
+        return f"window {self.start} to {end}{' of ' + key if key else ''}, operator {self.operator}"
+
+    @property
+    def notes(self) -> list[str]:
+        """How far it goes back."""
+        lost = [f"abandoned and not readable: {ids_text(self.unread)}"] if self.unread else []
+        return [f"changes are known from checkpoint {self.known_from} on", *lost]
+
+    @property
+    def outcome(self) -> str:
+        """What the window has now."""
+        rows = self.result
+        return f"result: {values_text(rows[0]) if len(rows) == 1 else f'{len(rows):,} rows' if rows else 'none'}"
+
+    def cells(self, limit: int | None = None) -> Iterator[tuple[str, ...]]:
+        """The first events as rows of a table with `COLUMNS`."""
+        day, last = self._day, None
+        for one in self.events[:limit]:
+            again, last = one.checkpoint == last, one.checkpoint
+            yield (
+                "" if again else str(one.checkpoint),
+                "" if again else one.created[5:] if one.created else "-",
+                _short(one.what, day) + (" (abandoned)" if one.abandoned else ""),
+                _short(values_text(one.values), day) + _count(one.events),
+                "" if again else one.input_text or "-",
+                _watermark(one, day, again=again),
+            )
+
+    @property
+    def _day(self) -> str:
+        """The day on which the window starts, which times of that day are printed without."""
+        return (self.start or "")[:11] if " " in (self.start or "") else ""
+
+    def __str__(self) -> str:
+        return "\n".join([self.heading, *self.notes, *aligned([COLUMNS, *self.cells()]), self.outcome])
+
+    __repr__ = __str__
 
 
 @dataclass
@@ -106,3 +156,31 @@ class WindowRecords:
                 start, end, number = window.start, max(end, window.end), max(number, newest)
             found.append((WindowBounds(start, end), number))
         return found
+
+
+def values_text(values: dict[str, Any] | None = None) -> str:
+    """Values for people; long ones are cut."""
+    texts = (
+        (name, f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value))
+        for name, value in (values or {}).items()
+    )
+    return " ".join(f"{name}={one if len(one) <= LONG else one[:LONG] + '…'}" for name, one in texts)
+
+
+def _count(events: int | None) -> str:
+    return "" if events is None else f" ({pluralize(events, 'event')})"
+
+
+def _short(words: str | None, day: str) -> str:
+    """Without the date, for times on the day on which the window starts."""
+    words = "-" if words is None else words
+    return words.replace(day, "") if day else words
+
+
+def _watermark(one: Event, day: str, *, again: bool) -> str:
+    if one.kind == "rejected":
+        return f"at {_short(one.watermark, day)}"
+    if again or one.watermark is None:
+        return ""
+    moved = "→ " if one.watermark != one.watermark_before else ""
+    return moved + _short(one.watermark, day)

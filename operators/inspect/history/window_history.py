@@ -34,6 +34,7 @@ from tidestate.operators.windows.names import NO_KEY
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.renames import names_now, records_of
+from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.tables import TableSpec
 
@@ -41,7 +42,7 @@ EVERYWHERE = WindowBounds(-(2**63), 2**63 - 1)
 
 
 def window_history(
-    checkpoint: Checkpoint, window: str, keys: Mapping[str, str], operator: str | None = None
+    checkpoint: Checkpoint, window: Moment, keys: Mapping[str, str], operator: str | None = None
 ) -> WindowHistory:
     """The history of the window with this start or end, or of the only window that contains this time.
 
@@ -58,7 +59,7 @@ def window_history(
         raise UsageError(
             "several windows contain this time: give the start of the one that you mean",
             code="history-window",
-            asked=window,
+            asked=str(window),
             windows=measure.texts(sorted(meant)),
         )
     around = (
@@ -143,16 +144,21 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
     has_windows = any(state.configuration.get(name) for name in ("window", "windows"))
     if not has_windows and all(form.shape == "messages" for form in forms_of(state).values()):
         raise UsageError("this operator has no windows: use state, panes and late", code="history-window")
-    columns = (column for spec in state.tables for column in spec.key if column.role == "key")
-    known = list(dict.fromkeys(column.name for column in columns if column.name != NO_KEY))
+    known = key_columns(state)
     if set(keys) != set(known):
         raise UsageError(
-            "give a value for each key column: --key COLUMN=VALUE" if known else "there is no key: leave out --key",
+            "give a value for each key column: key=…" if known else "there is no key: leave key= out",
             code="history-key",
             columns=known,
             found=list(keys),
         )
     return dict(keys)
+
+
+def key_columns(state: OperatorState) -> list[str]:
+    """The columns of an operator's key."""
+    columns = (column for spec in state.tables for column in spec.key if column.role == "key")
+    return list(dict.fromkeys(column.name for column in columns if column.name != NO_KEY))
 
 
 def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
@@ -171,7 +177,7 @@ def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
     return max(fitting, key=lambda one: (windows[one], one.end - one.start), default=None)
 
 
-def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) -> NotFoundError:
+def _never(reader: _Reader, regular: Sliding | None, asked: int, window: Moment) -> NotFoundError:
     """The error, which suggests the nearest windows of the key."""
     found = reader.read(EVERYWHERE)
     windows = set(found.windows())
@@ -184,6 +190,6 @@ def _never(reader: _Reader, regular: Sliding | None, asked: int, window: str) ->
         f"there is no such window{' of ' + where if where else ''}: "
         + ("choose one of the nearest" if nearest else "this key has no windows at all"),
         code="no-such-window",
-        asked=window,
+        asked=str(window),
         nearest=reader.measure.texts(sorted(nearest)) or "none",
     )

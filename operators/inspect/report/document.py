@@ -26,14 +26,20 @@ OPERATORS_IN_FULL = 6
 """How many operators have a timeline of windows: the last ones."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WrittenReport:
-    """The file that was written, and the number of checkpoints and findings in it."""
+    """The file that was written, and the number of checkpoints and findings in it. It prints itself."""
 
     output: str
     bytes: int
     checkpoints: int
     findings: int
+
+    def __str__(self) -> str:
+        count = pluralize(self.findings, "finding") if self.findings else "no findings"
+        return f"{self.output}: {pluralize(self.checkpoints, 'checkpoint')}, {count}, {size_text(self.bytes)}"
+
+    __repr__ = __str__
 
 
 def write_report(

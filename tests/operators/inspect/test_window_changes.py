@@ -145,6 +145,6 @@ def test_without_windows_it_says_what_is_compared(tmp_path: Path) -> None:
     job.feed([{"t": 1, "k": "b"}])
     lines = tidestate("diff", tmp_path, 2, 3).stdout.splitlines()
     assert lines[1].split()[:2] == ["added", "b"]
-    assert lines[-1] == "the rows of state table seen, as deduplicated has no windows"
+    assert lines[-1] == "the rows of state table seen, as the operator has no windows"
     with pytest.raises(UsageError, match="query-windows"):
         next(changes_between(query(tmp_path), query(tmp_path), Wanted()))

@@ -163,6 +163,7 @@ def test_each_verb_stands_with_its_module() -> None:
         "group",
         "main",
         "options",
+        "plans",
         "printing",
         "progress_bar",
     }

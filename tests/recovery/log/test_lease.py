@@ -57,7 +57,7 @@ def test_nobody_runs_a_new_root(checkpoint: Checkpoint) -> None:
 
 def test_a_lease_of_another_host_counts_until_it_runs_out(checkpoint: Checkpoint) -> None:
     leave(checkpoint, lease(ELSEWHERE))
-    with pytest.raises(UsageError, match=r"stop it, wait (29|30) s .* --force.* host=elsewhere pid=7 seconds=60"):
+    with pytest.raises(UsageError, match=r"stop it, wait (29|30) s .* force=True.* host=elsewhere pid=7 seconds=60"):
         check_idle(checkpoint)
     check_idle(checkpoint, force=True)
     was_changed(checkpoint, DURATION_US / 1e6 + 1)

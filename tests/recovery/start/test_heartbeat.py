@@ -128,7 +128,7 @@ def test_a_second_driver_that_refuses_leaves_the_first_alone(tmp_path: Path) -> 
         before = evidence.manifests(tmp_path / "root")
         with pytest.raises(UsageError, match=rf"pid={first.pid} "):
             second.run(STREAM)
-        with pytest.raises(UsageError, match=rf"--force.*pid={first.pid} "):
+        with pytest.raises(UsageError, match=rf"force=True.*pid={first.pid} "):
             check_idle(Checkpoint.open(tmp_path / "root"))
         assert evidence.manifests(tmp_path / "root") == before
         output, _ = first.communicate("\n" * len(STREAM))

@@ -1,0 +1,24 @@
+"""The description of a job, in whatever form a user has it."""
+
+from __future__ import annotations
+
+from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.streams.stream import OperatorStream
+from tidestate.statestore.errors import UsageError
+
+
+def described_job(job: object) -> Runnable:
+    """The description of ``job``: a stream, or what runs one. Raises `UsageError` for what has none."""
+    if isinstance(job, Runnable):
+        return job
+    if isinstance(job, OperatorStream):
+        return job.graph.description
+    described = getattr(job, "description", None)
+    if isinstance(described, Runnable):
+        return described
+    raise UsageError(
+        "a job is what an operator returned, such as stream(…).deduplicate(…), or what runs one: job=per_hour",
+        code="argument",
+        parameter="job",
+        found=f"{job!r:.100} ({type(job).__name__})",
+    )

@@ -1,0 +1,326 @@
+"""Readers of a root: tables of it, and questions to one of its operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+import pyarrow.dataset as ds
+
+from tidestate.operators.bind.stored_streams import schemas_of_streams
+from tidestate.operators.inspect.frames import frame_of_answer, frame_of_scan
+from tidestate.operators.inspect.query import Query, messages_asked, query, windows_asked
+from tidestate.operators.inspect.scan import (
+    changes_of_root,
+    checkpoints_of_root,
+    late_of_root,
+    panes_of_root,
+    state_of_root,
+)
+from tidestate.operators.root.jobs import described_job
+from tidestate.operators.root.rooted import Rooted
+from tidestate.operators.root.rows import AnsweredRows
+from tidestate.recovery.inspect.scans import RowScan
+from tidestate.recovery.log.manifest import Manifest, OutputKind
+from tidestate.recovery.log.moments import CheckpointAt, head_at
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment
+from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUESTION_BYTES = 256 << 20
+"""The memory of a question to a state partition."""
+
+
+@dataclass(frozen=True, repr=False)
+class Readers(Rooted):
+    """Each reader returns rows that are not read yet: an Arrow `Dataset` or `AnsweredRows`; with ``spark=`` a
+    DataFrame, which tasks read, so executors must reach the root. The checkpoint is fixed by the call. Files without
+    rows for the filter ``where`` are not read. Nothing is written or fenced; the job may be running.
+    """
+
+    @overload
+    def panes(self, *, net: bool = False, where: ds.Expression | None = None, spark: None = None) -> ds.Dataset: ...
+    @overload
+    def panes(self, *, net: bool = False, where: ds.Expression | None = None, spark: SparkSession) -> DataFrame: ...
+    @checked
+    def panes(
+        self, *, net: bool = False, where: ds.Expression | None = None, spark: SparkSession | None = None
+    ) -> ds.Dataset | DataFrame:
+        """The panes that the job has emitted, in order, with the ``checkpoint`` of each. ``net``: only what counts,
+        which is the last pane of each window and key unless it was retracted; of a join, rows that were not.
+
+        Columns that the job had at any time are there, null where it had them not. Raises `UsageError`
+        (``net-panes``) for the net of a job whose panes are parts of results.
+        """
+        return _read(panes_of_root(self.url, self.moment, net=net), where, spark)
+
+    @overload
+    def late(
+        self, *, operator: str | None = None, where: ds.Expression | None = None, spark: None = None
+    ) -> ds.Dataset: ...
+    @overload
+    def late(
+        self, *, operator: str | None = None, where: ds.Expression | None = None, spark: SparkSession
+    ) -> DataFrame: ...
+    @checked
+    def late(
+        self, *, operator: str | None = None, where: ds.Expression | None = None, spark: SparkSession | None = None
+    ) -> ds.Dataset | DataFrame:
+        """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark
+        at that time, and the ``checkpoint``.
+        """
+        return _read(late_of_root(self.url, self.moment, operator), where, spark)
+
+    @overload
+    def state(
+        self,
+        *,
+        operator: str | None = None,
+        table: str | None = None,
+        where: ds.Expression | None = None,
+        spark: None = None,
+    ) -> ds.Dataset: ...
+    @overload
+    def state(
+        self,
+        *,
+        operator: str | None = None,
+        table: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession,
+    ) -> DataFrame: ...
+    @checked
+    def state(
+        self,
+        *,
+        operator: str | None = None,
+        table: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession | None = None,
+    ) -> ds.Dataset | DataFrame:
+        """A state table as it is stored, by state partition, in key order within each; by default the first one of
+        the last operator. ``root.operator().tables`` has the names of all.
+        """
+        return _read(state_of_root(self.url, self.moment, operator, table), where, spark)
+
+    @overload
+    def changes(
+        self,
+        since: Moment,
+        until: CheckpointAt = None,
+        *,
+        of: OutputKind = "panes",
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: None = None,
+    ) -> ds.Dataset: ...
+    @overload
+    def changes(
+        self,
+        since: Moment,
+        until: CheckpointAt = None,
+        *,
+        of: OutputKind = "panes",
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession,
+    ) -> DataFrame: ...
+    @checked
+    def changes(
+        self,
+        since: Moment,
+        until: CheckpointAt = None,
+        *,
+        of: OutputKind = "panes",
+        operator: str | None = None,
+        where: ds.Expression | None = None,
+        spark: SparkSession | None = None,
+    ) -> ds.Dataset | DataFrame:
+        """What happened to the output between two checkpoints: rows of ``until`` that ``since`` has not, in order.
+
+        ``since`` is an id, which may have been collected, a time, or 0 for all output. The column ``change`` is
+        ``added``; or ``removed`` for rows of checkpoints that a reset has abandoned in between, which come first.
+        ``of``: panes, or late for the ledger of an ``operator``. A program that remembers ``until`` and asks from
+        there next time sees each row once, whatever was rewound.
+        """
+        if until is not None and self.moment is not None:
+            raise UsageError(
+                "as of a checkpoint, changes are until then: leave until= out", code="root-at", at=str(self.moment)
+            )
+        until = self.moment if until is None else until
+        return _read(changes_of_root(self.url, since, until, of, operator), where, spark)
+
+    def checkpoints(self) -> ds.Dataset:
+        """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
+        which run it was made, its watermark, how many events, panes and late rows it has, how much state.
+        """
+        self._whole("checkpoints()")
+        return checkpoints_of_root(self.url).dataset()
+
+    def pane_paths(self) -> list[str]:
+        """Full paths of all committed pane files, oldest first, for a Parquet reader; on S3 ``s3a://``, for Spark."""
+        checkpoint, manifest = self._as_of()
+        return checkpoint.pane_paths(of=manifest)
+
+    @checked
+    def manifest(self, checkpoint_id: int | None = None) -> Manifest:
+        """All that a checkpoint records: position in the input, watermarks, state, files, counters."""
+        return head_at(self._open(), self.moment if checkpoint_id is None else checkpoint_id).manifest
+
+    @overload
+    def windows(
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+        side: str | None = None,
+        operator: str | None = None,
+        job: object = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: None = None,
+    ) -> AnsweredRows: ...
+    @overload
+    def windows(
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+        side: str | None = None,
+        operator: str | None = None,
+        job: object = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: SparkSession,
+    ) -> DataFrame: ...
+    @checked
+    def windows(
+        self,
+        start: Moment | None = None,
+        end: Moment | None = None,
+        *,
+        key: Any = None,
+        values: Sequence[str] | None = None,
+        side: str | None = None,
+        operator: str | None = None,
+        job: object = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: SparkSession | None = None,
+    ) -> AnsweredRows | DataFrame:
+        """The windows that overlap ``start`` to ``end``, both inclusive, with their current results, as
+        `Query.get_windows` has them. ``job`` is needed for results that functions of yours compute: a stream, or what
+        runs it. With the whole key only its state partition is read.
+        """
+        question = self._question(operator, job, budget_bytes)
+        asked = query(self.url, **question)
+        form: dict[str, Any] = {"start": start, "end": end, "key": key}
+        form["values"] = None if values is None else list(values)
+        if side is not None or asked.sides:
+            if spark is not None:
+                raise UsageError(
+                    "windows of a side are computed from its messages, and not by tasks: leave spark= out",
+                    code="root-spark",
+                    sides=asked.sides,
+                )
+            asked.message_key(side)  # what is wrong with the question is an error of this call
+            asked.timed(side)
+            table = partial(asked.get_windows, **form, side=side)
+            return AnsweredRows(table, lambda: [table()])
+        if spark is not None:
+            answer = partial(windows_asked, self.url, question)
+            return frame_of_answer(spark, answer, form, asked.window_partitions(key))
+        next(asked.scan_windows(**form))
+        return AnsweredRows(partial(asked.get_windows, **form), partial(asked.scan_windows, **form))
+
+    @overload
+    def messages(
+        self,
+        start_time: Moment | None = None,
+        start_offset: int | None = None,
+        end_time: Moment | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+        side: str | None = None,
+        operator: str | None = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: None = None,
+    ) -> AnsweredRows: ...
+    @overload
+    def messages(
+        self,
+        start_time: Moment | None = None,
+        start_offset: int | None = None,
+        end_time: Moment | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+        side: str | None = None,
+        operator: str | None = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: SparkSession,
+    ) -> DataFrame: ...
+    @checked
+    def messages(
+        self,
+        start_time: Moment | None = None,
+        start_offset: int | None = None,
+        end_time: Moment | None = None,
+        end_offset: int | None = None,
+        *,
+        session: Any = None,
+        equal: Any = None,
+        side: str | None = None,
+        operator: str | None = None,
+        budget_bytes: int = QUESTION_BYTES,
+        spark: SparkSession | None = None,
+    ) -> AnsweredRows | DataFrame:
+        """The messages that are kept between these bounds, both inclusive, as `Query.get_messages` has them."""
+        question = self._question(operator, None, budget_bytes)
+        asked = query(self.url, **question)
+        form: dict[str, Any] = {
+            "start_time": start_time,
+            "start_offset": start_offset,
+            "end_time": end_time,
+            "end_offset": end_offset,
+            "session": session,
+            "equal": equal,
+            "side": side,
+        }
+        if spark is not None:
+            answer = partial(messages_asked, self.url, question)
+            return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
+        next(asked.scan_messages(**form))
+        return AnsweredRows(partial(asked.get_messages, **form), partial(asked.scan_messages, **form))
+
+    @checked
+    def operator(self, name: str | None = None, *, job: object = None, budget_bytes: int = QUESTION_BYTES) -> Query:
+        """One operator, by default the last: watermark, tables, layouts of messages, incomplete windows, offsets to
+        replay from. Raises `NotFoundError` for one that is not there.
+        """
+        return query(self.url, **self._question(name, job, budget_bytes))
+
+    def _question(self, operator: str | None, job: object, budget_bytes: int) -> dict[str, Any]:
+        """The arguments of `query`, at one checkpoint; the columns of a job's streams are those of then."""
+        _, manifest = self._as_of()
+        described: Mapping[str, Any] = {}
+        if job is not None:
+            description = described_job(job)
+            described = {"description": description, "schema": schemas_of_streams(description, manifest)}
+        return {"checkpoint": manifest.id, "operator": operator, "budget_bytes": budget_bytes, **described}
+
+
+def _read(scan: RowScan, where: ds.Expression | None, spark: SparkSession | None) -> ds.Dataset | DataFrame:
+    if spark is not None:
+        return frame_of_scan(spark, scan, where)
+    rows = scan.within(where).dataset()
+    return rows if where is None else rows.filter(where)

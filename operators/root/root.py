@@ -1,0 +1,86 @@
+"""One object for everything that can be read from a checkpoint root, and done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+from tidestate.operators.bind.stored_description import stored_windows
+from tidestate.operators.inspect.history.bounds import BoundUnit
+from tidestate.operators.inspect.history.window_history import key_columns
+from tidestate.operators.inspect.report.document import LAST, WrittenReport, write_report
+from tidestate.operators.inspect.window_changes import difference_of
+from tidestate.operators.root.readers import Readers
+from tidestate.operators.root.rows import AnsweredRows
+from tidestate.operators.root.texts import bound_text, key_texts
+from tidestate.operators.root.verbs import Verbs
+from tidestate.recovery.inspect.rows import Wanted, operator_of
+from tidestate.recovery.log.moments import check_moment
+from tidestate.statestore.arguments import checked
+from tidestate.statestore.durations import Moment
+from tidestate.statestore.roots import checked_root
+from tidestate.statestore.secrets import public_url
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class Root(Readers, Verbs):
+    """The checkpoint root of a job, a path or URL. Nothing is opened before one of its methods is called, and each
+    sees the root as it is then.
+
+    Readers return rows that are not read yet, ``.at(…)`` lets them read as of a checkpoint. What changes a root
+    returns a plan: it prints itself, and does nothing before its ``.execute()``.
+    """
+
+    def __init__(self, root: str | PathLike[str]) -> None:
+        object.__setattr__(self, "url", checked_root(root))
+        object.__setattr__(self, "moment", None)
+
+    @checked
+    def at(self, checkpoint: Moment) -> Root:
+        """The same root as of a checkpoint, by its id or a time, for the newest created by then: what counted then,
+        whatever a rewind has abandoned since. What is of the whole root refuses (``root-at``).
+        """
+        check_moment(checkpoint)
+        same = Root(self.url)
+        object.__setattr__(same, "moment", checkpoint)
+        return same
+
+    @checked
+    def diff(
+        self,
+        before: int,
+        after: int,
+        *,
+        operator: str | None = None,
+        table: str | None = None,
+        key: Any = None,
+        window: Moment | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> AnsweredRows:
+        """The windows that differ between two checkpoints: bounds, key, and each value before and after. Of an
+        operator without windows, and with ``table``, rows of a state table. ``key`` as of `history`; ``window``: only
+        those that start or end then; ``since``, ``until``: only those that end then or later, and before.
+        """
+        checkpoint = self._whole("diff(…)")
+        _, state = operator_of(checkpoint.read(after).manifest, operator)
+        timed = BoundUnit.of(stored_windows(state)).timed
+        bounds = [bound_text(moment, timed=timed) for moment in (window, since, until)]
+        wanted = Wanted(key_texts(key, key_columns(state)), *bounds)
+        difference = difference_of(checkpoint, before, after, wanted, operator, table)
+        return AnsweredRows(difference.whole, difference.parts)
+
+    @checked
+    def report(
+        self, output: str | PathLike[str] = "report.html", *, last: int = LAST, read_data: float = 0.0
+    ) -> WrittenReport:
+        """Write an HTML report about the root and its ``last`` checkpoints: damage, progress, watermarks, late
+        events, state, windows. It replaces an earlier report, but no other file. Needs the extra ``report``.
+        """
+        self._check_whole("report(…)")
+        return write_report(self.url, output, last=last, read_percent=read_data)
+
+    def __repr__(self) -> str:
+        at = "" if self.moment is None else f".at({self.moment!r})"
+        return f"Root({public_url(self.url)!r}){at}"

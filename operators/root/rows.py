@@ -1,0 +1,42 @@
+"""The answer to a question to a root, not read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, repr=False)
+class AnsweredRows:
+    """Rows of a checkpoint, read each time that they are asked for: as one table, in order, or by state partition,
+    not in order, in batches of bounded size. It exports Arrow data: DuckDB, Polars and pandas take it as it is.
+    """
+
+    _table: Callable[[], pa.Table]
+    _parts: Callable[[], Iterable[pa.Table]]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns."""
+        return next(iter(self._parts())).schema
+
+    def to_table(self) -> pa.Table:
+        """All rows, in order."""
+        return self._table()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """All rows, by state partition, as they are read."""
+        parts = iter(self._parts())
+        first = next(parts)
+        yield from first.to_batches()
+        for part in parts:
+            yield from part.cast(first.schema).to_batches()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        return f"AnsweredRows({', '.join(self.schema.names)})"

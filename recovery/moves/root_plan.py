@@ -1,0 +1,50 @@
+"""What would be done to a root, as a value that prints itself. Pure."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Self, TypeAlias
+
+from tidestate.recovery.log.summary import aligned
+
+Fact: TypeAlias = tuple[str, str]
+"""A line of a plan: what it is about, empty for the same as the line above, and what would be so."""
+LISTED = 20
+"""At most this many of what a plan lists one by one are printed."""
+
+
+class RootPlan(ABC):
+    """What would be done to a root, as it was when this was planned. It prints itself, and does nothing before
+    `execute`, which does exactly that, or refuses.
+    """
+
+    done: bool
+    """Whether it was done."""
+    nothing: str = ""
+    """Why there is nothing to do; empty where there is something."""
+
+    @abstractmethod
+    def facts(self, listed: int = LISTED) -> Iterator[Fact]:
+        """What it says, line by line."""
+
+    @abstractmethod
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as values that JSON has, as the verb prints it with ``--json``."""
+
+    @abstractmethod
+    def execute(self) -> Self:
+        """Do it. Returns what was done, which prints itself too."""
+
+    def lines(self) -> Iterator[str]:
+        """The plan as text."""
+        if self.nothing:
+            yield self.nothing
+            return
+        yield from aligned(list(self.facts(listed=3)))
+        yield "done" if self.done else "nothing was changed: .execute() does it"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    __repr__ = __str__
