@@ -162,7 +162,7 @@ def test_a_job_and_the_command_run_there(installed: Installed, tmp_path: Path) -
     root = str(tmp_path / "flights")
     assert installed.run("tidestate", "--version") == f"tidestate {PROJECT['version']}\n"
     manifest = installed.run("tidestate", "show", root, "--json")
-    assert "flights_per_hour" in manifest
+    assert "mean_delay" in manifest
     assert f'"version":"{PROJECT["version"]}"' in manifest
     assert "bootstrap" in installed.run("tidestate", "--help")  # by the entry point of the package
     page = f"--output {tmp_path / 'page.html'}"
@@ -180,16 +180,16 @@ from tidestate import Checkpoint, DurableQuery, Harness, SparkJob, Standalone, a
 
 
 def start(stream: DataFrame) -> DurableQuery:
-    job: SparkJob = flights_per_hour.on_spark(stream, checkpoint="/data/flights")
-    reveal_type(flights_per_hour)
-    reveal_type(flights_per_hour.standalone(checkpoint="x"))
+    job: SparkJob = per_hour.on_spark(stream, checkpoint="/data/flights")
+    reveal_type(per_hour)
+    reveal_type(per_hour.standalone(checkpoint="x"))
     reveal_type(Checkpoint.open("x").head())
     reveal_type(tidestate.__version__)
     reveal_type(ts.stream().group_by("k").window(ts.tumbling("1 hour")).aggregate(n=ts.agg.max("v"), m=agg.list("v")))
     reveal_type(ts.merge(a=ts.stream(), b=ts.stream().watermark(tidestate.watermark.fixed("1 hour"))))
     return ts.testing.with_hook(job, lambda moment, checkpoint: None).start()
 """
-REVEALED = ["Windowed", "Standalone", "Head | None", "str", "Aggregation", "MergedStreams"]
+REVEALED = ["Aggregation", "Standalone", "Head | None", "str", "Aggregation", "MergedStreams"]
 WRONG = """
 import tidestate
 from tidestate import neither
