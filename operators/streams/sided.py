@@ -38,6 +38,12 @@ def joined(
 ) -> Join:
     """Pairs of rows of two streams. Raises `UsageError` where the settings do not go together."""
     left, right = sides[LEFT], sides[RIGHT]
+    if isinstance(window, tuple):
+        raise UsageError(
+            "window= is that of both sides: windows of each are in left=side(window=…) and right=side(window=…)",
+            code="join-window",
+            found=window,
+        )
     if window is not None and (within is not None or left.window is not None or right.window is not None):
         raise UsageError(
             "rows meet within=, in a window= of both, or in windows of the sides: window= stands alone",

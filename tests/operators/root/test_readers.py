@@ -21,7 +21,6 @@ from tidestate import (
     Checkpoint,
     NotFoundError,
     Parquet,
-    Retention,
     Root,
     UsageError,
     query,
@@ -34,6 +33,7 @@ from tidestate import (
 )
 from tidestate.operators.root.rows import AnsweredRows
 from tidestate.recovery.moves.rewind import rewind
+from tidestate.statestore.messages.tables import Retention
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ MOVES: dict[str, tuple[Callable[[Root, Path], RootPlan], Callable[[Path], list[o
     "repair": (lambda root, _: root.repair(), lambda _: ["--to", "newest-good", "--confirm"]),
     "gc": (
         lambda root, _: root.gc(newest=1, grace=timedelta(0)),
-        lambda _: ["--keep", 1, "--grace", "0 seconds", "--confirm"],
+        lambda _: ["--newest", 1, "--grace", "0 seconds", "--confirm"],
     ),
     "rescale": (lambda root, _: root.rescale(3), lambda _: ["--partitions", 3, "--confirm"]),
     "pin": (lambda root, _: root.at(4).pin("kept", note="why"), lambda _: [4, "--name", "kept", "--note", "why"]),

@@ -199,6 +199,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: at().join(at(), on="k", window=MINUTE, left=side(window=MINUTE)),
         "join-bounds",
     ),
+    "windows of each side as a pair": (lambda: at().join(at(), on="k", window=(MINUTE, None)), "join-window"),  # type: ignore[arg-type]
     "a first offset of a join": (lambda: at().join(at(), on="k", within=WITHIN, left=side(start=5)), "window-start"),
     "a window of a side of sessions": (
         lambda: at().join_sessions(at(), on="k", gap="1 minute", left=side(window=MINUTE)),
