@@ -50,7 +50,8 @@ class Difference:
     def parts(self) -> Iterator[pa.Table]:
         """The rows by state partition; the first table has none."""
         if self.rows is None:
-            yield from changes_between(*self.queries, self.wanted)
+            before, after = self.queries
+            yield from changes_between(before, after, self.wanted)
         else:
             yield from (self.rows.slice(0, 0), self.rows)
 
