@@ -17,10 +17,10 @@ from tidestate.operators.inspect.window_changes import difference_of
 from tidestate.operators.root.adoption import AdoptionPlan
 from tidestate.operators.root.jobs import described_job
 from tidestate.operators.root.past_files import BootstrapPlan, files_of_streams
-from tidestate.operators.root.readers import Readers
+from tidestate.operators.root.readers import RootReaders
 from tidestate.operators.root.rows import AnsweredRows
 from tidestate.operators.root.texts import bound_text, key_texts
-from tidestate.operators.root.verbs import Verbs
+from tidestate.operators.root.verbs import RootVerbs
 from tidestate.recovery.inspect.rows import Wanted, operator_of
 from tidestate.recovery.log.moments import check_moment
 from tidestate.statestore.arguments import checked
@@ -30,7 +30,7 @@ from tidestate.statestore.secrets import public_url
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class Root(Readers, Verbs):
+class Root(RootReaders, RootVerbs):
     """The checkpoint root of a job, a path or URL. Nothing is opened before one of its methods is called, and each
     sees the root as it is then.
 

@@ -176,7 +176,7 @@ def test_a_plan_of_a_start_touches_nothing(folders: tuple[Path, Path]) -> None:
         root.plan("flights:job")
 
 
-def test_nothing_to_do_is_said_and_done(folders: tuple[Path, Path]) -> None:
+def test_where_there_is_nothing_to_do_nothing_is_done(folders: tuple[Path, Path]) -> None:
     root, before = Root(folders[0] / "root"), files(folders[0])
     for plan, expected in [
         (root.rewind(7), "checkpoint 7 is the newest: there is nothing to undo"),
