@@ -57,7 +57,7 @@ def match_buffers(
     if second is not None:
         unclear = sorted(name for name in first if first[name] != second[name])
         raise UsageError(
-            "several columns of spark's state fit one aggregate: say which is its first one, --buffer NAME=NUMBER",
+            "several columns of spark's state fit one aggregate: say which is its first one, buffers=",
             code="adopt-ambiguous",
             unclear=unclear,
             **facts,

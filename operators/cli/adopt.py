@@ -5,32 +5,15 @@ The list of verbs loads this module, so slow imports are inside functions.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tidestate.recovery.cli.app import DRY, AsJson, Confirm
-from tidestate.recovery.cli.printing import key_value_table, print_json, print_out, text
-from tidestate.statestore.distribution import install
+from tidestate.recovery.cli.app import AsJson, Confirm
+from tidestate.recovery.cli.options import in_options
 from tidestate.statestore.errors import UsageError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
-
-    from tidestate.operators.spark.adopt import Adoption
-    from tidestate.recovery.log.manifest import Manifest
-
 adopt_command = typer.Typer(add_completion=False)
-_SETTINGS = {
-    "spark.app.name": "tidestate adopt",
-    "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-}
-"""Of a session that only reads; where it runs is for Spark's own configuration to say."""
 
 
 @adopt_command.command(
@@ -69,17 +52,16 @@ def adopt_query(
     never changed. What cannot be taken over is refused before anything is written.
     """
     from tidestate.operators.local.bootstrap import load_description
+    from tidestate.operators.root.adoption import AdoptionPlan
+    from tidestate.recovery.cli.plans import print_plan
 
     description, places = load_description(job), dict(map(_buffer, buffers or []))
-    columns = _schema(schema, spark_checkpoint)
-    session = _session()
-    from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
-
-    adoption = plan_adoption(session, spark_checkpoint, root, description, columns, buffers=places)
-    manifest = None
-    if confirm:
-        manifest = execute_adoption(adoption, partitions=partitions or os.cpu_count() or 1, deliver=not undelivered)
-    _print(adoption, manifest, as_json)
+    with in_options(schema="--schema", buffers="--buffer NAME=NUMBER"):
+        plan = AdoptionPlan.of(
+            spark_checkpoint, root, description, schema, places, partitions, deliver=not undelivered
+        )
+        plan = plan.execute() if confirm else plan
+    print_plan(plan, as_json)
 
 
 def _buffer(given: str) -> tuple[str, int]:
@@ -87,84 +69,3 @@ def _buffer(given: str) -> tuple[str, int]:
     if not sign or not place.isdecimal():
         raise UsageError("a buffer is NAME=NUMBER", code="read-value", found=given)
     return name, int(place)
-
-
-def _schema(given: str | None, location: str) -> pa.Schema:
-    """The columns of the job's stream: as given, or those of the Parquet file that the query has read last."""
-    from tidestate.operators.local.history_files import HistoryFiles, schema_of
-    from tidestate.recovery.spark.file_names import local_file
-    from tidestate.recovery.spark.spark_query import open_log, read_query
-
-    if given is not None:
-        return schema_of(given)
-    names = [one.rpartition(" ")[0] for files in read_query(open_log(location)).files.values() for one in files]
-    path = local_file(names[-1]) if names else None
-    if path is None or path.suffix.lower() != ".parquet" or not path.exists():
-        raise UsageError(
-            "the columns of the job's stream are not known, as the query has read no local Parquet file: give them, "
-            '--schema "t timestamp, k string"',
-            code="adopt-schema",
-        )
-    return HistoryFiles.find([str(path)]).schema
-
-
-def _session() -> SparkSession:
-    """The Spark session of this process, or a local one."""
-    try:
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise UsageError(f"spark reads its state: {install('spark')}", code="adopt-spark") from error
-    if (active := SparkSession.getActiveSession()) is not None:
-        return active
-    builder: Any = SparkSession.builder
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
-    try:
-        session: SparkSession = builder.getOrCreate()
-    except (PySparkException, OSError) as error:
-        raise UsageError(
-            "spark does not start here: it needs Java, 17 or 21 for Spark 4, by JAVA_HOME or on the path",
-            code="adopt-spark",
-            why=next(iter(str(error).splitlines()), type(error).__name__),
-        ) from None
-    return session
-
-
-def _print(adoption: Adoption, manifest: Manifest | None, as_json: bool) -> None:
-    query, taken = adoption.query, adoption.taken
-    facts = {
-        "root": adoption.root,
-        "query": query.query_id,
-        "batch": query.batch_id,
-        "kind": adoption.kind,
-        "rows": taken.rows.num_rows,
-        "watermark_us": adoption.mark_us,
-        "offsets": list(query.end),
-        "files": sum(map(len, query.files.values())),
-        "again": [query.batch_id + 1, query.planned] if query.planned > query.batch_id else None,
-        "done": manifest is not None,
-    }
-    if as_json:
-        print_json(facts if manifest is None else {**facts, "checkpoint": manifest.id})
-        return
-    from tidestate.recovery.log.summary import pluralize, time_text
-
-    table = key_value_table()
-    table.add_row("to create" if manifest is None else "created", adoption.root)
-    table.add_row("spark query", f"{query.query_id}, committed up to batch {query.batch_id}")
-    table.add_row("state", f"{adoption.kind}: {pluralize(taken.rows.num_rows, 'row')}")
-    table.add_row("watermark", text(None if adoption.mark_us is None else time_text(adoption.mark_us)))
-    for source, end in enumerate(query.end):
-        files = f" ({pluralize(len(query.files[source]), 'file')} read)" if source in query.files else ""
-        table.add_row(f"source {source}", f"goes on after {end}{files}")
-    if query.planned > query.batch_id:
-        table.add_row("once more", _again(query.batch_id, query.planned))
-    print_out(table, DRY if manifest is None else f"done: checkpoint {manifest.id}")
-
-
-def _again(committed: int, planned: int) -> str:
-    return (
-        f"spark batch {committed + 1} was planned and not committed (planned up to {planned}): the job processes its "
-        "input; what it has already put into a sink comes again"
-    )

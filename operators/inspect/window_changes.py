@@ -36,7 +36,7 @@ BEFORE, AFTER = "_before", "_after"
 
 
 @dataclass(frozen=True)
-class Difference:
+class CheckpointDifference:
     """What differs between two checkpoints of an operator: windows as ``queries`` have them, in this ``order``; or,
     without queries, ``rows`` of the state table ``table``.
     """
@@ -69,7 +69,7 @@ def difference_of(
     wanted: Wanted,
     operator: str | None = None,
     table: str | None = None,
-) -> Difference:
+) -> CheckpointDifference:
     """The windows of an operator that differ between two checkpoints; of one without windows, and with a ``table``,
     rows of a state table.
     """
@@ -77,9 +77,9 @@ def difference_of(
     ids = () if table else (before, after)
     queries = tuple(query(checkpoint, checkpoint=number, operator=name) for number in ids)
     if queries and all(each.has_windows for each in queries):
-        return Difference(queries, wanted, (START, *queries[1].key, END))
+        return CheckpointDifference(queries, wanted, (START, *queries[1].key, END))
     rows = state_difference(checkpoint, (before, after), name, table, wanted)
-    return Difference((), wanted, table=table_of(state, table).name, rows=rows)
+    return CheckpointDifference((), wanted, table=table_of(state, table).name, rows=rows)
 
 
 def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.Table]:

@@ -183,6 +183,6 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 def _unreadable(error: Exception) -> UsageError:
     return UsageError(
-        f"the files cannot be read: {str(error).splitlines()[0]}; for CSV and JSON give --schema",
+        f"the files cannot be read: {str(error).splitlines()[0]}; for CSV and JSON give schema=",
         code="bootstrap-input",
     )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any
+
+import pyarrow as pa
 
 from tidestate.operators.bind.stored_description import stored_windows
 from tidestate.operators.inspect.history.bounds import BoundUnit
 from tidestate.operators.inspect.history.window_history import key_columns
 from tidestate.operators.inspect.report.document import LAST, WrittenReport, write_report
 from tidestate.operators.inspect.window_changes import difference_of
-from tidestate.operators.root.readers import Readers
+from tidestate.operators.root.adoption import AdoptionPlan
+from tidestate.operators.root.jobs import described_job
+from tidestate.operators.root.past_files import BootstrapPlan, files_of_streams
+from tidestate.operators.root.readers import RootReaders
 from tidestate.operators.root.rows import AnsweredRows
 from tidestate.operators.root.texts import bound_text, key_texts
-from tidestate.operators.root.verbs import Verbs
+from tidestate.operators.root.verbs import RootVerbs
 from tidestate.recovery.inspect.rows import Wanted, operator_of
 from tidestate.recovery.log.moments import check_moment
 from tidestate.statestore.arguments import checked
@@ -24,7 +30,7 @@ from tidestate.statestore.secrets import public_url
 
 
 @dataclass(frozen=True, repr=False, init=False)
-class Root(Readers, Verbs):
+class Root(RootReaders, RootVerbs):
     """The checkpoint root of a job, a path or URL. Nothing is opened before one of its methods is called, and each
     sees the root as it is then.
 
@@ -80,6 +86,54 @@ class Root(Readers, Verbs):
         """
         self._check_whole("report(…)")
         return write_report(self.url, output, last=last, read_percent=read_data)
+
+    @checked
+    def adopt(
+        self,
+        spark_checkpoint: str,
+        job: object,
+        *,
+        schema: pa.Schema | str | None = None,
+        buffers: Mapping[str, int] | None = None,
+        partitions: int | None = None,
+        deliver: bool = True,
+    ) -> AdoptionPlan:
+        """Make this root, which is new, with the state, watermark and offsets of a stopped query of Spark's own,
+        whose checkpointLocation is never changed. ``job`` goes on exactly there.
+
+        ``schema``: the columns of its stream, as text too; by default those of the file that was read last.
+        ``buffers``: the first column of an aggregate in Spark's state, where several fit. Without ``deliver`` early
+        panes are recorded and not delivered. Needs Spark 4.0: the session of this process, or a local one.
+        """
+        self._check_whole("adopt(…)")
+        return AdoptionPlan.of(
+            spark_checkpoint, self.url, described_job(job), schema, buffers, partitions, deliver=deliver
+        )
+
+    @checked
+    def bootstrap(
+        self,
+        job: object,
+        files: Any,
+        *,
+        offsets: Any = None,
+        schema: pa.Schema | str | None = None,
+        partitions: int | None = None,
+        standalone: bool = False,
+        deliver: bool = True,
+    ) -> BootstrapPlan:
+        """Make this root, which is new, with the state that results from files of past events, read in this process.
+
+        ``files``: names, folders or patterns, by stream where there are several. Spark's query then reads all other
+        files, or goes on from ``offsets``, by stream too; with ``standalone`` that runner goes on. Past events as
+        tables and DataFrames: ``bootstrap`` of a job.
+        """
+        self._check_whole("bootstrap(…)")
+        description = described_job(job)
+        names = files_of_streams(description, files)
+        return BootstrapPlan.of(
+            description, self.url, names, offsets, schema, partitions, standalone=standalone, deliver=deliver
+        )
 
     def __repr__(self) -> str:
         at = "" if self.moment is None else f".at({self.moment!r})"

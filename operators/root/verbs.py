@@ -32,7 +32,7 @@ from tidestate.statestore.spec.store import StoreName
 
 
 @dataclass(frozen=True, repr=False)
-class Verbs(Rooted):
+class RootVerbs(Rooted):
     """What is found out about a root returns a value that prints itself. What changes it returns a plan: it prints
     itself too, and touches nothing before ``.execute()``, which does exactly what was planned, or refuses.
     """

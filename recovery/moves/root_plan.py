@@ -19,10 +19,13 @@ class RootPlan(ABC):
     `execute`, which does exactly that, or refuses.
     """
 
-    done: bool
-    """Whether it was done."""
     nothing: str = ""
     """Why there is nothing to do; empty where there is something."""
+
+    @property
+    @abstractmethod
+    def done(self) -> bool:
+        """Whether it was done."""
 
     @abstractmethod
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:

@@ -24,7 +24,7 @@ from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, at, batch, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import count, each_batch, max_, tumbling, windowed
+from tidestate.operators import Root, count, each_batch, max_, tumbling, windowed
 from tidestate.operators.cli.adopt import adopt_command
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.local.history_files import schema_of
@@ -200,9 +200,12 @@ def test_command_shows_what_it_does_and_does_it(
     root, location = tmp_path / "root", str(killed / "native" / "sliding" / "checkpoint")
     arguments = [location, str(root), "tests.helpers.native_jobs:sliding_job"]
     assert CliRunner().invoke(adopt_command, arguments).exit_code == 0
+    plan = Root(root).adopt(location, native_jobs.sliding_job())
+    assert "windows: " in repr(plan)
     assert not root.exists()
     dry = json.loads(CliRunner().invoke(adopt_command, [*arguments, "--json"]).stdout)
     done = json.loads(CliRunner().invoke(adopt_command, [*arguments, "--json", "--confirm"]).stdout)
+    assert plan.as_dict() == dry
     assert (dry["batch"], dry["kind"], dry["again"], dry["files"]) == (2, "windows", [3, 3], 3)
     assert done == {**dry, "done": True, "checkpoint": 2}
     head = Checkpoint.open(root).head()

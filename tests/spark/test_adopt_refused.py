@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
         "another state",
     ),
     "fewer aggregates": ("counted", counting, "adopt-aggregate", "0 count int64"),
-    "which of two": ("same", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "--buffer"),
+    "which of two": ("same", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "buffers="),
     "two operators": ("twice", counting, "adopt-operators", "several stateful operators"),
     "join": ("joined", counting, "adopt-operator", "symmetricHashJoin"),
     "no window": ("grouped", counting, "adopt-operator", "stateStoreSave"),

@@ -18,7 +18,7 @@ ORDER: tuple[EventKind, ...] = (
     "folded", "fork", "reset", "added", "gone", "became", "row", "pane", "rejected", "expired",
 )  # fmt: skip
 """The order of events within a checkpoint."""
-COLUMNS = ("id", "created", "event", "values", "input", "watermark")
+HISTORY_COLUMNS = ("id", "created", "event", "values", "input", "watermark")
 """Of a history that is printed."""
 LONG = 60
 """Longer values are cut there."""
@@ -83,7 +83,7 @@ class WindowHistory:
         return f"result: {values_text(rows[0]) if len(rows) == 1 else f'{len(rows):,} rows' if rows else 'none'}"
 
     def cells(self, limit: int | None = None) -> Iterator[tuple[str, ...]]:
-        """The first events as rows of a table with `COLUMNS`."""
+        """The first events as rows of a table with `HISTORY_COLUMNS`."""
         day, last = self._day, None
         for one in self.events[:limit]:
             again, last = one.checkpoint == last, one.checkpoint
@@ -102,7 +102,7 @@ class WindowHistory:
         return (self.start or "")[:11] if " " in (self.start or "") else ""
 
     def __str__(self) -> str:
-        return "\n".join([self.heading, *self.notes, *aligned([COLUMNS, *self.cells()]), self.outcome])
+        return "\n".join([self.heading, *self.notes, *aligned([HISTORY_COLUMNS, *self.cells()]), self.outcome])
 
     __repr__ = __str__
 

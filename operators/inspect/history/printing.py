@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from rich.text import Text
 
-from tidestate.operators.inspect.history.events import COLUMNS, Event, WindowHistory
+from tidestate.operators.inspect.history.events import HISTORY_COLUMNS, Event, WindowHistory
 from tidestate.recovery.cli.printing import (
     Format,
     data_table,
@@ -71,7 +71,7 @@ def _row(one: Event) -> dict[str, object]:
 
 
 def _print(found: WindowHistory, limit: int) -> None:
-    table = data_table(COLUMNS, ("id",))
+    table = data_table(HISTORY_COLUMNS, ("id",))
     table.columns[0].no_wrap = True
     for cells in found.cells(limit):
         table.add_row(*map(Text, cells))

@@ -11,7 +11,7 @@ from tidestate import Root
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.cli.main import app
 
-ALONE = {"watch", "serve", "chaos", "adopt", "bootstrap"}
+ALONE = {"watch", "serve", "chaos"}
 """They show a terminal, answer browsers, and run processes until somebody ends them."""
 METHODS = {"list": "checkpoints", "show": "manifest", "restore": "measure_restore"}
 """The others have the name of the verb."""
@@ -35,6 +35,8 @@ OTHERWISE: dict[str, dict[str, str]] = {
     "fork": {"at": "at"},
     "pin": {"checkpoint_id": "at"},
     "repair": {"to": "repair"},  # its one value, newest-good, is what the method does
+    "adopt": {"buffer": "buffers", "no_deliver": "deliver"},
+    "bootstrap": {"input": "files", "stream": "files", "no_deliver": "deliver"},
     "plan": {"input": "schema", "stream": "schema", "dropped": "policy"},
 }
 """Options that are called otherwise: a parameter of the method, or another method that is called in front of it."""
@@ -46,6 +48,8 @@ MORE = {
     "messages": {"budget_bytes", "spark", "start_time", "start_offset", "end_time", "end_offset", "session", "equal"},
     "plan": {"schema", "policy"},
     "report": {"output", "last"},
+    "adopt": {"buffers", "deliver"},
+    "bootstrap": {"files", "deliver"},
 }
 """What a method has beyond its verb, or under another name."""
 

@@ -149,6 +149,23 @@ def test_diff_is_what_the_verb_prints(folders: tuple[Path, Path], more: dict[str
     assert sum(batch.num_rows for batch in difference.batches()) == difference.to_table().num_rows
 
 
+def test_a_root_is_made_from_files_of_past_events(tmp_path: Path) -> None:
+    for number, batch in enumerate(STREAM[:3]):
+        pq.write_table(batch, tmp_path / f"{number}.parquet")
+    root = Root(tmp_path / "root")
+    plan = root.bootstrap(example("retracting"), tmp_path / "*.parquet", standalone=True, partitions=2)
+    assert "3 files, 6 rows" in repr(plan)
+    assert not (tmp_path / "root").exists()
+    done = plan.execute()
+    assert "of which 0 were rejected" in repr(done)
+    assert (done.as_dict()["kind"], root.operator().partitions) == ("bootstrap", 2)
+    for refused in ({}, [], {"input": []}, 5):
+        with pytest.raises(UsageError, match="argument"):
+            root.bootstrap(example("retracting"), refused)
+    with pytest.raises(UsageError, match="bootstrap-used"):
+        root.bootstrap(example("retracting"), tmp_path / "*.parquet").execute()
+
+
 def test_a_plan_of_a_start_touches_nothing(folders: tuple[Path, Path]) -> None:
     folder = folders[0] / "root"
     root, before = Root(folder), files(folder)
@@ -159,7 +176,7 @@ def test_a_plan_of_a_start_touches_nothing(folders: tuple[Path, Path]) -> None:
         root.plan("flights:job")
 
 
-def test_nothing_to_do_is_said_and_done(folders: tuple[Path, Path]) -> None:
+def test_where_there_is_nothing_to_do_nothing_is_done(folders: tuple[Path, Path]) -> None:
     root, before = Root(folders[0] / "root"), files(folders[0])
     for plan, expected in [
         (root.rewind(7), "checkpoint 7 is the newest: there is nothing to undo"),
