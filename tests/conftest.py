@@ -80,6 +80,7 @@ FIRST = (
     "spark/test_adopt",
     "faults/test_simulation",
     "spark/test_direct_scan",
+    "examples/test_examples",
     "faults/test_targets_killed",
     "recovery/damage/test_every_file",
     "spark/test_bootstrap",

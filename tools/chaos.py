@@ -6,13 +6,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tidestate.operators import RETRACTING, chain, count, join, max_, median, session, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.chaos.faults import STORES, chosen_kinds
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
@@ -22,7 +23,7 @@ from tidestate.statestore.durations import span_us
 from tools.bench.table import ROOT, Row, commit, insert, markdown, show
 
 PAGE = "RELIABILITY.md"
-EXAMPLE = ROOT / "docs" / "examples" / "chaos_job.py"
+EXAMPLE = ROOT / "examples" / "chaos_job.py"
 PLANTED = {
     "sink_that_repeats": "a sink that stores a delivery again",
     "sink_that_is_hasty": "a sink that accepts before it stores",
@@ -34,24 +35,28 @@ PLANTED = {
 }
 
 
-def sessions() -> Any:
+def sessions() -> ts.OperatorStream:
     """Sessions that grow and merge, with retractions and late events."""
-    job = windowed(event_time="t", key="user", watermark_delay="30 seconds", name="sessions")
-    job = job.window(session("20 seconds")).aggregate(clicks=count(), cost=sum_("cost"), middle=median("cost"))
-    return job.late("2 minutes", keep="cost").accumulation(RETRACTING)
+    clicks = ts.stream(event_time="t", watermark_delay="30 seconds")
+    visits = clicks.group_by("user").window(ts.sessions("20 seconds"))
+    job = visits.aggregate(clicks=agg.count(), cost=agg.sum("cost"), middle=agg.median("cost")).named("sessions")
+    return job.allowed_lateness("2 minutes", ledger_columns="cost").accumulation("retracting")
 
 
-def two() -> Any:
+def two() -> ts.OperatorStream:
     """A chain of two operators, both with retractions."""
-    first = windowed(event_time="t", key="user", watermark_delay="10 seconds", name="first")
-    first = first.window(tumbling("20 seconds")).aggregate(clicks=count(), most=max_("cost")).late("1 minute")
-    second = windowed(key="user", name="second").window(tumbling("2 minutes")).aggregate(most=max_("most"))
-    return chain(first.accumulation(RETRACTING), second.late("2 minutes").accumulation(RETRACTING))
+    clicks = ts.stream(event_time="t", watermark_delay="10 seconds")
+    brief = clicks.group_by("user").window(ts.tumbling("20 seconds"))
+    first = brief.aggregate(clicks=agg.count(), most=agg.max("cost")).named("first")
+    first = first.allowed_lateness("1 minute").accumulation("retracting")
+    second = first.group_by("user").window(ts.tumbling("2 minutes")).aggregate(most=agg.max("most")).named("second")
+    return second.allowed_lateness("2 minutes").accumulation("retracting")
 
 
-def pairs() -> Any:
+def pairs() -> ts.OperatorStream:
     """A full join within a distance, whose unmatched rows are taken back."""
-    return join(event_time="t", on="user", within=("-5 seconds", "5 seconds"), how="full", late="1 minute")
+    left, right = (ts.stream(event_time="t") for _ in range(2))
+    return left.join(right, on="user", within=("-5 seconds", "5 seconds"), how="full", allowed_lateness="1 minute")
 
 
 RIGHT = {

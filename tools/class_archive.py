@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import SparkContext
 
-from tidestate.operators import count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tools.java import BRIEF, LOGGING, QUIET, class_archives, java_home, local_session
 
 ROWS = 100
@@ -50,7 +51,8 @@ def _run_job(folder: Path, java: Path, spark: Path) -> None:
     pq.write_table(pa.table({"at": times, "key": ["a"] * ROWS}), folder / "input" / "0.parquet")
     schema = session.read.parquet(str(folder / "input")).schema
     rows = session.readStream.schema(schema).parquet(str(folder / "input"))
-    job = windowed(event_time="at", key="key").window(tumbling("10 seconds")).aggregate(rows=count())
+    per_key = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
+    job = per_key.aggregate(rows=agg.count())
     query = job.on_spark(rows, checkpoint=folder / "checkpoint", partitions=2).start()
     query.processAllAvailable()
     query.stop()

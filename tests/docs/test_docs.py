@@ -56,7 +56,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 def test_the_map_names_every_folder_and_paths_that_exist() -> None:
     text = (ROOT / "docs" / "MAP.md").read_text()
-    paths = re.findall(r"`((?:statestore|recovery|operators|tests|tools|docs)/[\w/.]*)`", text)
+    paths = re.findall(r"`((?:statestore|recovery|operators|tests|tools|docs|examples)/[\w/.]*)`", text)
     assert not [name for name in paths if not (ROOT / name).exists()]
     for package in ("statestore", "recovery", "operators"):
         (table,) = re.findall(rf"^\| `{package}/` \|.*?\n\n", text, re.M | re.S)
@@ -68,7 +68,7 @@ def test_the_map_names_every_folder_and_paths_that_exist() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_named_files_and_tests_exist(document: Path) -> None:
     text = document.read_text()
-    files = re.findall(r"`((?:tests|tools|docs)/[\w/.]+\.\w+)`", text)
+    files = re.findall(r"`((?:tests|tools|docs|examples)/[\w/.]+\.\w+)`", text)
     assert not [name for name in files if not (ROOT / name).exists()]
     tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", text)

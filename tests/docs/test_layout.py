@@ -10,9 +10,9 @@ from tests.helpers.checkout import ROOT
 TESTS = ROOT / "tests"
 PACKAGES = ("statestore", "recovery", "operators", "tools")
 SHARED = ("helpers", "twins", "children", "servers")
-OTHERS = ("spark", "docs", "conformance", "package", "faults", "golden")
+OTHERS = ("spark", "docs", "conformance", "package", "faults", "golden", "examples")
 """Tests on real Spark, of the documents, of the conformance cases, of what is installed, of faults in whole jobs, of
-roots of earlier versions.
+roots of earlier versions, of the examples.
 """
 
 

@@ -61,7 +61,7 @@ def test_documents_are_plain_english(page: Path) -> None:
     assert not [(n, found) for n, line in enumerate(prose.split("\n"), 1) if (found := dict(dialect(line)))]
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, "tools"])
+@pytest.mark.parametrize("folder", [*PACKAGES, "tools", "examples"])
 def test_code_is_plain_english(folder: str) -> None:
     """Names, comments, docstrings and messages."""
     assert not dialect(source(folder))

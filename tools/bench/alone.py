@@ -22,11 +22,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate.operators import Parquet, Windowed, count, max_, mean, session, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.engine.partition import run_partition
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges
 from tidestate.statestore.spec.store import StateStore, TableView
 from tidestate.statestore.stores.opening import open_store
+from tidestate.stores import Parquet
 from tools.bench.bids import Bids
 
 DELAY_US = 60_000_000
@@ -43,11 +45,12 @@ Totals = tuple[int, int, int, float]
 """Of panes: how many, and the sums of count, maximum and mean."""
 
 
-def bids(gap_us: int | None = None, delay_us: int = DELAY_US) -> Windowed:
+def bids(gap_us: int | None = None, delay_us: int = DELAY_US) -> ts.Aggregation:
     """Tumbling windows of ten seconds, or sessions."""
-    begun = windowed(event_time="event_time", key="key", watermark_delay=f"{delay_us} microseconds", name="bids")
-    window = tumbling(f"{SIZE_US} microseconds") if gap_us is None else session(f"{gap_us} microseconds")
-    return begun.window(window).late("0 seconds").aggregate(bids=count(), middle=mean("price"), best=max_("price"))
+    by_key = ts.stream(event_time="event_time", watermark_delay=f"{delay_us} microseconds").group_by("key")
+    window = ts.tumbling(f"{SIZE_US} microseconds") if gap_us is None else ts.sessions(f"{gap_us} microseconds")
+    made = by_key.window(window).aggregate(bids=agg.count(), middle=agg.mean("price"), best=agg.max("price"))
+    return made.allowed_lateness("0 seconds").named("bids")
 
 
 class Peer(Protocol):
@@ -168,7 +171,7 @@ class Race:
         return round(median(self.peer_s) / median(self.ours_s), 2)
 
 
-def race(described: Windowed, sessions: bool, stream: Bids) -> Race:
+def race(described: ts.Aggregation, sessions: bool, stream: Bids) -> Race:
     """Both over the same batches, in turn; the last batch, which closes windows, is not timed."""
     batches = [stream.table(number) for number in range(stream.batches + 1)]
     ours_s, peer_s, panes = [], [], []
@@ -266,7 +269,7 @@ class _CountingTable:
         return getattr(self._view, name)
 
 
-def lookups(described: Windowed, stream: Bids) -> tuple[int, int]:
+def lookups(described: ts.Aggregation, stream: Bids) -> tuple[int, int]:
     """After the loading batches: look-ups, and how many panes were due and keys late in each batch."""
     justified = base = 0
     before_us: int | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators import Parquet
+from tidestate.stores import Parquet
 from tools.bench.alone import SIZE_US, bids
 from tools.bench.bids import Bids
 from tools.bench.memory import ROW_BYTES

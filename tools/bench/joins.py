@@ -12,16 +12,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators import Join, Memory, Parquet, RocksDB, join, tumbling
+import tidestate as ts
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet, RocksDB
 from tools.bench.bids import JITTER_US, START_US
-from tools.bench.workloads import JOIN_DELAY, SIDES, interval_join
+from tools.bench.workloads import SIDES, interval_join, two_streams
 
 COLD = 3
 RATE = 50_000
 STORES: dict[str, StoreConfig] = {"parquet": Parquet(), "rocksdb": RocksDB(), "memory": Memory()}
 BIDS = pa.schema([("event_time", TIME), ("key", pa.int64()), ("price", pa.int64())])
+Sides = dict[str, pa.Table]
+"""A batch."""
 KEPT = (0, 1_000_000, 4_000_000)
 LOAD = 250_000
 HISTORY_US = 400 * 3_600_000_000
@@ -52,16 +55,11 @@ def held(keys: int, batch: int, batches: int, store: str) -> Iterator[dict[str, 
     base = None
     for in_order in (False, True):
         with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
-            joined = join(
-                event_time="event_time",
-                on="key",
-                window=(tumbling("2 seconds"), tumbling("2 seconds")),
-                watermark_delay=JOIN_DELAY,
-                in_order=in_order,
-                name="held",
-            )
+            left, right = two_streams()
+            windows = ts.side(window=ts.tumbling("2 seconds"))
+            joined = left.join(right, on="key", sides=windows, in_order=in_order, name="held")
             filling = -(-5 * RATE // batch)
-            inputs = _inputs(joined, keys, [], batch, filling + COLD + batches)
+            inputs = _inputs(keys, [], batch, filling + COLD + batches)
             row = _measured(joined, Path(folder), STORES[store], inputs, filling)
         base = base or row["median_cpu_ms"]
         name = "held until the watermark" if in_order else "as they come"
@@ -71,12 +69,12 @@ def held(keys: int, batch: int, batches: int, store: str) -> Iterator[dict[str, 
 def _with_history(folder: Path, store: StoreConfig, keys: int, batch: int, batches: int, kept: int) -> dict[str, Any]:
     joined = interval_join(late="10000 hours")
     loads = -(-kept // LOAD)
-    inputs = _inputs(joined, keys, [kept // loads] * loads if loads else [], batch, COLD + batches)
+    inputs = _inputs(keys, [kept // loads] * loads if loads else [], batch, COLD + batches)
     return _measured(joined, folder, store, inputs, loads)
 
 
 def _measured(
-    joined: Join, folder: Path, store: StoreConfig, inputs: Iterator[pa.Table], loads: int
+    joined: ts.OperatorStream, folder: Path, store: StoreConfig, inputs: Iterator[Sides], loads: int
 ) -> dict[str, Any]:
     """What batches take after the ``loads`` and the cold ones."""
     running = joined.standalone(checkpoint=folder / "root", store=store).stream(inputs)
@@ -98,18 +96,17 @@ def _measured(
     }
 
 
-def _inputs(joined: Join, keys: int, loads: Sequence[int], batch: int, batches: int) -> Iterator[pa.Table]:
+def _inputs(keys: int, loads: Sequence[int], batch: int, batches: int) -> Iterator[Sides]:
     """Rows of long ago, nearly none of which meet each other, then batches as they come."""
-    schema = joined.schema(BIDS, BIDS)
     chance = np.random.default_rng(len(loads))
     for place, rows in enumerate(loads):
         first = START_US - HISTORY_US + place * (HISTORY_US // 2 // len(loads))
         span = HISTORY_US // 2 // len(loads)
-        yield joined.rows(schema, **{side: _bids(chance, keys, rows // 2, first, span) for side in SIDES})
+        yield {side: _bids(chance, keys, rows // 2, first, span) for side in SIDES}
     chance, span = np.random.default_rng(keys), batch * 1_000_000 // RATE
     for place in range(batches):
         first = START_US + place * span
-        yield joined.rows(schema, **{side: _bids(chance, keys, batch, first, span) for side in SIDES})
+        yield {side: _bids(chance, keys, batch, first, span) for side in SIDES}
 
 
 def _bids(chance: np.random.Generator, keys: int, rows: int, first: int, span: int) -> pa.Table:

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from tidestate.operators import Parquet, count, max_, mean, session, sliding, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.describe.windows import Windows
+from tidestate.stores import Parquet
 from tools.bench.bids import Bids
 
 ALLOWED_MB = 300
@@ -60,25 +62,25 @@ EACH_NEW = 1 << 40
 MOMENT_US = 1_000_000
 CASES = {
     "20 times the budget": Held(
-        tumbling("1 day"), Bids(EACH_NEW, 100_000, 70, 50_000), Bids(EACH_NEW, 250_000, 108, 50_000)
+        ts.tumbling("1 day"), Bids(EACH_NEW, 100_000, 70, 50_000), Bids(EACH_NEW, 250_000, 108, 50_000)
     ),
     "a day by the minute": Held(
-        sliding("1 day", "1 minute"),
+        ts.sliding("1 day", "1 minute"),
         Bids(500, 20_000, 30, 100, closing_us=MOMENT_US),
         Bids(100_000, 200_000, 30, 1_000, closing_us=MOMENT_US),
     ),
     "an hour by the second": Held(
-        sliding("1 hour", "1 second"),
+        ts.sliding("1 hour", "1 second"),
         Bids(100, 5_000, 20, 100, closing_us=MOMENT_US),
         Bids(1_000, 50_000, 75, 1_000, closing_us=MOMENT_US),
     ),
     "sessions of a hot key": Held(
-        session("30 minutes"),
+        ts.sessions("30 minutes"),
         Bids(1_000, 100_000, 20, 10_000, draw="hot"),
         Bids(100_000, 500_000, 40, 50_000, draw="hot"),
     ),
     "10 million open windows": Held(
-        tumbling("10 seconds"),
+        ts.tumbling("10 seconds"),
         Bids(EACH_NEW, 40_000, 60, 4_000, closing_us=MOMENT_US),
         Bids(EACH_NEW, 200_000, 60, 20_000, closing_us=MOMENT_US),
         delay_s=500,
@@ -98,9 +100,9 @@ def hold(name: str, *, small: bool) -> Peak:
     """Run a case in this process, in one state partition."""
     held = CASES[name]
     stream, budget_mb = (held.small, held.small_budget_mb) if small else (held.full, held.budget_mb)
-    begun = windowed(event_time="event_time", key="key", watermark_delay=f"{held.delay_s} seconds", name="bids")
-    grouped = begun.window(held.window).late("0 seconds")
-    described = grouped.aggregate(bids=count(), middle=mean("price"), best=max_("price"))
+    bids = ts.stream(event_time="event_time", watermark_delay=f"{held.delay_s} seconds").group_by("key")
+    results = {"bids": agg.count(), "middle": agg.mean("price"), "best": agg.max("price")}
+    described = bids.window(held.window).aggregate(**results).allowed_lateness("0 seconds").named("bids")
     before, panes, started = process_mb("self"), 0, time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="tidestate-bench-") as folder:
         store = Parquet(budget_bytes=budget_mb << 20)

@@ -11,8 +11,8 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators import Parquet
 from tidestate.statestore.spec.keyhash import partition_of
+from tidestate.stores import Parquet
 from tools.bench.bids import ARROW_SCHEMA, START_US, Numbers
 from tools.bench.workloads import WORKLOADS
 

@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 
-from tidestate.operators import Parquet
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
@@ -34,6 +33,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.successor import successor
 from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
+from tidestate.stores import Parquet
 from tools.bench.bids import ARROW_SCHEMA, Numbers
 from tools.bench.partitions import events, one_key_each, spread
 from tools.bench.requests import KINDS, Requests, counted, price
@@ -162,7 +162,7 @@ def _measured(
 
 
 def _driver(root: str, partitions: int, engine: _Sent) -> Driver[Batches, pa.Table]:
-    graph = bind_graph(WORKLOADS["held"].ours, ARROW_SCHEMA)
+    graph = bind_graph(WORKLOADS["held"].ours.graph.description, ARROW_SCHEMA)
     job = Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=partitions)
     return Driver(job, engine)
 

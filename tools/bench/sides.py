@@ -20,7 +20,9 @@ from typing import Any, Literal, Self
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators import Checkpoint, DurableQuery, Parquet
+import tidestate as ts
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.stores import Parquet
 from tools.bench.bids import FILES_PER_BATCH, JITTER_US, SCHEMA, START_US
 from tools.bench.memory import largest_descendant_mb
 from tools.bench.workloads import (
@@ -182,9 +184,9 @@ def ours(spark: SparkSession, task: Task) -> Answer:
     logger.addHandler(phases)
     where: dict[str, Any] = {"checkpoint": root, "store": STORE, "partitions": task.partitions}
     if task.work == "join":
-        query = interval_join().on_spark(*given, **where).start()
+        query = interval_join().on_spark(dict(zip(SIDES, given, strict=True)), **where).start()
     else:
-        query = WORKLOADS[task.work].ours.on_spark(*given, **where).start()
+        query = WORKLOADS[task.work].ours.on_spark(given[0], **where).start()
     _finish(task, query.processAllAvailable, lambda: query.recentProgress, query)
     progress, totals = query.recentProgress, query.manifest.totals
     query.stop()
@@ -246,7 +248,7 @@ def _write_batch(output: str, panes: DataFrame, batch_id: int) -> None:
 
 
 def _finish(
-    task: Task, wait: Callable[[], Any], reports: Callable[[], list[dict[str, Any]]], query: DurableQuery | Any
+    task: Task, wait: Callable[[], Any], reports: Callable[[], list[dict[str, Any]]], query: ts.DurableQuery | Any
 ) -> None:
     """Wait for the last batch; generated rows have none."""
     if task.rated is None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 
 COMMANDS = ("list ROOT", "show ROOT", "list --help", "--help")
 AIM_S = 0.5
@@ -50,7 +51,8 @@ def run(turns: int) -> Iterator[dict[str, Any]]:
 
 
 def _make(root: str) -> None:
-    described = windowed(event_time="t", key="k", name="counted").window(tumbling("1 hour")).aggregate(n=count())
+    per_hour = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    described = per_hour.aggregate(n=agg.count()).named("counted")
     rows = pa.table({"t": [datetime(2013, 1, 1, tzinfo=UTC)], "k": ["a"]})
     described.standalone(checkpoint=root).run([rows])
 

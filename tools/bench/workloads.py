@@ -13,21 +13,10 @@ from typing import TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from tidestate.operators import (
-    RETRACTING,
-    Join,
-    Windowed,
-    count,
-    each_batch,
-    join,
-    max_,
-    mean,
-    median,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import agg, trigger
+from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.windows import Windows
 
 DELAY = "60 seconds"
 JOIN_DELAY, WITHIN = "5 seconds", ("0 seconds", "2 seconds")
@@ -43,7 +32,7 @@ class Workload:
     output mode is ``output``. ``stateful``: Spark's side is a stateful processor instead.
     """
 
-    ours: Windowed
+    ours: ts.Aggregation
     native: Callable[[], Column] = lambda: sf.window("event_time", "10 seconds")
     middle: Callable[[], Column] = lambda: sf.avg("price")
     output: str = "append"
@@ -60,51 +49,48 @@ class Workload:
         return marked.groupBy(self.native(), "key").agg(number, self.middle().alias("middle"), best)
 
 
-def _bids(delay: str = DELAY) -> Windowed:
-    return windowed(event_time="event_time", key="key", watermark_delay=delay, name="bids").late("0 seconds")
-
-
-def _windowed(described: Windowed) -> Windowed:
-    return described.aggregate(bids=count(), middle=mean("price"), best=max_("price"))
+def _bids(
+    windows: Windows, *, middle: Aggregate | None = None, delay: str = DELAY, late: str = "0 seconds"
+) -> ts.Aggregation:
+    by_key = ts.stream(event_time="event_time", watermark_delay=delay).group_by("key").window(windows)
+    results = {"bids": agg.count(), "middle": middle or agg.mean("price"), "best": agg.max("price")}
+    return by_key.aggregate(**results).allowed_lateness(late).named("bids")
 
 
 def _sessions(gap: str, native: str) -> Workload:
-    described = _windowed(_bids().window(session(gap)))
-    return Workload(described, lambda: sf.session_window("event_time", native))
+    return Workload(_bids(ts.sessions(gap)), lambda: sf.session_window("event_time", native))
 
 
-TUMBLING = _windowed(_bids().window(tumbling("10 seconds")))
+TUMBLING = _bids(ts.tumbling("10 seconds"))
 WORKLOADS = {
     "tumbling": Workload(TUMBLING),
     "sliding": Workload(
-        _windowed(_bids().window(sliding("60 seconds", "15 seconds"))),
+        _bids(ts.sliding("60 seconds", "15 seconds")),
         lambda: sf.window("event_time", "60 seconds", "15 seconds"),
     ),
     "day by the minute": Workload(
-        _windowed(_bids().window(sliding("1 day", "1 minute"))),
+        _bids(ts.sliding("1 day", "1 minute")),
         lambda: sf.window("event_time", "1 day", "1 minute"),
     ),
     "hour by the minute": Workload(
-        _windowed(_bids().window(sliding("1 hour", "1 minute"))),
+        _bids(ts.sliding("1 hour", "1 minute")),
         lambda: sf.window("event_time", "1 hour", "1 minute"),
     ),
     "sessions": _sessions("2 seconds 1 microsecond", "2 seconds"),
     "long sessions": _sessions("30 minutes 1 microsecond", "30 minutes"),
     "gap column": Workload(
-        _windowed(_bids().window(session(gap_column="gap"))),
+        _bids(ts.sessions(gap_column="gap")),
         lambda: sf.session_window("event_time", sf.expr(GAPS)),
     ),
     "late sessions": Workload(
-        _windowed(
-            _bids("0 seconds").window(session("30 minutes 1 microsecond")).late("60 seconds").accumulation(RETRACTING)
-        ),
+        _bids(ts.sessions("30 minutes 1 microsecond"), delay="0 seconds", late="1 minute").accumulation("retracting"),
         lambda: sf.session_window("event_time", "30 minutes"),
     ),
     "by hand": Workload(TUMBLING, stateful=True),
-    "early": Workload(TUMBLING.trigger(early=each_batch(), on_time="non_empty"), output="update"),
-    "held": Workload(_windowed(_bids().window(tumbling("1 day"))), lambda: sf.window("event_time", "1 day")),
+    "early": Workload(TUMBLING.trigger(early=trigger.each_batch(), on_time="non_empty"), output="update"),
+    "held": Workload(_bids(ts.tumbling("1 day")), lambda: sf.window("event_time", "1 day")),
     "median": Workload(
-        _bids().window(tumbling("10 seconds")).aggregate(bids=count(), middle=median("price"), best=max_("price")),
+        _bids(ts.tumbling("10 seconds"), middle=agg.median("price")),
         middle=lambda: sf.percentile("price", 0.5),
     ),
 }
@@ -124,11 +110,16 @@ def check_panes(panes: DataFrame, until_us: int | None) -> Check:
     return [value or 0 for value in found]
 
 
-def interval_join(late: str = "0 seconds") -> Join:
+def two_streams() -> tuple[ts.Stream, ts.Stream]:
+    """The bids on the left and those on the right."""
+    left, right = (ts.stream(event_time="event_time", watermark_delay=JOIN_DELAY) for _ in SIDES)
+    return left, right
+
+
+def interval_join(late: str = "0 seconds") -> ts.OperatorStream:
     """Bids of one key on the right at most two seconds after those on the left."""
-    return join(
-        event_time="event_time", on="key", within=WITHIN, late=late, watermark_delay=JOIN_DELAY, name="interval"
-    )
+    left, right = two_streams()
+    return left.join(right, on="key", within=WITHIN, allowed_lateness=late, name="interval")
 
 
 def native_join(streams: Sequence[DataFrame]) -> DataFrame:

@@ -14,34 +14,30 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    Windowed,
-    count,
-    max_,
-    mean,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import agg, stores
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import StoreConfig
 from tools.demo.flights import SCHEMA
 from tools.java import local_session
 
-STORES: dict[str, StoreConfig] = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
+STORES: dict[str, StoreConfig] = {
+    "parquet": stores.Parquet(),
+    "memory": stores.Memory(),
+    "rocksdb": stores.RocksDB(),
+}
 
 
-def flights_per_hour() -> Windowed:
+def flights_per_hour() -> ts.Aggregation:
     """The computation of the demo."""
     return (
-        windowed(event_time="scheduled", key="origin", watermark_delay="30 minutes", name="flights_per_hour")
-        .window(tumbling("1 hour"))
-        .aggregate(flights=count(), mean_delay=mean("dep_delay"), worst=max_("dep_delay"))
-        .late(allowed="6 hours", keep=["flight_id"])
-        .accumulation(RETRACTING)
+        ts.stream(event_time="scheduled", watermark_delay="30 minutes")
+        .group_by("origin")
+        .window(ts.tumbling("1 hour"))
+        .aggregate(flights=agg.count(), mean_delay=agg.mean("dep_delay"), worst=agg.max("dep_delay"))
+        .allowed_lateness("6 hours", ledger_columns=["flight_id"])
+        .accumulation("retracting")
+        .named("flights_per_hour")
     )
 
 

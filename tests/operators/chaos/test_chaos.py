@@ -26,7 +26,7 @@ from tidestate.statestore.errors import UsageError
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
-EXAMPLE = ROOT / "docs" / "examples" / "chaos_job.py"
+EXAMPLE = ROOT / "examples" / "chaos_job.py"
 PLANTED = {
     "sink_that_repeats": Injected("sink-kill", 0.5, "after"),
     "sink_that_is_hasty": Injected("sink-kill", 0.5, "after"),

@@ -1,6 +1,6 @@
 """A job and its sink, and the same with a fault in each: `tidestate chaos` finds them. See docs/CHAOS.md.
 
-python docs/examples/chaos_job.py FOLDER writes its input: ten files of clicks, some of them late.
+python examples/chaos_job.py FOLDER writes its input: ten files of clicks, some of them late.
 """
 
 from __future__ import annotations
@@ -10,23 +10,28 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidestate import RETRACTING, DeliveryId, accumulate, count, mean, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 
 WORDS = {"word": pa.int64()}
+Sink = Callable[[pa.Table, ts.DeliveryId], None]
 
 
-def clicks(**more):
+def clicks(**more: Any) -> ts.Aggregation:
     """Clicks of each user in each minute, and what they cost."""
-    job = windowed(event_time="t", key="user", watermark_delay="30 seconds", name="clicks")
-    job = job.window(tumbling("1 minute")).aggregate(clicks=count(), cost=sum_("cost"), mean=mean("cost"), **more)
-    return job.late("2 minutes").accumulation(RETRACTING)
+    events = ts.stream(event_time="t", watermark_delay="30 seconds")
+    per_minute = events.group_by("user").window(ts.tumbling("1 minute"))
+    job = per_minute.aggregate(clicks=agg.count(), cost=agg.sum("cost"), mean=agg.mean("cost"), **more)
+    return job.allowed_lateness("2 minutes").accumulation("retracting").named("clicks")
 
 
 class Target:
@@ -45,9 +50,9 @@ class Target:
     def rows(self) -> pa.Table:
         """What is there."""
         with self.open() as db:
-            return pa.table({"row": [row for (row,) in db.execute("select row from panes")]}, pa.schema(ROW))
+            return pa.table({"row": [row for (row,) in db.execute("select row from panes")]}, schema=pa.schema(ROW))
 
-    def store(self, panes: pa.Table, delivery: DeliveryId, *, known: bool = True) -> None:
+    def store(self, panes: pa.Table, delivery: ts.DeliveryId, *, known: bool = True) -> None:
         """In one transaction. Unless ``known``, a delivery that comes again is stored again."""
         with self.open() as db:
             db.execute("insert or ignore into had values (?, 0)", [delivery.run])
@@ -61,7 +66,7 @@ class Target:
 ROW = [("row", pa.string())]
 
 
-def sink(folder: Path):
+def sink(folder: Path) -> Sink:
     """Follows the rule of docs/SINKS.md."""
     return Target(folder).store
 
@@ -71,41 +76,42 @@ def sink_rows(folder: Path) -> pa.Table:
     return Target(folder).rows()
 
 
-def sink_that_repeats(folder: Path):
+def sink_that_repeats(folder: Path) -> Sink:
     """Stores a delivery again that comes again."""
     target = Target(folder)
     return lambda panes, delivery: target.store(panes, delivery, known=False)
 
 
-def sink_that_is_hasty(folder: Path):
+def sink_that_is_hasty(folder: Path) -> Sink:
     """Accepts deliveries, keeps the last few in memory, and stores these when the program ends."""
-    target, kept = Target(folder), []
+    target = Target(folder)
+    waiting: list[tuple[pa.Table, ts.DeliveryId]] = []
 
     def at_the_end() -> None:
         threading.main_thread().join()
-        for one in kept:
-            target.store(*one)
+        for delivery in waiting:
+            target.store(*delivery)
 
-    def keep(panes: pa.Table, delivery: DeliveryId) -> None:
-        kept.append((panes, delivery))
-        if len(kept) > 2:
-            target.store(*kept.pop(0))
+    def keep(panes: pa.Table, delivery: ts.DeliveryId) -> None:
+        waiting.append((panes, delivery))
+        if len(waiting) > 2:
+            target.store(*waiting.pop(0))
 
     threading.Thread(target=at_the_end).start()
     return keep
 
 
-def sink_that_counts(folder: Path):
+def sink_that_counts(folder: Path) -> Sink:
     """Numbers the rows of a delivery in the order in which they come, which no job promises."""
     target = Target(folder)
 
-    def store(panes: pa.Table, delivery: DeliveryId) -> None:
+    def store(panes: pa.Table, delivery: ts.DeliveryId) -> None:
         target.store(panes.append_column("place", pa.array(range(panes.num_rows))), delivery)
 
     return store
 
 
-def clicks_by_the_clock():
+def clicks_by_the_clock() -> ts.Aggregation:
     """Its aggregate asks what time it is."""
 
     def lift(rows: pa.Table) -> pa.Table:
@@ -114,7 +120,7 @@ def clicks_by_the_clock():
     return clicks(seen=_own("by-the-clock", lift, _larger))
 
 
-def clicks_by_hash():
+def clicks_by_hash() -> ts.Aggregation:
     """Its aggregate uses Python's hash of a text, which is another one in each process."""
 
     def lift(rows: pa.Table) -> pa.Table:
@@ -123,7 +129,7 @@ def clicks_by_hash():
     return clicks(seen=_own("by-hash", lift, _larger))
 
 
-def clicks_that_remember():
+def clicks_that_remember() -> ts.Aggregation:
     """Its aggregate counts in a variable of the process, which a restart loses."""
     seen = 0
 
@@ -135,7 +141,7 @@ def clicks_that_remember():
     return clicks(seen=_own("remembers", lift, _larger))
 
 
-def clicks_not_associative():
+def clicks_not_associative() -> ts.Aggregation:
     """Its merge is not associative: what comes out depends on how rows were put together."""
 
     def lift(rows: pa.Table) -> pa.Table:
@@ -151,8 +157,8 @@ def _larger(older: pa.Table, newer: pa.Table) -> pa.Table:
     return pa.table({"word": pc.max_element_wise(older["word"], newer["word"])})
 
 
-def _own(name, lift, merge):
-    return accumulate(
+def _own(name: str, lift: Callable[[pa.Table], pa.Table], merge: Callable[[pa.Table, pa.Table], pa.Table]) -> Any:
+    return agg.accumulate(
         name=name,
         columns=["user", "cost"],
         state=WORDS,
@@ -170,9 +176,10 @@ def write_input(folder: Path, files: int = 10, rows: int = 60) -> None:
     for number in range(files):
         behind = [chance.choice([0] * 16 + [60, 60, 90, 600 if number > files // 2 else 0]) for _ in range(rows)]
         seconds = [number * 30 + chance.random() * 30 - late for late in behind]
+        times = [begin + timedelta(seconds=second) for second in seconds]
         table = pa.table(
             {
-                "t": pa.array([begin + timedelta(seconds=one) for one in seconds], pa.timestamp("us", tz="UTC")),
+                "t": pa.array(times, pa.timestamp("us", tz="UTC")),
                 "user": pa.array([chance.choice("abcdefgh") for _ in range(rows)]),
                 "cost": pa.array([chance.randrange(100) for _ in range(rows)], pa.int64()),
             }
