@@ -89,7 +89,13 @@ class Stream(MadeByVerb):
 
     def window(self, *_: Any, **__: Any) -> NoReturn:
         """Raises `UsageError`: a stream is grouped first, if only as one group."""
-        raise UsageError("group the stream first: .group_by(…).window(…), without a key .group_by()", code="group-by")
+        raise UsageError(
+            "group the stream first: .group_by(…), without a key .group_by(); then .window(…), and all results in "
+            "one .aggregate(…)",
+            code="group-by",
+        )
+
+    aggregate = window
 
     @recorded
     @checked

@@ -135,6 +135,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "two operators of one name": (lambda: counted(counted(at())).graph, "operator-name"),
     "an operator called as a stream": (lambda: counted(at("a")).named("a").graph, "operator-name"),
     "windows of what is not grouped": (lambda: at().window(MINUTE), "group-by"),
+    "results of what is not grouped": (lambda: at().aggregate(n=count()), "group-by"),
+    "results in two parts": (lambda: counted(at()).aggregate(m=count()), "group-by"),
     "a watermark of an operator's output": (
         lambda: counted(at()).watermark(idle_timeout="1 minute"),
         "chain-watermark",
