@@ -70,14 +70,15 @@ def _check_settings(plan: GroupTables) -> None:
     counted = plan.triggers.early, plan.triggers.late
     if plan.rule != "window":
         raise UsageError(
-            'the query judges lateness by windows: give the job .late(..., rule="window"), it may be changed later',
+            'the query judges lateness by windows: give the job .allowed_lateness(…, rule="window"), it may be '
+            "changed later",
             code="adopt-job",
             rule=plan.rule,
         )
     if plan.per_event or plan.triggers.when is not None:
         raise UsageError(
-            "the state has no single events, which composite triggers and per_element ask for: take another trigger, "
-            "it may be changed later",
+            'the state has no single events, which composite triggers and evaluate="element" ask for: take another '
+            "trigger, it may be changed later",
             code="adopt-job",
         )
     if not plan.counted_by and any(one is not None and one.kind == "after_count" for one in counted):

@@ -106,7 +106,7 @@ def _windows(given: Any, *, bounded: bool) -> tuple[Sliding | None, Sliding | No
         if one is not None and (not isinstance(one, Sliding) or one.end_column is not None):
             raise UsageError(
                 "rows are joined in tumbling or sliding windows of time, or by side in those of offsets "
-                '(count_window(n, by="offset"))',
+                "(offset_windows(n))",
                 code="join-window",
                 found=repr(one),
             )
@@ -130,7 +130,7 @@ def _checked(join: Join, *, alone: bool) -> Join:
     if alone and (not join.on or None in join.retained):
         raise UsageError(
             "say which rows meet: within=(lower, upper) or window=; or for how long each side keeps its rows: "
-            "on= with retain=; within=(None, None) keeps them for ever",
+            "on= with sides=side(retain=…); within=(None, None) keeps them for ever",
             code="join-bounds",
         )
     low, high = join.lower_us, join.upper_us
@@ -142,7 +142,7 @@ def _checked(join: Join, *, alone: bool) -> Join:
     if join.own is not None and join.allowed_us:
         raise UsageError(
             "with a window of its own a side takes what lies in it, or in past windows that it retains: "
-            "say retain=, not late=",
+            "say retain=, not allowed_lateness=",
             code="lateness",
         )
     if join.in_order and any((*join.updates, *join.late_updates)):

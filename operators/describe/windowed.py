@@ -233,7 +233,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         counts = [trigger for trigger in (early, late) if trigger is not None]
         if per_element and when is None and not _all_count(counts):
             raise UsageError(
-                "a pane at each N-th element goes with every_element(), after_count(...) and composite triggers",
+                "panes by element go with each_element(), after_count(…) and composite triggers",
                 code="trigger-element",
             )
         unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
@@ -286,7 +286,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         """How panes of one window relate: ACCUMULATING (default), DISCARDING or RETRACTING."""
         if mode not in (ACCUMULATING, DISCARDING, RETRACTING):
             raise UsageError(
-                "the mode is ACCUMULATING, DISCARDING or RETRACTING", code="accumulation", found=repr(mode)
+                'the mode is "accumulating", "discarding" or "retracting"', code="accumulation", found=repr(mode)
             )
         return replace(self, mode=mode)
 
@@ -301,7 +301,7 @@ def _check_triggers(
     for trigger in (early, late):
         if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
             raise UsageError(
-                "an early or late trigger is every_element(), after_count(...) or a span of time; give a composite "
+                "an early or late trigger is each_element(), after_count(…) or a span of time; give a composite "
                 "one as when=",
                 code="trigger",
                 found=repr(trigger),

@@ -166,7 +166,7 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
         )
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
-            "an embedded join knows messages by their offsets: name them, join(offset=...)",
+            "an embedded join knows messages by their offsets: name them, stream(offset=…)",
             code="join-offset",
             sides=missing,
         )

@@ -199,11 +199,12 @@ def _prevention(plan: Plan) -> str:
     generator = plan.watermarks.generator
     if not isinstance(generator, MaxEventTime):
         return "the sources report it themselves (docs/PROGRESS.md)"
+    delay = text_of(generator.delay_us)
     waits = f" or {plan.waits_by}" if plan.waits_by else ""
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (
-        f"if its time is wrong, .watermark(max_event_time({generator.column!r}, hold_future=…{held})) ignores "
-        f"events ahead of the clock; if it is right, a longer watermark delay (now {text_of(generator.delay_us)})"
+        f'if its time is wrong, .watermark(watermark.bounded("{delay}", hold_future=…{held})) ignores '
+        f"events ahead of the clock; if it is right, a longer watermark delay (now {delay})"
         f"{waits} waits for the others"
     )
 

@@ -12,8 +12,8 @@ Runner = Literal["spark", "standalone", "harness", "by hand"]
 _CONTINUED = {
     "spark": "Spark has been writing this checkpoint: continue with on_spark",
     "standalone": "the standalone runner has been writing this checkpoint: continue with standalone",
-    "harness": "a test harness has been writing this checkpoint: continue with Harness",
-    "by hand": "an operator by hand has been writing this checkpoint: continue with WindowOperator or JoinOperator",
+    "harness": "a test harness has been writing this checkpoint: continue with harness",
+    "by hand": "an operator by hand has been writing this checkpoint: continue with by_hand",
 }
 
 

@@ -308,7 +308,7 @@ class Query:
     def _side(self, side: str | None) -> MessageTables:
         if not self._stores:
             raise UsageError(
-                "this operator keeps no messages: joins do, and windows with .messages(retention=…), see MESSAGES.md",
+                "this operator keeps no messages: joins do, and windows with .messages(retain=…), see MESSAGES.md",
                 code="no-messages",
                 operator=self.operator,
             )
