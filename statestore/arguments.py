@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import cache, wraps
-from os import PathLike
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -35,7 +34,6 @@ _WORDS: dict[Any, tuple[str, str]] = {
     timedelta: ("a timedelta", "timedelta(minutes=30)"),
     datetime: ("a datetime", "datetime(2026, 1, 1, tzinfo=UTC)"),
     date: ("a date", "date(2026, 1, 1)"),
-    PathLike[str]: ("a path", 'Path("folder")'),
     pa.DataType: ("an Arrow type", "pa.int64()"),
     pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
@@ -47,9 +45,8 @@ _CLASSES: dict[Any, tuple[type, ...]] = {
     timedelta: (timedelta, np.timedelta64),
     datetime: (datetime, np.datetime64),
     date: (date, np.datetime64),
-    PathLike[str]: (PathLike,),
 }
-"""The classes of values of a plain kind, where these are not the kind itself: of numpy, too."""
+"""The classes of values of a plain kind: of numpy, too."""
 
 
 def called(words: str, example: str) -> Callable[[type[C]], type[C]]:

@@ -1,4 +1,4 @@
-"""What a root may be called. Pure."""
+"""What a root, or another place, may be called. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,23 @@ if TYPE_CHECKING:
 
 def checked_root(root: str | PathLike[str]) -> str:
     """A root as text. Raises `UsageError` for what names no place: an empty text would be the current folder."""
-    url = root if isinstance(root, str) else getattr(root, "__fspath__", lambda: None)()
-    if isinstance(url, str) and url.strip():
-        return url
-    raise UsageError("a root is a path or a URL: give one that is not empty", code="root-url", root=repr(root))
+    url = _url(root)
+    if url is None:
+        raise UsageError("a root is a path or a URL: give one that is not empty", code="root-url", root=repr(root))
+    return url
+
+
+def checked_place(place: str | PathLike[str], what: str) -> str:
+    """A folder or table as text; errors call it ``what``. Raises `UsageError` as `checked_root`."""
+    url = _url(place)
+    if url is None:
+        raise UsageError(
+            f"{what} is a path or a URL, such as /data/flights", code="argument", found=repr(place)[:100]
+        )
+    return url
+
+
+def _url(place: str | PathLike[str]) -> str | None:
+    """A path or URL as text; None of what is none."""
+    url = place if isinstance(place, str) else getattr(place, "__fspath__", lambda: None)()
+    return url if isinstance(url, str) and url.strip() else None

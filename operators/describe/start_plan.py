@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from tidestate.operators.describe.html_tables import rows_html
 from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.html_tables import rows_html
 
 
 @dataclass(frozen=True)

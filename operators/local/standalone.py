@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Batch, Input, JobHook, Schemas, SeekableInput, Standalone, several
@@ -29,6 +28,7 @@ from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 from tidestate.statestore.spec.plain import ArrowRows, as_table
 from tidestate.statestore.spec.store import StoreConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_column
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
+from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import public_url, secrets_of_options, secrets_of_url
 from tidestate.statestore.storage.local import is_local
 
@@ -61,7 +62,7 @@ class DeltaSink(WithdrawingSink):
         storage_options: Mapping[str, str] | None = None,
         behind: int = 0,
     ) -> None:
-        self._table, self._options = fspath(table), dict(storage_options or {})
+        self._table, self._options = checked_place(table, "a Delta table"), dict(storage_options or {})
         secrets = secrets_of_url(self._table) + secrets_of_options(self._options)
         super().__init__(changes, key, behind, secrets, stored_columns(columns, delivery_column))
         self._local, self._schema = LocalDelta(self._table), checked_changes(schema)

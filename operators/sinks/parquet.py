@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from os import PathLike, fspath
+from os import PathLike
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,6 +18,7 @@ from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, UnavailableError
+from tidestate.statestore.roots import checked_place
 from tidestate.statestore.secrets import public_url, secrets_of_url
 from tidestate.statestore.storage.objects import Objects
 
@@ -47,10 +48,9 @@ class ParquetSink(WithdrawingSink):
         compression: str = "zstd",
         behind: int = 0,
     ) -> None:
-        super().__init__(
-            changes, key, behind, secrets_of_url(fspath(folder)), stored_columns(columns, delivery_column)
-        )
-        self._objects, self._compression = Objects(fspath(folder)), compression
+        place = checked_place(folder, "the folder of a sink")
+        super().__init__(changes, key, behind, secrets_of_url(place), stored_columns(columns, delivery_column))
+        self._objects, self._compression = Objects(place), compression
 
     def __str__(self) -> str:
         return f"ParquetSink({public_url(self._objects.root)!r})"

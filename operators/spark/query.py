@@ -18,7 +18,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from tidestate.operators.describe.html_tables import facts_html
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.engine.delivery import PATIENCE_S
@@ -53,6 +52,7 @@ from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
 
 RECENT_BATCHES = 100

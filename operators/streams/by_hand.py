@@ -23,8 +23,8 @@ from tidestate.statestore.spec.store import StoreConfig, StoreName, store_of
 if TYPE_CHECKING:
     from os import PathLike
 
-    from tidestate.operators.embedded.join_operator import JoinOperator
-    from tidestate.operators.embedded.window_operator import WindowOperator
+    # By the names that users know: what runs a description imports it, and is imported when a verb is called.
+    from tidestate import JoinOperator, WindowOperator
 
 NOT_BY_HAND = (
     "by hand an operator is of windows, a merge, a join or a session join, and reads streams: run others, and "

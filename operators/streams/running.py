@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from tidestate.operators.local.harness import Harness
+    from tidestate import Harness  # by its public name, as in `tidestate.operators.streams.by_hand`
 
 Shortcut = Literal["direct_scan", "in_driver"]
 """How a batch on Spark may be processed faster, with the same result: tasks read Parquet files themselves

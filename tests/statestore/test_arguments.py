@@ -41,7 +41,6 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
     "servers": (lambda: ts.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
-    "a path": (lambda: ts.DeltaSink(5), 'table="name"'),
     "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),
 }
 
@@ -86,6 +85,14 @@ def test_kinds(kind: Any, right: list[Any], wrong: list[Any]) -> None:
     for value in wrong:
         with pytest.raises(UsageError, match=r"door\(value=…\) takes"):
             through(value)
+
+
+@pytest.mark.parametrize("make", [ts.sinks.DeltaSink, ts.sinks.ParquetSink])
+@pytest.mark.parametrize("place", [5, "", None])
+def test_a_place_is_a_path(make: Any, place: Any) -> None:
+    with pytest.raises(UsageError, match="is a path or a URL") as refused:
+        make(place)
+    assert refused.value.code == "argument"
 
 
 def test_a_door_is_called_as_before() -> None:
