@@ -10,6 +10,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.progress.cti_settings import AdvanceTime
 from tidestate.operators.progress.watermarks import BufferProgress, Generator
 from tidestate.statestore.durations import Span
+from tidestate.statestore.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,15 @@ class WatermarkSettings:
     sources: tuple[str, ...] = ()
     idle_timeout: Span | None = None
     own_timeouts: Mapping[str, Span] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `UsageError` for what is no generator, before an operator reads the stream."""
+        if self.generator is None or isinstance(self.generator, BufferProgress | ByCtis | Bounded):
+            return
+        if isinstance(self.generator, type) or not hasattr(self.generator, "read"):
+            settings = isinstance(self.generator, CtiSettings)
+            way = "watermark.ctis(…) of these settings" if settings else 'watermark.bounded("5 minutes") and so on'
+            raise UsageError(f"give what makes watermarks: {way}", code="watermark", found=f"{self.generator!r:.100}")
 
     @property
     def is_timeout(self) -> bool:

@@ -113,8 +113,9 @@ class PaneSettings(ABC):
         `Retention`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without
         `allowed_lateness` the retention is also that.
         """
-        chosen = retention_of(retain)
-        kept = None if chosen is None else chosen.of_messages()
+        chosen, windows = retention_of(retain), self._windowed.windows
+        by_offset = windows is not None and windows.by_offset
+        kept = None if chosen is None else chosen.of_messages(by_offset=by_offset)
         return self._with(self._windowed.messages(identity, retention=kept, layout=layout, equal=equal))
 
     @recorded

@@ -57,13 +57,15 @@ class RetentionSettings:
     bytes: int | None = None
     slot: Span | int | None = None
 
-    def of_messages(self) -> MessageRetention:
-        """As a store of messages keeps it. Raises `UsageError` for a field that has no meaning there."""
+    def of_messages(self, *, by_offset: bool) -> MessageRetention:
+        """As a store of messages keeps it; ``by_offset``: of windows of offsets. Raises `UsageError` for a field that
+        has no meaning there.
+        """
         self._refuse("windows", words="messages are kept by span, offsets, messages or bytes")
-        if self.span is not None and self.offsets is not None:
-            raise UsageError(
-                "messages are kept by time or by offset: give span= or offsets=", code="retention-field", found=self
-            )
+        if by_offset:
+            self._refuse("span", words="windows of offsets keep messages by offsets, messages or bytes")
+        else:
+            self._refuse("offsets", words="windows of time keep messages by span, messages or bytes")
         oldest = self.offsets if self.span is None else span_us(self.span)
         slot = 1 if self.slot is None else self.slot if isinstance(self.slot, int) else span_us(self.slot)
         return MessageRetention(time=oldest, count=self.messages, bytes=self.bytes, slot=slot)

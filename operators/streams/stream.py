@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import msgspec
 
@@ -337,6 +337,15 @@ class GroupedStream(MadeByVerb):
                 sides, self.keys, self.merging.shared, self.kind, results, self.merging.watermark
             )
         return Aggregation.of(made, self.streams)
+
+    if not TYPE_CHECKING:  # which would take every name for one that there is
+
+        def __getattr__(self, name: str) -> Any:
+            if name in vars(PaneSettings) and not name.startswith("_"):
+                raise UsageError(
+                    f"results come first: .aggregate(…).{name}(…)", code="group-by", keys=list(self.keys)
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 @dataclass(frozen=True)

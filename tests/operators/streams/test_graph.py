@@ -15,7 +15,7 @@ from tidestate.operators.streams import generators as watermark
 from tidestate.operators.streams.inputs import cti_settings, merge_streams, stream, union_streams
 from tidestate.operators.streams.settings import RetentionSettings, lifetime, period, side
 from tidestate.operators.streams.stream import Aggregation, Stream
-from tidestate.operators.streams.windows import sessions
+from tidestate.operators.streams.windows import offset_windows, sessions
 from tidestate.statestore.errors import UsageError, of_type
 
 MINUTE = tumbling("1 minute")
@@ -215,6 +215,19 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: counted(at(offset="o")).messages(retain=RetentionSettings(windows=5)),
         "retention-field",
     ),
+    "offsets of windows of time": (
+        lambda: counted(at(offset="o")).messages(retain=RetentionSettings(offsets=5)),
+        "retention-field",
+    ),
+    "a span of windows of offsets": (
+        lambda: at(offset="o").group_by().window(offset_windows(4)).aggregate(n=count()).messages(retain="1 hour"),
+        "retention-field",
+    ),
+    "a span for a generator": (lambda: at().watermark("5 minutes"), "watermark"),  # type: ignore[arg-type]
+    "a generator that was not called": (lambda: at().watermark(watermark.bounded), "watermark"),
+    "settings without ctis": (lambda: at().watermark(cti_settings("drop", import_from="a")), "watermark"),
+    "a generator over sides": (lambda: at().join(at(), on="k", within=WITHIN, watermark=5), "watermark"),
+    "a setting before the results": (lambda: at().group_by("k").allowed_lateness("1 hour"), "group-by"),
     "a number kept": (lambda: side(retain=5), "argument"),  # type: ignore[arg-type]
     "elements by batch": (
         lambda: counted(at(offset="o")).trigger(early=trigger.each_element(), evaluate="batch"),
