@@ -35,7 +35,9 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md", "READERS.md"])
+@pytest.mark.parametrize(
+    "name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md", "READERS.md", "QUERIES.md", "RECOVERY.md"]
+)
 def test_blocks_of_other_documents_run(name: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)
     assert blocks
