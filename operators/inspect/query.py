@@ -79,6 +79,9 @@ class Query:
         with of_manifest(operator):
             self._stores = stores_of(self._stored, state)
 
+    def __repr__(self) -> str:
+        return f"Query({self.operator!r}, checkpoint={self.checkpoint})"
+
     @property
     def watermark_us(self) -> int | None:
         """Every event before this time had arrived; None before the first watermark."""

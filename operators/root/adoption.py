@@ -18,6 +18,7 @@ from tidestate.recovery.spark.file_names import local_file
 from tidestate.recovery.spark.spark_query import open_log, read_query
 from tidestate.statestore.distribution import install
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ class AdoptionPlan(RootPlan):
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
         adoption, query = self.adoption, self.adoption.query
-        yield "created" if self.done else "to create", adoption.root
+        yield "created" if self.done else "to create", public_url(adoption.root)
         if self.manifest is not None:
             yield "checkpoint", str(self.manifest.id)
         yield "spark query", f"{query.query_id}, committed up to batch {query.batch_id}"

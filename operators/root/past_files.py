@@ -19,6 +19,7 @@ from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import brief, pluralize, size_text, time_text
 from tidestate.recovery.moves.root_plan import LISTED, Fact, RootPlan
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.secrets import public_url
 
 
 def _not_counted(rows: int) -> None: ...
@@ -91,13 +92,13 @@ class BootstrapPlan(RootPlan):
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
         if self.manifest is not None:
             row = brief(self.manifest)
-            yield "bootstrapped", f"{self.root}, checkpoint {self.manifest.id}"
+            yield "bootstrapped", f"{public_url(self.root)}, checkpoint {self.manifest.id}"
             yield "events", f"{row['events']:,}, of which {row['rejected']:,} were rejected"
             yield "panes", f"{row['panes']:,}"
             yield "watermark", row["watermark"] or "-"
             yield "state", size_text(row["state_bytes"])
             return
-        yield "to create", self.root
+        yield "to create", public_url(self.root)
         for name, stream in self.streams.items():
             yield f"stream {name}", f"{pluralize(stream.files, 'file')}, {pluralize(stream.rows, 'row')}"
             if stream.first_us is not None:

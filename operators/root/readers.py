@@ -25,7 +25,7 @@ from tidestate.operators.root.rows import AnsweredRows
 from tidestate.recovery.inspect.scans import RowScan
 from tidestate.recovery.log.manifest import Manifest, OutputKind
 from tidestate.recovery.log.moments import CheckpointAt, head_at
-from tidestate.statestore.arguments import checked
+from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 QUESTION_BYTES = 256 << 20
 """The memory of a question to a state partition."""
+called("a filter of Arrow", 'pyarrow.dataset.field("n") > 1')(ds.Expression)
 
 
 @dataclass(frozen=True, repr=False)
@@ -232,12 +233,13 @@ class RootReaders(Rooted):
             asked.message_key(side)  # what is wrong with the question is an error of this call
             asked.timed(side)
             table = partial(asked.get_windows, **form, side=side)
-            return AnsweredRows(table, lambda: [table()])
+            return AnsweredRows(_title("windows", asked, side), table, lambda: [table()])
         if spark is not None:
             answer = partial(windows_asked, self.url, question)
             return frame_of_answer(spark, answer, form, asked.window_partitions(key))
         next(asked.scan_windows(**form))
-        return AnsweredRows(partial(asked.get_windows, **form), partial(asked.scan_windows, **form))
+        title = _title("windows", asked)
+        return AnsweredRows(title, partial(asked.get_windows, **form), partial(asked.scan_windows, **form))
 
     @overload
     def messages(
@@ -300,7 +302,8 @@ class RootReaders(Rooted):
             answer = partial(messages_asked, self.url, question)
             return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
         next(asked.scan_messages(**form))
-        return AnsweredRows(partial(asked.get_messages, **form), partial(asked.scan_messages, **form))
+        title = _title("messages", asked, side)
+        return AnsweredRows(title, partial(asked.get_messages, **form), partial(asked.scan_messages, **form))
 
     @checked
     def operator(self, name: str | None = None, *, job: object = None, budget_bytes: int = QUESTION_BYTES) -> Query:
@@ -317,6 +320,11 @@ class RootReaders(Rooted):
             description = described_job(job)
             described = {"description": description, "schema": schemas_of_streams(description, manifest)}
         return {"checkpoint": manifest.id, "operator": operator, "budget_bytes": budget_bytes, **described}
+
+
+def _title(what: str, asked: Query, side: str | None = None) -> str:
+    of_side = "" if side is None else f" of side {side}"
+    return f"{what}{of_side} of operator {asked.operator} at checkpoint {asked.checkpoint}"
 
 
 def _read(scan: RowScan, where: ds.Expression | None, spark: SparkSession | None) -> ds.Dataset | DataFrame:

@@ -75,7 +75,8 @@ class Root(RootReaders, RootVerbs):
         bounds = [bound_text(moment, timed=timed) for moment in (window, since, until)]
         wanted = Wanted(key_texts(key, key_columns(state)), *bounds)
         difference = difference_of(checkpoint, before, after, wanted, operator, table)
-        return AnsweredRows(difference.whole, difference.parts)
+        title = f"what differs between checkpoints {before} and {after}"
+        return AnsweredRows(title, difference.whole, difference.parts)
 
     @checked
     def report(
@@ -85,12 +86,12 @@ class Root(RootReaders, RootVerbs):
         events, state, windows. It replaces an earlier report, but no other file. Needs the extra ``report``.
         """
         self._check_whole("report(…)")
-        return write_report(self.url, output, last=last, read_percent=read_data)
+        return write_report(self.url, checked_root(output), last=last, read_percent=read_data)
 
     @checked
     def adopt(
         self,
-        spark_checkpoint: str,
+        spark_checkpoint: str | PathLike[str],
         job: object,
         *,
         schema: pa.Schema | str | None = None,
@@ -106,9 +107,8 @@ class Root(RootReaders, RootVerbs):
         panes are recorded and not delivered. Needs Spark 4.0: the session of this process, or a local one.
         """
         self._check_whole("adopt(…)")
-        return AdoptionPlan.of(
-            spark_checkpoint, self.url, described_job(job), schema, buffers, partitions, deliver=deliver
-        )
+        location = checked_root(spark_checkpoint)
+        return AdoptionPlan.of(location, self.url, described_job(job), schema, buffers, partitions, deliver=deliver)
 
     @checked
     def bootstrap(

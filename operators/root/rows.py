@@ -14,6 +14,8 @@ class AnsweredRows:
     not in order, in batches of bounded size. It exports Arrow data: DuckDB, Polars and pandas take it as it is.
     """
 
+    title: str
+    """What the rows are."""
     _table: Callable[[], pa.Table]
     _parts: Callable[[], Iterable[pa.Table]]
 
@@ -39,4 +41,4 @@ class AnsweredRows:
         return reader.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return f"AnsweredRows({', '.join(self.schema.names)})"
+        return f"{self.title}, not read yet: .to_table(), .batches()"

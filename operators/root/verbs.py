@@ -28,6 +28,7 @@ from tidestate.recovery.start.restore_drill import RestoreDrill, run_restore_dri
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment, Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.store import StoreName
 
 
@@ -129,7 +130,7 @@ class RootVerbs(Rooted):
         """A new job in an empty folder, which goes on from the checkpoint of this root, the newest or that of
         ``.at(…)``. No state is copied, a pin keeps it. The job here may be running.
         """
-        return ForkPlan.of(self.url, destination, self.moment)
+        return ForkPlan.of(self.url, checked_root(destination), self.moment)
 
     @checked
     def pin(self, name: str = "", *, note: str = "") -> PinPlan:

@@ -54,7 +54,7 @@ class ForkPlan(RootPlan):
 
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
         made = self.fork.result
-        yield "forked" if self.done else "to fork", f"checkpoint {made.checkpoint_id} into {made.root}"
+        yield "forked" if self.done else "to fork", f"checkpoint {made.checkpoint_id} into {public_url(made.root)}"
         yield "job", made.job_id
         yield "shares", f"{pluralize(made.files, 'file')}, {size_text(made.bytes)}"
         yield "pin", f"{made.pin}, in {public_url(self.root)}"
@@ -156,7 +156,7 @@ class CollectionPlan(RootPlan):
         if result.unacknowledged:
             yield "", f"{result.unacknowledged:,} old files of panes and late rows that no sink has acknowledged"
         for root in result.freed:
-            yield "unpinned" if self.done else "to unpin", f"{root}: none of its files is needed any more"
+            yield "unpinned" if self.done else "to unpin", f"{public_url(root)}: none of its files is needed any more"
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -36,7 +36,18 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["STORES.md", "MESSAGES.md", "AGGREGATES.md", "SINKS.md", "READERS.md", "SEMANTICS.md", "EVOLUTION.md"]
+    "name",
+    [
+        "STORES.md",
+        "MESSAGES.md",
+        "AGGREGATES.md",
+        "SINKS.md",
+        "READERS.md",
+        "QUERIES.md",
+        "RECOVERY.md",
+        "SEMANTICS.md",
+        "EVOLUTION.md",
+    ],
 )
 def test_blocks_of_other_documents_run(name: str) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)

@@ -33,3 +33,18 @@ def windows(folder: Path) -> Any:
 def test_a_root_is_asked_before_it_goes_on(name: str, tmp_path: Path) -> None:
     found = windows(read_root(name).unpack(tmp_path))
     assert json.loads(json.dumps(found, default=str)) == ANSWERS[name]
+
+
+@pytest.mark.parametrize("name", root_names("standalone")[::8])
+def test_every_reader_of_a_root_reads_it(name: str, tmp_path: Path) -> None:
+    root = Root(read_root(name).unpack(tmp_path))
+    assert not root.verify(read_data=100.0).findings
+    made = root.checkpoints().to_table()
+    assert root.panes().count_rows() == sum(made["panes"].to_pylist())
+    names = list(root.manifest().operators)
+    assert sum(root.late(operator=name).to_table().num_rows for name in names) == sum(made["late"].to_pylist())
+    for name in names:
+        operator = root.operator(name)
+        stored = [root.state(operator=name, table=table).count_rows() for table in operator.tables]
+        assert stored == [operator.state(table).num_rows for table in operator.tables]
+    assert root.at(made["checkpoint"][0].as_py()).panes().count_rows() == 0

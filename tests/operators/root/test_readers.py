@@ -140,7 +140,9 @@ def test_rows_are_taken_by_other_programs(kept: Path) -> None:
     windows = Root(kept).windows(values=["n"])
     count = windows.to_table().num_rows
     assert pa.table(windows).num_rows == count == len(polars.DataFrame(windows))
-    assert repr(windows) == "AnsweredRows(window_start, window_end, k, n, events, panes, offsets)"
+    at = f"operator windows at checkpoint {Root(kept).manifest().id}"
+    assert repr(windows) == f"windows of {at}, not read yet: .to_table(), .batches()"
+    assert repr(Root(kept).operator()) == f"Query('windows', checkpoint={Root(kept).manifest().id})"
 
 
 def test_a_job_brings_functions_of_its_own(kept: Path) -> None:
@@ -177,6 +179,7 @@ def test_nothing_is_opened_before_a_reader_is_called(tmp_path: Path) -> None:
     for reader in (root.panes, root.late, root.state, root.checkpoints, root.windows, root.operator, root.manifest):
         with pytest.raises(NotFoundError, match="no-checkpoint"):
             reader()
+    assert root.check(starting_ok=True).holds
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,9 +200,11 @@ def test_wrong_kinds_are_refused_at_the_door(folder: Path) -> None:
         lambda: root.at(None),
         lambda: root.operator(7),
         lambda: root.panes(spark="local"),
+        lambda: root.panes(where="n > 1"),
     ):
         with pytest.raises(UsageError, match="argument"):
             call()
     for empty in ("", None, 5):
-        with pytest.raises(UsageError, match="root-url"):
-            Root(empty)  # type: ignore[arg-type]
+        for call in (lambda: Root(empty), lambda: root.fork(empty), lambda: root.report(empty)):  # noqa: B023
+            with pytest.raises(UsageError, match="root-url"):
+                call()
