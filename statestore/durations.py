@@ -255,25 +255,3 @@ def span_text(span_us: float) -> str:
         return f"{span_us / year:,.1f} years"
     name, size = unit_of(span_us)
     return f"{span_us / size:,.1f} {name}" if abs(span_us) >= UNITS[-1][1] else f"{span_us / size:.3f} {name}"
-
-
-def spans_as_text(value: Any) -> Any:
-    """A configuration as people read it: spans of settings ``*_us`` as text, under names without that ending."""
-    if isinstance(value, list):
-        return [spans_as_text(one) for one in value]
-    return dict(_with_text(name, one) for name, one in value.items()) if isinstance(value, dict) else value
-
-
-def _with_text(name: str, value: Any) -> tuple[str, Any]:
-    if not name.endswith("_us") or (isinstance(value, dict) and "kind" in value):  # an aggregate of such a name
-        return name, spans_as_text(value)
-    return name.removesuffix("_us"), _texts(value)
-
-
-def _texts(spans: Any) -> Any:
-    """Spans, several of them, or some by name, as text."""
-    if isinstance(spans, dict):
-        return {name: _texts(one) for name, one in spans.items()}
-    if isinstance(spans, list):
-        return [_texts(one) for one in spans]
-    return text_of(spans) if isinstance(spans, int) else spans

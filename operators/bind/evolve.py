@@ -9,8 +9,9 @@ import msgspec
 
 from tidestate.operators.bind.evolve_columns import aggregates, tables, types
 from tidestate.operators.bind.evolve_losses import check_operators, input_columns_changed, without_losses
-from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange, settings
+from tidestate.operators.bind.evolve_settings import settings
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
+from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.bind.stored_description import stored_description
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
@@ -21,7 +22,7 @@ from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.recovery.start.policy import Dropped
-from tidestate.statestore.durations import spans_as_text, text_of
+from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -181,7 +182,7 @@ def evolve(
         tables=compared.tables,
         types=_types(plan),
         since=checkpoint_id if changes else stored.since,
-        settles=stored.settles or "triggers" in changed,
+        settles=stored.settles or "trigger" in changed,
         renamed=(*stored.renamed, *((checkpoint_id, old, new) for old, new in columns.items())),
         results=(*stored.results, *((checkpoint_id, old, new) for old, new in _results(plan, names, changes))),
         **bounds,
@@ -214,7 +215,7 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:
-        changes += settings(spans_as_text(was), spans_as_text(now), plan)
+        changes += settings(was, now, plan)
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, plan)
         changes += types(stored, plan, columns)
     if not may_change:
@@ -260,7 +261,7 @@ def after_step(graph: Graph) -> Graph:
 def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, int | None]:
     """What is forgotten for good, and what had been closed: by the settings before, where these have changed."""
     mark = stored.watermark_us
-    if mark is None or not changed & {"allowed_lateness", "retained", "messages"}:
+    if mark is None or not changed & {"allowed_lateness", "retain_windows", "messages"}:
         return {}
     former = _formerly(plan, stored)
     gone, closed = former.expired_at(mark), former.closed_at(mark)

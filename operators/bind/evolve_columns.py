@@ -11,11 +11,12 @@ from msgspec import structs
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import BoundRows
-from tidestate.operators.bind.evolve_settings import AGGREGATES, SettingChange
 from tidestate.operators.bind.same_functions import same_function
+from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
 from tidestate.operators.describe.configuration import aggregate_of
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.streams.words import value_text
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -50,20 +51,28 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
                 SettingChange(
                     f"aggregate {name}",
                     None,
-                    settings,
+                    _written(settings),
                     note,
                     _UNSEEN if plan.signed else _HELD if plan.in_order else "",
+                    content=settings,
                 )
             )
         elif aggregate_of(old) != aggregate_of(settings):
             same = same_function(old, settings, str(plan.configuration.get("event_time")))
             note, why = ("the same function by another name", "") if same else ("", _ANOTHER)
-            found.append(SettingChange(f"aggregate {name}", old, settings, note, why))
+            found.append(SettingChange(f"aggregate {name}", _written(old), _written(settings), note, why))
     gone = [name for name in was if names.get(name, name) not in now]
     dropped = [
-        SettingChange(f"aggregate {name}", was[name], None, "its values are dropped", loses=True) for name in gone
+        SettingChange(
+            f"aggregate {name}", _written(was[name]), None, "its values are dropped", loses=True, content=was[name]
+        )
+        for name in gone
     ]
     return [*found, *dropped]
+
+
+def _written(stored: Configuration) -> str:
+    return value_text(aggregate_of(stored))
 
 
 def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list[SettingChange]:

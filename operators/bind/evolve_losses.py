@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tidestate.operators.bind.evolve_settings import SettingChange
 from tidestate.operators.bind.same_functions import same_function
+from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.manifest import OperatorState
@@ -31,12 +31,14 @@ def input_columns_changed(stored: OperatorState, plan: Plan, renamed: Mapping[st
     kept = {column.name for spec in stored.tables for column in spec.values}
     earlier = {new: old for old, new in renamed.items()}
     new = [
-        SettingChange(f"column {name}", None, kind, "null in earlier rows")
+        SettingChange(f"column {name}", None, kind, "null in earlier rows", content=kind)
         for name, kind in now.items()
         if name not in was
     ]
     gone = [
-        SettingChange(f"column {name}", kind, None, "earlier rows lose it", loses=earlier.get(name, name) in kept)
+        SettingChange(
+            f"column {name}", kind, None, "earlier rows lose it", loses=earlier.get(name, name) in kept, content=kind
+        )
         for name, kind in was.items()
         if name not in now
     ]
@@ -112,7 +114,7 @@ def _twins(lost: SettingChange, changes: Sequence[SettingChange], time: str) -> 
     """The names of what has come with the content of what was lost."""
     kind = lost.setting.split(" ", 1)[0]
     new = [one for one in changes if one.was is None and one.setting.startswith(f"{kind} ")]
-    return [one.setting.split(" ", 1)[1] for one in new if _same_content(one.now, lost.was, time)]
+    return [one.setting.split(" ", 1)[1] for one in new if _same_content(one.content, lost.content, time)]
 
 
 def _same_content(now: Any, was: Any, time: str) -> bool:

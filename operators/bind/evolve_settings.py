@@ -6,40 +6,18 @@ A setting that is not here cannot change: state was kept by it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
+from tidestate.operators.describe.configuration import BY_HAND, description_of
 from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.streams.setting_words import KIND, WORDS, settings_of
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.recovery.log.summary import setting_text
 
 PLAIN = ("max_event_time", "fixed", "punctuation")
 """Generators of watermarks that keep nothing but the watermark of each source."""
-AGGREGATES = "aggregates"
-
-
-@dataclass(frozen=True)
-class SettingChange:
-    """One thing that is not as it was. ``refused``: why it cannot be; ``note``: else what that means. ``loses``:
-    stored values belong to it.
-    """
-
-    setting: str
-    was: Any
-    now: Any
-    note: str = ""
-    refused: str = ""
-    loses: bool = False
-
-    def __str__(self) -> str:
-        return f"{value_words(self.was)} -> {value_words(self.now)}"
-
-
-def value_words(value: Any) -> str:
-    """A value as `tidestate show` has it; a dash for none."""
-    return "-" if value is None or value in ([], {}) else setting_text(value)
 
 
 SettingRule = Callable[[Any, Any, Plan], str]
@@ -99,16 +77,16 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
 
 
 _WATERMARK: dict[str, tuple[SettingRule, str]] = {
-    "watermark_delay": (_always, "the watermark never goes back: it waits until the input has caught up"),
-    "delays": (_always, "the watermark never goes back: it waits until the input has caught up"),
+    "watermark_delay_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
+    "delays_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
 }
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "allowed_lateness": (_lateness, "windows that were forgotten stay forgotten"),
+    "allowed_lateness_us": (_lateness, "windows that were forgotten stay forgotten"),
     "late_rule": (_late_rule, "for events from now on"),
     "messages": (_messages, "windows and messages that were forgotten stay forgotten"),
-    "future_tolerance": (_always, "for events from now on"),
+    "future_tolerance_us": (_always, "for events from now on"),
     "ledger_columns": (_always, "for events from now on"),
     "retained": (_always, "windows that were forgotten stay forgotten"),
     "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
@@ -116,14 +94,14 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "within": (_always, "ids that were seen are remembered for as long as was set then"),
-    "allowed_lateness": (_always, "ids that were forgotten stay forgotten, and rows as late as they were late"),
+    "within_us": (_always, "ids that were seen are remembered for as long as was set then"),
+    "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows as late as they were late"),
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "large": (_always, "what follows from it is the key of messages"),  # which the tables are compared by
 }
-_ABSENT = {"allowed_lateness": "0 seconds"}
+_ABSENT = {"allowed_lateness_us": 0}
 """Settings that are not stored at these values."""
 _REASONS = {
     "window": "state is kept by window",
@@ -138,17 +116,40 @@ _OTHERWISE = "what is in the state was kept for this setting"
 
 
 def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[SettingChange]:
-    """Settings that differ, but for aggregates, which `tidestate.operators.bind.evolve_columns` compares."""
-    rules = _rules(plan)
-    found = []
+    """Settings of two configurations that differ, by their words; but for aggregates, which
+    `tidestate.operators.bind.evolve_columns` compares.
+    """
+    texts, rules = (_texts(was), _texts(now)), _rules(plan)
+    if was[KIND] != now[KIND]:
+        return [_changed(KIND, *texts, "", _OTHERWISE)]
+    words_of = WORDS[type(description_of(now))]
+    found: dict[str, SettingChange] = {}
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
         old, new = (one.get(name, _ABSENT.get(name)) for one in (was, now))
         if old == new:
             continue
         rule, note = rules.get(name, (None, ""))
         why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
-        found.append(SettingChange(name, old, new, note, why))
-    return found
+        words = words_of[name]
+        for word in [word for word in words if texts[0].get(word) != texts[1].get(word)] or words[:1]:
+            earlier = found.get(word)
+            found[word] = _changed(word, *texts, note, (earlier.refused if earlier else "") or why)
+    return _visible(list(found.values()))
+
+
+def _texts(configuration: Mapping[str, Any]) -> dict[str, str]:
+    by_hand = {"by_hand": "True"} if BY_HAND in configuration else {}
+    return {**settings_of(description_of(configuration)), **by_hand}
+
+
+def _changed(word: str, was: Mapping[str, str], now: Mapping[str, str], note: str, why: str) -> SettingChange:
+    return SettingChange(word, was.get(word), now.get(word), note, why)
+
+
+def _visible(changes: list[SettingChange]) -> list[SettingChange]:
+    """Where some that are refused say why, without those that follow from them and read as before."""
+    told = [change for change in changes if change.was != change.now]
+    return told if any(change.refused for change in told) else changes
 
 
 def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:

@@ -14,7 +14,7 @@ from tidestate.operators.bind.evolve import (
     refusal,
 )
 from tidestate.operators.bind.evolve_losses import check_operators, holds_rows, without_losses
-from tidestate.operators.bind.evolve_settings import SettingChange, value_words
+from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.describe.start_plan import PlannedChange
 from tidestate.operators.plan.graph import Graph, Node
 from tidestate.recovery.log.manifest import Manifest, OperatorState
@@ -71,6 +71,7 @@ def _compare(comparison: Comparison, node: Node, stored: OperatorState, checkpoi
 
 
 def _planned(operator: str, change: SettingChange) -> PlannedChange:
-    was, now = (None if value is None else value_words(value) for value in (change.was, change.now))
     line = change_line(operator, change)
-    return PlannedChange(operator, change.setting, was, now, line, change.note, change.loses, change.refused)
+    return PlannedChange(
+        operator, change.setting, change.was, change.now, line, change.note, change.loses, change.refused
+    )

@@ -11,12 +11,12 @@ from tidestate.operators.progress.cti_settings import Generation, LatePolicy
 from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import (
     CtiSettings,
-    Lifetime,
     StreamInput,
     StreamView,
     WatermarkSettings,
     WatermarkSource,
 )
+from tidestate.operators.streams.settings import Lifetime
 from tidestate.operators.streams.sided import united
 from tidestate.operators.streams.stream import MergedStreams, Merging, OperatorStream, Stream, watermark_over
 from tidestate.statestore.arguments import called, checked

@@ -9,17 +9,9 @@ from typing import Any
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.progress.cti_settings import AdvanceTime
 from tidestate.operators.progress.watermarks import BufferProgress, Generator
+from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
-
-
-@dataclass(frozen=True)
-class Lifetime:
-    """Until when events live, and what they are: columns of their ends and shapes, or one ``shape`` of all."""
-
-    end: str | None = None
-    shape: str = "point"
-    shape_column: str | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +37,10 @@ class Bounded:
     delay: Span
     hold_future: Span | None = None
     quiet: Span | None = None
+
+
+POINTS = Lifetime()
+"""What events are where nothing is said."""
 
 
 WatermarkSource = Generator | BufferProgress | ByCtis | Bounded
@@ -110,7 +106,7 @@ class StreamView:
     offset: str | None = None
     origin: str | None = None
     processing_time: bool = False
-    lifetime: Lifetime = Lifetime()
+    lifetime: Lifetime = POINTS
     watermark: WatermarkSettings | None = None
     at_source: CtiSettings | None = None
 

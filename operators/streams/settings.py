@@ -8,11 +8,19 @@ from typing import Any
 from tidestate.operators.describe.join_choices import JoinRetention, Update, every, keep
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.streams.nodes import Lifetime
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention as MessageRetention
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """Until when events live, and what they are: columns of their ends and shapes, or one ``shape`` of all."""
+
+    end: str | None = None
+    shape: str = "point"
+    shape_column: str | None = None
 
 
 @checked

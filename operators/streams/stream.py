@@ -27,10 +27,10 @@ from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, Windows
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
 from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
-from tidestate.operators.streams.nodes import Lifetime, OperatorNode, StreamView, WatermarkSettings, WatermarkSource
+from tidestate.operators.streams.nodes import OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.running import Runs
-from tidestate.operators.streams.settings import SideSettings
+from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import (
     joined,
     joined_by_lifetime,

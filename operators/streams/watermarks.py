@@ -18,11 +18,11 @@ from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,
     CtiSettings,
-    Lifetime,
     StreamView,
     WatermarkSettings,
     WatermarkSource,
 )
+from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Accumulate, ApplyRows
+from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.join_choices import Update
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
@@ -24,10 +26,10 @@ from tidestate.operators.describe.windows import (
     WindowKind,
 )
 from tidestate.operators.progress.cti_settings import Generation
-from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, Punctuation
+from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
 from tidestate.operators.progress.watermarks import BufferProgress
-from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, Lifetime, WatermarkSettings
-from tidestate.operators.streams.settings import RetentionSettings, SideSettings
+from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
+from tidestate.operators.streams.settings import Lifetime, RetentionSettings, SideSettings
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.spec.arrowtypes import type_text
 
@@ -37,10 +39,35 @@ _REQUIRED = {"n", "q", "interpolation"}
 """Those that a user gives, whatever their default is where they are stored; and one with another default there."""
 
 
-def call_text(function: str, args: Mapping[str, Any] | tuple[Any, ...] = (), **options: Any) -> str:
+@dataclass(frozen=True)
+class Arguments:
+    """What a function is given."""
+
+    args: tuple[Any, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        named = [f"{name}={value_text(value)}" for name, value in self.options.items()]
+        return ", ".join([*map(value_text, self.args), *named])
+
+
+def call_text(function: str, args: tuple[Any, ...] = (), **options: Any) -> str:
     """A call, without the options that are None."""
-    named = [f"{name}={value_text(value)}" for name, value in options.items() if value is not None]
-    return f"{function}({', '.join([*map(value_text, args), *named])})"
+    return f"{function}({Arguments(args, {name: value for name, value in options.items() if value is not None})})"
+
+
+def setting_text(value: Any) -> str:
+    """A setting that stands alone: as `value_text`, but spans, columns and rows of them go without quotes."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return ", ".join(map(setting_text, value))
+    if isinstance(value, tuple):
+        return f"({', '.join(map(setting_text, value))})"
+    if isinstance(value, Arguments):
+        lone = len(value.args) == 1 and not value.options
+        return setting_text(value.args[0]) if lone else str(value)
+    return value_text(value)
 
 
 def value_text(value: Any) -> str:
@@ -164,6 +191,7 @@ def _fields(function: str, value: Any) -> str:
 
 _TEXTS: tuple[tuple[Any, Any], ...] = (
     (WindowKind, _window),
+    (EndOfWindow, lambda _: 'pane_timestamp("end_of_window")'),
     (Aggregate, _aggregate),
     (Trigger, _trigger),
     (Bounded, _bounded),
@@ -175,6 +203,7 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
         lambda claims: call_text("watermark.punctuated", (claims.column,), flag=claims.flag, equals=claims.equals),
     ),
     (BufferProgress, _buffers),
+    (OwnGenerator, lambda claims: claims.name),
     (ByCtis, lambda claims: call_text("watermark.ctis", () if claims.settings is None else (claims.settings,))),
     (WatermarkSettings, _over),
     (

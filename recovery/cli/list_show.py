@@ -23,6 +23,7 @@ from tidestate.recovery.cli.printing import (
     text,
 )
 from tidestate.recovery.cli.progress_bar import bar
+from tidestate.recovery.cli.written_settings import written_settings
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -35,13 +36,11 @@ from tidestate.recovery.log.summary import (
     age_text,
     brief,
     full,
-    is_set,
     iso_text,
     job_mark_text,
     partitions,
     pluralize,
     readable_time,
-    setting_text,
     shared_files,
     short_seconds,
     short_time,
@@ -51,7 +50,7 @@ from tidestate.recovery.log.summary import (
     time_text,
 )
 from tidestate.recovery.start.restore_budget import predicted_restore, predicted_restore_text, restore_text
-from tidestate.statestore.durations import span_text, spans_as_text
+from tidestate.statestore.durations import span_text
 from tidestate.statestore.errors import CorruptionError, DataError, IncompatibleError, NotFoundError
 
 
@@ -285,9 +284,8 @@ def _configuration(operator: OperatorState) -> Table:
     if (lost := operator.rebuilding) is not None:
         lacking = "" if lost.lacking is None else f"; {lost.lacking:,} windows or rows are incomplete"
         table.add_row("rebuilding since", f"checkpoint {lost.since}{lacking}")
-    chosen = {name: value for name, value in operator.configuration.items() if is_set(value)}
-    for name, value in spans_as_text(chosen).items():
-        table.add_row(name.replace("_", " "), setting_text(value))
+    for word, value in written_settings(operator.configuration).items():
+        table.add_row(word, value)
     return table
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -157,48 +156,6 @@ def brief(manifest: Manifest, later: Spent | None = None) -> SummaryRow:
         "state_bytes": size.bytes,
         "seconds": seconds_of(manifest, later),
     }
-
-
-def setting_text(value: Any) -> str:
-    """A setting as one writes it, without what is not set: ``tumbling("1 hour")``, ``top_n("price", 3)``."""
-    if isinstance(value, dict):
-        return _call_text(value)
-    if isinstance(value, list):
-        return ", ".join(f"({setting_text(one)})" if isinstance(one, list) else setting_text(one) for one in value)
-    return str(value)
-
-
-_UNNAMED = ("size", "slide", "gap", "column", "n", "q", "span")
-"""Arguments that go without their names."""
-
-
-def _call_text(value: dict[str, Any]) -> str:
-    """Fields with a kind, or a function, as a call of it."""
-    kind = value.get("function") or value.get("kind")
-    given = {name: one for name, one in value.items() if name not in ("kind", "function") and is_set(one)}
-    if kind == "sliding" and given["size"] == given["slide"]:
-        kind = "tumbling"
-        del given["slide"]
-    if given.get("offset") == "0 seconds":
-        del given["offset"]
-    inner = [
-        _argument(one) if kind and (name in _UNNAMED or len(given) == 1) else f"{name}={_argument(one)}"
-        for name, one in given.items()
-    ]
-    return f"{kind}({', '.join(inner)})" if kind else ", ".join(inner)
-
-
-def _argument(value: Any) -> str:
-    """A setting within another one."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    text = setting_text(value)
-    return f"({text})" if isinstance(value, dict) and not {"function", "kind"} & value.keys() else text
-
-
-def is_set(value: Any) -> bool:
-    """Whether a setting has a value other than none, false and empty."""
-    return value not in (None, False, [], {})
 
 
 def shared_files(operator: OperatorState) -> int:

@@ -199,7 +199,7 @@ def test_a_changed_configuration_shows_the_difference(spark: SparkSession, stopp
     error = refused(spark, stopped, finished / "input", replace(job(), key=("k", "id")))
     assert isinstance(error, IncompatibleError)
     assert error.code == "configuration-changed"
-    assert error.context["changed"]["key"] == "k -> k, id"
+    assert error.context["changed"]["group_by"] == "k -> k, id"
     assert error.context["why"]["key"] == "state is kept by key"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from tidestate.operators.bind.evolve_settings import AGGREGATES
+from tidestate.operators.bind.setting_change import AGGREGATES
 from tidestate.operators.inspect.history.changes import LAST_RESULT
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.renames import names_now, records_of, together

@@ -164,7 +164,7 @@ def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureF
         ("high", "__4.high"),
     ]
     assert [line for line in caplog.messages if "aggregate high" in line] == [
-        'checkpoint 4: operator windows: aggregate high: - -> max("v") '
+        'checkpoint 4: operator windows: aggregate high: - -> agg.max("v") '
         "(windows that have begun compute it over what comes from now on)"
     ]
 
@@ -214,10 +214,10 @@ def test_an_aggregate_that_comes_back_begins_again(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[Callable[[Windowed], Windowed], list[str]]] = {
     "size": (lambda d: d.window(tumbling("10 seconds")), ["window"]),
     "kind": (lambda d: d.window(session("10 seconds")), ["window"]),
-    "key": (lambda d: replace(d, key=()), ["key"]),
+    "key": (lambda d: replace(d, key=()), ["group_by"]),
     "event time": (lambda d: replace(d, event_time="u"), ["event_time"]),
     "function": (lambda d: without(d, "total").aggregate(total=max_("v")), ["aggregate total"]),
-    "composite": (lambda d: replace(d, triggers=replace(d.triggers, when=every_element())), ["triggers"]),
+    "composite": (lambda d: replace(d, triggers=replace(d.triggers, when=every_element())), ["trigger"]),
 }
 
 

@@ -25,8 +25,8 @@ from tidestate.operators import (
     windowed,
 )
 from tidestate.operators.bind.evolve import evolve, new_operator
-from tidestate.operators.bind.evolve_settings import SettingChange
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.plan.graph import single_operator
@@ -75,11 +75,11 @@ ALLOWED: dict[str, Rule] = {
     "delay": (plain, lambda d: replace(d, watermark_delay_us=5), "watermark_delay"),
     "generator": (plain, lambda d: d.watermark(fixed("1 second")), "watermark"),
     "lateness": (plain, lambda d: d.late("1 second"), "allowed_lateness"),
-    "rule": (plain, lambda d: d.late(rule="window"), "late_rule"),
+    "rule": (plain, lambda d: d.late(rule="window"), "allowed_lateness(rule=)"),
     "ledger": (plain, lambda d: d.late(keep="j"), "ledger_columns"),
-    "retained": (plain, lambda d: d.retain("5 minutes"), "retained"),
-    "early": (plain, lambda d: d.trigger(early=after_count(3)), "triggers"),
-    "late": (sessions, lambda d: d.trigger(late=None), "triggers"),
+    "retained": (plain, lambda d: d.retain("5 minutes"), "retain_windows"),
+    "early": (plain, lambda d: d.trigger(early=after_count(3)), "trigger"),
+    "late": (sessions, lambda d: d.trigger(late=None), "trigger"),
     "retracting": (plain, lambda d: d.accumulation("retracting"), "accumulation"),
     "sessions retracting": (sessions, lambda d: d.accumulation("retracting"), "accumulation"),
     "within": (distinct, lambda d: replace(d, within_us=5), "within"),
@@ -88,8 +88,8 @@ ALLOWED: dict[str, Rule] = {
 REFUSED: dict[str, Rule] = {
     "window": (plain, lambda d: d.window(tumbling("5 seconds")), "window"),
     "gap": (sessions, lambda d: d.window(session("5 seconds")), "window"),
-    "key": (plain, lambda d: replace(d, key=("k", "j")), "key"),
-    "composite": (sessions, lambda d: d.trigger(when=repeatedly(after_count(2))), "triggers"),
+    "key": (plain, lambda d: replace(d, key=("k", "j")), "group_by"),
+    "composite": (sessions, lambda d: d.trigger(when=repeatedly(after_count(2))), "trigger"),
     "discarding": (plain, lambda d: d.accumulation("discarding"), "accumulation"),
     "everything again": (lambda: plain().accumulation("discarding"), lambda d: plain(), "accumulation"),
     "sums of what was emitted": (
@@ -144,6 +144,22 @@ def test_columns_of_joined_rows_come_and_go() -> None:
     late = replace(described, allowed_us=9)
     with pytest.raises(IncompatibleError, match="allowed_lateness"):
         evolve(stored, bind_plan(late, late.schema(sides[0], sides[0])), 7, may_change=True)
+
+
+def test_what_has_changed_is_told_in_the_words_of_the_builder() -> None:
+    described = join(event_time="t", on="k", within=("0 seconds", "1 second"))
+    side = pa.schema([SCHEMA.field(name) for name in ("t", "k", "v")])
+    stored = new_operator(single_operator(bind_plan(described, described.schema(side, side))).nodes[0], 1, 1)
+    wider = replace(described, upper_us=2_000_000, delays_us=(0, 5_000_000))
+    with pytest.raises(IncompatibleError) as caught:
+        evolve(stored, bind_plan(wider, wider.schema(side, side)), 7, may_change=True)
+    assert caught.value.context["changed"] == {"within": "(0 seconds, 1 second) -> (0 seconds, 2 seconds)"}
+    delayed = replace(described, delays_us=(0, 5_000_000))
+    changes = evolve(stored, bind_plan(delayed, delayed.schema(side, side)), 7, may_change=True)[2]
+    assert [(one.setting, str(one)) for one in changes] == [
+        ("watermark_delay", "0 seconds -> (0 seconds, 5 seconds)")
+    ]
+    assert decided(plain(), distinct())[1].keys() == {"kind"}
 
 
 def test_a_name_becomes_one_other() -> None:

@@ -165,8 +165,8 @@ def test_the_types_are_those_of_the_newest_checkpoint_or_of_a_schema(tmp_path: P
     rows = tables(events(0))[0]
     plan = planned(added, tmp_path, schema=rows.append_column("w", rows["v"]).schema)
     assert [str(change) for change in plan.changes] == [
-        'operator windows: aggregate high: - -> max("w") (windows that have begun compute it over what comes from '
-        "now on)",
+        'operator windows: aggregate high: - -> agg.max("w") (windows that have begun compute it over what comes '
+        "from now on)",
     ]
     assert planned(first("tumbling"), tmp_path).changes == ()
 
@@ -182,7 +182,7 @@ def test_values_are_as_they_are_written(tmp_path: Path) -> None:
     ]
     assert plan.as_dict()["refusals"][0]["code"] == "configuration-changed"
     late = planned(CHANGES["a trigger"](first("tumbling")), tmp_path)
-    assert late.changes[0].now == 'on_time="always", late=after_count(3), closing="always"'
+    assert late.changes[0].now == 'late=trigger.after_count(3), closing="always"'
 
 
 def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> 
     kept = planned(gone, tmp_path, policy=Policy(dropped="refuse"))
     assert [one.code for one in kept.refusals] == ["configuration-changed"]
     both = replace(gone.window(tumbling("10 seconds")), key=())
-    assert list(planned(both, tmp_path).refusals[0].context["changed"]) == ["key", "window"]
+    assert list(planned(both, tmp_path).refusals[0].context["changed"]) == ["group_by", "window"]
 
 
 def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
     planned = json.loads(more.stdout)
     assert (more.returncode, planned["starts"], planned["checkpoint"]) == (0, True, 3)
     (change,) = planned["changes"]
-    assert (change["setting"], change["was"], change["now"]) == ("aggregate high", None, 'max("v")')
+    assert (change["setting"], change["was"], change["now"]) == ("aggregate high", None, 'agg.max("v")')
 
     size = tidestate("plan", root, f"{jobs}:size")
     assert size.returncode == 1
