@@ -70,7 +70,8 @@ def _check_settings(plan: GroupTables) -> None:
     counted = plan.triggers.early, plan.triggers.late
     if plan.rule != "window":
         raise UsageError(
-            'the query judges lateness by windows: give the job .late(..., rule="window"), it may be changed later',
+            'the query judges lateness by windows: give the job .allowed_lateness(…, rule="window"), it may be '
+            "changed later",
             code="adopt-job",
             rule=plan.rule,
         )

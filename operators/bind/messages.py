@@ -89,7 +89,7 @@ def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
         )
     if plan.by_offset and plan.event_time != offset:
         raise UsageError(
-            "windows of offsets are of those in the identity: windowed(offset=...) names another column",
+            "windows of offsets are of those in the identity: stream(offset=…) names another column",
             code="message-identity",
             offset=plan.event_time,
             identity=known.identity,
@@ -103,7 +103,7 @@ def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
     """
     if identity.columns[-len(plan.order) :] != list(plan.order):
         raise UsageError(
-            "counted windows number messages by their identity, windowed(origin=, offset=) names another order: "
+            "counted windows number messages by their identity, stream(origin=…, offset=…) names another order: "
             "leave one of the two out, or end the identity with the same columns",
             code="message-identity",
             order=plan.order,

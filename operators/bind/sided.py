@@ -127,7 +127,7 @@ def _of_offsets(description: SessionJoin) -> Watermarks:
     if chosen.generator != MaxEventTime(AT) or chosen.by != SIDE:
         raise UsageError(
             "sessions of offsets have their watermark from the offsets; to leave out sides that are idle say "
-            f'.watermark(max_event_time("{AT}"), idle_timeout=...)',
+            ".watermark(idle_timeout=…) of the streams",
             code="offset",
             operator=description.name,
         )
@@ -139,7 +139,7 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
     types = _side_types(description, schema, (PANE_KIND,))
     if description.watermarks is None:
         raise UsageError(
-            "lifetimes overlap by application time: advance it with .advance_time(...)",
+            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
             code="advance-time",
             operator=description.name,
         )

@@ -26,7 +26,7 @@ def check_sense(description: Windowed) -> None:
         and _emits_unfinished(description)
     ):
         warnings.warn(
-            "sessions grow and merge; only .accumulation(RETRACTING) retracts what the sessions before had emitted",
+            'sessions grow and merge; only .accumulation("retracting") retracts what the sessions before had emitted',
             UserWarning,
             stacklevel=4,
         )
@@ -63,14 +63,14 @@ def _check_axis(description: Windowed) -> None:
     kind = description.windows
     if kind is not None and kind.by_offset:
         if description.offset is None:
-            raise UsageError("windows of offsets need windowed(offset=...)", code="offset")
+            raise UsageError("windows of offsets need stream(offset=…)", code="offset")
         if description.processing_time or description.watermark_delay_us:
             raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
         if description.watermarks is not None:
             raise UsageError("windows of offsets have their watermark from the offsets", code="offset")
         chosen = (description.lateness_us, description.late_rule, description.future_tolerance_us)
         if chosen != (USUAL_US, "event", USUAL_US):
-            raise UsageError("say how many offsets may be late: count_window(..., late=...)", code="window-late")
+            raise UsageError("say how many offsets may be late: offset_windows(…, late=…)", code="window-late")
     elif description.event_time is None and not description.processing_time and kind is not None:
         raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
     if description.processing_time and description.watermarks is not None:
@@ -86,7 +86,7 @@ def _check_order(description: Windowed) -> None:
     ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
     if description.in_order and (description.processing_time or ingested or (kind is not None and kind.by_offset)):
         raise UsageError(
-            "only events with a time of their own are taken in the order of their times: leave in_order= out",
+            "only events with a time of their own are taken in the order of their times: leave .in_order() out",
             code="in-order",
         )
 
@@ -102,9 +102,7 @@ def _check_triggers(description: Windowed) -> None:
         raise UsageError("these windows have no event time to go by", code="trigger-window")
     if triggers.per_element:
         if description.offset is None:
-            raise UsageError(
-                "a pane at each N-th element needs an order: windowed(offset=...)", code="trigger-element"
-            )
+            raise UsageError("a pane at each N-th element needs an order: stream(offset=…)", code="trigger-element")
         if isinstance(kind, Sessions) and triggers.when is None:
             raise UsageError("sessions change as a whole with a batch", code="trigger-element")
     alone = triggers.early is None and triggers.when is None
@@ -125,19 +123,23 @@ def _check_retention(description: Windowed) -> None:
     if isinstance(kind, Global | Counted):
         raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
     if isinstance(kind, Sessions) and kind.by_offset:
-        raise UsageError("sessions of offsets are kept while they take offsets: session(late=...)", code="retention")
+        raise UsageError(
+            "sessions of offsets are kept while they take offsets: offset_sessions(…, late=…)", code="retention"
+        )
     own_gaps = isinstance(kind, Sessions) and kind.gap_column is not None
     if own_gaps and description.late_rule == "window":
         raise UsageError(
             "by the rule of windows, sessions of gaps of their own may begin where one that is kept began: give them "
-            'one gap, or late(rule="event")',
+            'one gap, or .allowed_lateness(rule="event")',
             code="retention",
         )
     if retained.windows is not None and not isinstance(kind, Sliding):
         raise UsageError("only windows of a fixed size are retained by number", code="retention")
     if kind is not None and kind.by_offset:
         if retained.span_us is not None:
-            raise UsageError("windows of offsets are retained by number: retain(windows=...)", code="retention")
+            raise UsageError(
+                "windows of offsets are retained by number: .retain_windows(windows=…)", code="retention"
+            )
     elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
             "a window is retained for as long as it takes events, or longer",

@@ -43,7 +43,7 @@ def adopt_query(
         str, typer.Argument(metavar="SPARK_CHECKPOINT", help="The checkpointLocation of the stopped query.")
     ],
     root: Annotated[str, typer.Argument(metavar="ROOT", help="The new folder, the checkpoint= of the job.")],
-    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one.")],
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one.")],
     schema: Annotated[
         str | None,
         typer.Option(

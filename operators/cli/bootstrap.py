@@ -31,7 +31,7 @@ bootstrap_command = typer.Typer(add_completion=False)
     epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm",
 )
 def bootstrap_root(
-    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one.")],
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one.")],
     root: Annotated[str, typer.Argument(help="The new folder, the checkpoint= of the job.")],
     files: Annotated[
         list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern; repeatable.")

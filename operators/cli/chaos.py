@@ -96,7 +96,7 @@ class _Asked:
 def chaos_job(
     job: Annotated[
         str,
-        typer.Argument(metavar="MODULE:JOB", help="A description, or a function that returns one; or FILE.py:JOB."),
+        typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one; or FILE.py:JOB."),
     ],
     files: Annotated[
         list[str] | None,

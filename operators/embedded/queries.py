@@ -72,7 +72,8 @@ def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[State
     """
     if tables.name not in plan.identified:
         raise UsageError(
-            "messages of this side are not known by an identity: name their offsets, join(offset=…)",
+            "messages of this side are not known by an identity: name their offsets, stream(offset=…), with "
+            "identity=True",
             code="no-messages",
             side=tables.name,
         )
@@ -145,7 +146,9 @@ def _asked(
     tables: MessageTables | None, bounds: TimeRange, session: Any, equal: Any
 ) -> tuple[MessageTables, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
     if tables is None:
-        raise UsageError("no messages are kept here: ask for it with retention= or layout=", code="no-messages")
+        raise UsageError(
+            "no messages are kept here: ask for it with .messages(retain=…) or layout=", code="no-messages"
+        )
     start_time, start_offset, end_time, end_offset = bounds
     if not tables.layout.by_time and (start_time is not None or end_time is not None):
         raise UsageError(

@@ -32,9 +32,9 @@ def check_replayed(graph: Graph) -> None:
     """Raise `UsageError` if no operator has messages that a replay can put back."""
     if not replayed(graph):
         raise UsageError(
-            "there are no messages to rebuild: windows keep some with .messages(retention=…) or for functions of all "
-            "rows, joins by distance, tumbling windows or (inner) session with offset= for both sides; not counted "
-            "windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
+            "there are no messages to rebuild: windows keep some with .messages(retain=…) or for functions of all "
+            "rows, joins by distance, tumbling windows or (inner) session with stream(offset=…) for both sides; not "
+            "counted windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
             "rewind instead",
             code="no-messages",
         )

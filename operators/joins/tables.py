@@ -45,7 +45,7 @@ class JoinTables(Plan):
     """Columns and tables of a join, and the rule of its rows."""
 
     joined: Join | SessionJoin
-    late_option = "late=…"
+    late_option = "allowed_lateness=…"
     may_lose_again = False
 
     @property

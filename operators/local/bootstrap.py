@@ -202,7 +202,7 @@ def load_description(name: str) -> Runnable:
         made = made.graph.description
     if not isinstance(made, Runnable):
         raise UsageError(
-            "this is not a description: give MODULE:NAME of the result of windowed(...), chain(...) and so on",
+            "this is no job: give MODULE:NAME of what .aggregate(…), .join(…) and so on return",
             code="bootstrap-job",
             found=name,
         )

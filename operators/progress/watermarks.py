@@ -260,7 +260,7 @@ def given_watermarks(generator: Generator | BufferProgress, by: str | None, know
         return Watermarks(generator, known, generator.origin)
     if not hasattr(generator, "read"):
         raise UsageError(
-            "give a generator of watermarks, as max_event_time(...) or fixed(...)",
+            "give a generator of watermarks, as watermark.bounded(…) or watermark.fixed(…)",
             code="watermark",
             found=repr(generator),
         )

@@ -27,7 +27,7 @@ class DedupPlan(Plan):
     """The key columns are the id of a row. ``follows``: its lateness is the default, not a setting of its own."""
 
     reprocesses = True
-    late_option = ".late(allowed=…)"
+    late_option = "allowed_lateness=…"
     taken_again = "whose ids are not remembered"
 
     within_us: int | None = None

@@ -66,8 +66,8 @@ class GroupTables(Plan):
     """The columns and tables of a plan."""
 
     reprocesses = True
-    late_option = ".late(allowed=…)"
-    future_option = ".late(future=…)"
+    late_option = ".allowed_lateness(…)"
+    future_option = ".allowed_lateness(future_tolerance=…)"
 
     @cached_property
     def lazy(self) -> bool:

@@ -38,7 +38,7 @@ Last = Annotated[
 ]
 Operator = Annotated[
     str | None,
-    typer.Option("--operator", help="The operator; by default the last of a chain.", autocompletion=operator_names),
+    typer.Option("--operator", help="The operator; by default the last one.", autocompletion=operator_names),
 ]
 TableName = Annotated[
     str | None, typer.Option("--table", help="The state table; by default the first.", autocompletion=table_names)

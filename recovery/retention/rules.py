@@ -24,7 +24,7 @@ Part: TypeAlias = tuple[FileRef | None, list[Output]]
 RetentionParts: TypeAlias = list[Part]
 
 
-@called("a rule of what to keep", "retain(checkpoints=100)")
+@called("a rule of what to keep", "CheckpointRetention(newest=100)")
 @dataclass(frozen=True)
 class CheckpointRetention:
     """What is kept: the newest ``keep`` checkpoints and those younger than ``age_us``; always the head, pinned ones,

@@ -150,7 +150,7 @@ def test_one_that_began_without_stays_so_until_it_is_given_one(
     assert job._job.head.needs == ()
     (line,) = warnings(caplog)
     assert "operator once has begun without a lateness" in line
-    assert '.late("30 seconds")' in line
+    assert 'allowed_lateness="30 seconds"' in line
     job.feed(rows((100, "a")))
     job.feed(rows((99, "b")))
     assert len(job.ledger("once")) == 1
