@@ -13,7 +13,7 @@ from typing import Any
 
 def export(package: str, file: str) -> None:
     """Give ``package`` the names that the ``.pyi`` next to its ``file`` imports, each from the module named there:
-    ``from module import max_ as max`` gives it ``max``.
+    ``from module import largest as max`` gives it ``max``.
 
     A type checker reads only the stub. Using a name that is not in it raises `AttributeError`.
     """

@@ -75,7 +75,7 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
             _with_keys(plan, rows), remember_identities, mark_us, max(reached_us, mark_us), max_event_us, None
         )
     if type(plan) is not WindowPlan or not _has_windows(plan, kind):
-        raise _other_kind(graph, f".window({'sessions' if kind == 'sessions' else 'tumbling'}(…))")
+        raise _other_kind(graph, f".group_by(…).window({'sessions' if kind == 'sessions' else 'tumbling'}(…))")
     rows = spark_windows(plan, state, mark_us, buffers)
     return Adopted(_with_keys(plan, rows), take_windows, mark_us, reached_us, max_event_us, mark_us)
 

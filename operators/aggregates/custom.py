@@ -136,7 +136,7 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         """The functions. Raises `UsageError` where they are not here."""
         if self.functions is None:
             raise UsageError(
-                "only its description knows how this aggregate is computed: give description= and schema=",
+                "only its job knows how this aggregate is computed: give description= and schema=",
                 code="query-description",
                 aggregate=self.name,
                 function=self.function,

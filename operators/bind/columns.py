@@ -74,7 +74,7 @@ def require_columns(columns: list[str], schema: pa.Schema, available: Sequence[s
     missing = [name for name in columns if name not in schema.names]
     if missing:
         columns_there = schema.names if available is None else available
-        raise missing_columns("the input lacks columns that the description names", missing, columns_there)
+        raise missing_columns("the input lacks columns that the job names", missing, columns_there)
     check_paths(columns)
     return columns
 

@@ -76,7 +76,7 @@ class TakenOver:
             span = text_of(allowed_us)
             yield (
                 f"operator {name} has begun without a lateness, and rejects rows that what reads it would take: give "
-                f'it allowed_lateness="{span}" to accept these, or allowed_lateness="0 seconds"'
+                f'it allowed_lateness="{span}" to accept these, or "0 seconds"'
             )
 
 

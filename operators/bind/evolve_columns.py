@@ -34,7 +34,7 @@ _ANOTHER = "another function under the same name: give it another one, or remove
 _UNREAD = {
     "": "nobody would read this part of the state",
     "messages": "no aggregate would read the stored messages any more, and their table cannot go: keep one that "
-    "reads them, as list_ or median do, or begin a new folder",
+    "reads them, as agg.list and agg.median do, or begin a new folder",
 }
 _NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
 

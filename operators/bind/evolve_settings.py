@@ -148,8 +148,8 @@ def _changed(word: str, was: Mapping[str, str], now: Mapping[str, str], note: st
 
 def _visible(changes: list[SettingChange]) -> list[SettingChange]:
     """Where some that are refused say why, without those that follow from them and read as before."""
-    told = [change for change in changes if change.was != change.now]
-    return told if any(change.refused for change in told) else changes
+    visible = [change for change in changes if change.was != change.now]
+    return visible if any(change.refused for change in visible) else changes
 
 
 def _rules(plan: Plan) -> dict[str, tuple[SettingRule, str]]:

@@ -43,7 +43,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
-            "give each stream of the chain by its name",
+            "give each stream of the job by its name",
             code="streams",
             streams=description.streams,
             found=list(given),
@@ -175,7 +175,7 @@ def _check_signed(one: Runnable) -> None:
     if not follows and not (isinstance(one, Merge) and PANE_KIND in one.sides.shared):
         raise UsageError(
             "what it reads takes rows back, which only windowed operators of one input follow: let the operator "
-            "before it emit each window once, or each change alone, discarding",
+            'before it emit each window once, or each change alone, .accumulation("discarding")',
             code="chain-retractions",
             operator=one.name,
         )

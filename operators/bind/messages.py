@@ -103,7 +103,7 @@ def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
     """
     if identity.columns[-len(plan.order) :] != list(plan.order):
         raise UsageError(
-            "counted windows number messages by their identity, stream(origin=, offset=) names another order: "
+            "counted windows number messages by their identity, stream(origin=…, offset=…) names another order: "
             "leave one of the two out, or end the identity with the same columns",
             code="message-identity",
             order=plan.order,

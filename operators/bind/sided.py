@@ -139,8 +139,7 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
     types = _side_types(description, schema, (PANE_KIND,))
     if description.watermarks is None:
         raise UsageError(
-            "lifetimes overlap by application time: let the streams have CTIs, cti_settings= or "
-            ".watermark(watermark.ctis(…))",
+            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
             code="advance-time",
             operator=description.name,
         )

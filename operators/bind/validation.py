@@ -86,7 +86,7 @@ def _check_order(description: Windowed) -> None:
     ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
     if description.in_order and (description.processing_time or ingested or (kind is not None and kind.by_offset)):
         raise UsageError(
-            "only events with a time of their own are taken in the order of their times: leave in_order= out",
+            "only events with a time of their own are taken in the order of their times: leave .in_order() out",
             code="in-order",
         )
 
@@ -102,7 +102,7 @@ def _check_triggers(description: Windowed) -> None:
         raise UsageError("these windows have no event time to go by", code="trigger-window")
     if triggers.per_element:
         if description.offset is None:
-            raise UsageError("a pane for each element needs an order: stream(offset=…)", code="trigger-element")
+            raise UsageError("a pane at each N-th element needs an order: stream(offset=…)", code="trigger-element")
         if isinstance(kind, Sessions) and triggers.when is None:
             raise UsageError("sessions change as a whole with a batch", code="trigger-element")
     alone = triggers.early is None and triggers.when is None
@@ -137,7 +137,9 @@ def _check_retention(description: Windowed) -> None:
         raise UsageError("only windows of a fixed size are retained by number", code="retention")
     if kind is not None and kind.by_offset:
         if retained.span_us is not None:
-            raise UsageError("windows of offsets are retained by number: windows=", code="retention")
+            raise UsageError(
+                "windows of offsets are retained by number: .retain_windows(windows=…)", code="retention"
+            )
     elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
             "a window is retained for as long as it takes events, or longer",

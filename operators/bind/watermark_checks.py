@@ -40,7 +40,7 @@ def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator
     if of_one := [name for name in generator.columns if name not in shared]:
         raise UsageError(
             "rows of the other side have no buffers in these columns, so that side would not hold the watermark: "
-            "leave .watermark(…) out, and give watermark_delay=, or take watermark.bounded(…), by side",
+            "give the streams a watermark_delay=, or take watermark.bounded(…) over all sides",
             code="watermark-sides",
             operator=operator,
             columns=of_one,

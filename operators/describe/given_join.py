@@ -130,7 +130,7 @@ def _checked(join: Join, *, alone: bool) -> Join:
     if alone and (not join.on or None in join.retained):
         raise UsageError(
             "say which rows meet: within=(lower, upper) or window=; or for how long each side keeps its rows: "
-            "on= with sides=side(retain=…); within=(None, None) keeps them for ever",
+            "on= with side(retain=…); within=(None, None) keeps them for ever",
             code="join-bounds",
         )
     low, high = join.lower_us, join.upper_us
@@ -142,7 +142,7 @@ def _checked(join: Join, *, alone: bool) -> Join:
     if join.own is not None and join.allowed_us:
         raise UsageError(
             "with a window of its own a side takes what lies in it, or in past windows that it retains: "
-            "say retain=, not allowed_lateness=",
+            "say side(retain=…), not allowed_lateness=",
             code="lateness",
         )
     if join.in_order and any((*join.updates, *join.late_updates)):
@@ -190,13 +190,15 @@ def _check_windows(join: Join) -> None:
         raise UsageError("rows meet within bounds or in a window of both: give one", code="join-bounds")
     if join.windows is not None and join.windows.by_offset:
         raise UsageError(
-            "offsets of two streams do not make one line: give each side its window, window=(left, right)",
+            "offsets of two streams do not make one line: give each side its window, side(window=…)",
             code="join-window",
         )
     for place, window in enumerate(join.own or ()):
         if window is not None and window.by_offset and not join.offsets[place]:
             raise UsageError(
-                "a window of offsets needs the column that holds them: offset=", code="join-offset", side=SIDES[place]
+                "a window of offsets needs the column that holds them: stream(offset=…)",
+                code="join-offset",
+                side=SIDES[place],
             )
 
 
@@ -209,8 +211,8 @@ def _check_retained(join: Join, side: str) -> None:
         raise UsageError("only a side with windows keeps a number of them", code="join-retain", side=side)
     if kept.messages is not None and not join.by_offset(side):
         raise UsageError(
-            "only a side of which offsets place the rows keeps a number of messages: name offset=, and give it no "
-            "window or bounds of time; or give a span",
+            "only a side of which offsets place the rows keeps a number of messages: name stream(offset=…), and give "
+            "it no window or bounds of time; or give a span",
             code="join-retain",
             side=side,
         )

@@ -72,7 +72,7 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
         known = of_type(found.known, KnownMessages)
         if lacking := [name for name in known.identity if name not in (*self.sides.shared, SIDE)]:
             raise UsageError(
-                "the identity of messages of several streams is of columns that all have: .sharing(…)",
+                "the identity of messages of several streams is of columns that all have: name them in .sharing(…)",
                 code="message-identity",
                 columns=lacking,
             )

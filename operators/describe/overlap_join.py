@@ -58,7 +58,8 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
     def watermark(self, *_: Any, **__: Any) -> Self:  # type: ignore[override]
         """Raises `UsageError`: lifetimes are known up to a CTI, see `advance_time`."""
         raise UsageError(
-            "lifetimes overlap by application time: advance it with .advance_time(...)", code="advance-time"
+            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
+            code="advance-time",
         )
 
 

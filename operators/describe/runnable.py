@@ -59,7 +59,7 @@ def tick_us(tick: Span | None) -> int:
     return found
 
 
-@called("the description of a job", "windowed(…).aggregate(…)")
+@called("a job", "stream(…).group_by(…).window(…).aggregate(…)")
 class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
     """A description that can run: on Spark, or alone. Without ``renames`` it is the configuration in a manifest, see
     `tidestate.operators.describe.configuration`.

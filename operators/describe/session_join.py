@@ -145,7 +145,9 @@ def _offset_columns(offset: Any) -> tuple[str, ...]:
     """The columns of offsets, one for each side."""
     columns = (offset, offset) if isinstance(offset, str) or offset is None else tuple(offset)
     if None in columns:
-        raise UsageError("sessions of offsets need the column that holds them, on each side: offset=", code="offset")
+        raise UsageError(
+            "sessions of offsets need the column that holds them, on each side: stream(offset=…)", code="offset"
+        )
     return columns
 
 
@@ -154,9 +156,7 @@ def _count(late: Span | int) -> int:
     if late == _NONE:
         return 0
     if not isinstance(late, int):
-        raise UsageError(
-            "allowed_lateness= of sessions of offsets is a number of offsets", code="window-late", late=late
-        )
+        raise UsageError("allowed_lateness is a number of offsets", code="window-late", found=late)
     return late
 
 

@@ -110,7 +110,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         names its window in ``window_start`` and ``window_end``, as the panes of another operator do.
         """
         if not isinstance(windows, Windows):
-            raise UsageError("give a window, as tumbling(...) or session(...)", code="window", found=repr(windows))
+            raise UsageError("give windows, as tumbling(…) or sessions(…)", code="window", found=repr(windows))
         return replace(self, windows=windows)
 
     @checked
@@ -151,7 +151,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
                 raise UsageError(
-                    "give an aggregate, as count() or mean(...)",
+                    "give an aggregate, as agg.count() or agg.mean(…)",
                     code="aggregate",
                     name=name,
                     found=repr(aggregate),
@@ -233,7 +233,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         counts = [trigger for trigger in (early, late) if trigger is not None]
         if per_element and when is None and not _all_count(counts):
             raise UsageError(
-                "panes by element go with each_element(), after_count(…) and composite triggers",
+                "a pane at each N-th element goes with each_element(), after_count(…) and composite triggers",
                 code="trigger-element",
             )
         unseen = late != Trigger("each_batch") or on_time == "never" or when is not None
@@ -301,8 +301,8 @@ def _check_triggers(
     for trigger in (early, late):
         if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
             raise UsageError(
-                "an early or late trigger is each_element(), after_count(…) or a span of time; give a composite "
-                "one as when=",
+                "an early or late trigger is each_element(), each_batch(), after_count(…) or a span of time; give a "
+                "composite one as when=",
                 code="trigger",
                 found=repr(trigger),
             )

@@ -215,7 +215,7 @@ def session(
     if offsets is not None:
         return SessionsOfOffsets(_positive(offsets), late=_late(late, offsets))
     if late is not None:
-        raise UsageError("sessions of time have .late(...)", code="window-late", late=late)
+        raise UsageError("sessions of time have .allowed_lateness(…)", code="window-late", late=late)
     if gap is None:
         return Sessions(gap_column=gap_column)
     gap_us = span_us(gap)

@@ -44,7 +44,7 @@ SidedPlan = JoinPlan | SessionJoinPlan
 class JoinOperator(EmbeddedOperator[SidedPlan]):
     """A join or session join on a checkpoint folder. ``left``, ``right``: schemas of the batches of each side.
 
-    A message is identified by (origin, offset) of its side, which the description names (``join(offset=…,
+    A message is identified by (origin, offset) of its side, which its stream names (``stream(offset=…,
     origin=…)``), and takes effect once. Close it, or use it in a ``with`` block. ``partitions`` is the number of
     state partitions of a new folder, 1 by default. ``policy`` decides what the start does if another process has the
     folder open, or the newest checkpoint is damaged; ``retain`` what becomes of old checkpoints, and ``metrics``
@@ -159,14 +159,14 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     plan = bind_plan(description, description.schema(left, right)) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
         raise UsageError(
-            "by hand a join is a join(...) or session_join(...), and WindowOperator has windows and merges: run "
-            "others, and chains, in this process with .standalone(checkpoint=...)",
+            "by hand there are windows, merges, joins and session joins alone: run others in this process with "
+            ".standalone(checkpoint=…)",
             code="operator-window",
             found=type(description).__name__,
         )
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
-            "an embedded join knows messages by their offsets: name them, stream(offset=…)",
+            "a join by hand knows messages by their offsets: name them, stream(offset=…)",
             code="join-offset",
             sides=missing,
         )

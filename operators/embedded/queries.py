@@ -72,7 +72,8 @@ def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[State
     """
     if tables.name not in plan.identified:
         raise UsageError(
-            "messages of this side are not known by an identity: name their offsets, stream(offset=…)",
+            "messages of this side are not known by an identity: name their offsets, stream(offset=…), with "
+            "identity=True",
             code="no-messages",
             side=tables.name,
         )

@@ -47,7 +47,7 @@ from tidestate.statestore.table.overlay import OverlayView
 
 
 class WindowOperator(EmbeddedOperator[MessagePlan]):
-    """A description of windows, or a merge, on a checkpoint folder. ``schema`` is that of the batches, with columns
+    """A job of windows, or a merge, on a checkpoint folder. ``schema`` is that of the batches, with columns
     ``origin`` and ``offset``; of a merge those of its sides, by name, which share these columns.
 
     A message is identified by (origin, offset) and takes effect once. Close it, or use it in a ``with`` block.
@@ -214,8 +214,8 @@ def _with_messages(
     """The description with its messages known by these columns, unless it names some itself. Raises `UsageError`."""
     if not isinstance(description, Windowed):
         raise UsageError(
-            "by hand an operator is of windows or a merge, or with JoinOperator a join or session join: run others, "
-            "and chains, in this process with .standalone(checkpoint=...)",
+            "by hand there are windows, merges, joins and session joins alone: run others in this process with "
+            ".standalone(checkpoint=…)",
             code="operator-window",
             found=type(description).__name__,
         )
@@ -224,7 +224,7 @@ def _with_messages(
         return description.messages(identity, retention=retention, layout=layout, equal=equal)
     if retention is not None or layout is not None or equal:
         raise UsageError(
-            "the description says how messages are kept: leave retention=, layout= and equal= out",
+            "the job says how messages are kept, .messages(…): leave retention=, layout= and equal= out",
             code="message-identity",
         )
     return description

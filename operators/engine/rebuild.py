@@ -33,8 +33,8 @@ def check_replayed(graph: Graph) -> None:
     if not replayed(graph):
         raise UsageError(
             "there are no messages to rebuild: windows keep some with .messages(retain=…) or for functions of all "
-            "rows, joins by distance, tumbling windows or (inner) session with identity=True; not counted "
-            "windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
+            "rows, joins by distance, tumbling windows or (inner) session with stream(offset=…) for both sides; not "
+            "counted windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
             "rewind instead",
             code="no-messages",
         )

@@ -30,7 +30,7 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
     if not taking:
         raise UsageError(
-            "this description has nothing that takes late events again: no windows, no deduplication", code="feed"
+            "this job has nothing that takes late events again: no windows, no deduplication", code="feed"
         )
     chosen = [name for name in taking if operator in (None, name)]
     if not chosen or (rows is not None and len(chosen) > 1):

@@ -208,7 +208,7 @@ class Query:
             raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
         if lacking := [name for name in self.own_functions if values is None or name in values]:
             raise UsageError(
-                "functions of yours compute these results: give query the description and schema, or name other "
+                "functions of yours compute these results: give description= and schema=, or name other "
                 "results, values=[…]",
                 code="query-description",
                 results=lacking,
@@ -376,14 +376,12 @@ def messages_asked(root: str, question: Mapping[str, Any], **form: Any) -> Itera
 def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
-        raise UsageError("give the schema of the input with the description: schema=", code="query-description")
+        raise UsageError("give the schema of the input with the job: schema=", code="query-description")
     if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
         description = replace(description, known=of_type(stored_description(state), Windowed).known)
     found = bind_graph(description, schema).plans.get(name)
     if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
-        raise UsageError(
-            "the description and schema are not those of this operator", code="query-description", operator=name
-        )
+        raise UsageError("the job and schema are not those of this operator", code="query-description", operator=name)
     if not has_tables(found, state):
         raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
     return with_bounds(found, state)

@@ -202,7 +202,7 @@ def load_description(name: str) -> Runnable:
         made = made.graph.description
     if not isinstance(made, Runnable):
         raise UsageError(
-            "this is no job: give MODULE:NAME of what .aggregate(…), .join(…) or another verb of a stream returns",
+            "this is no job: give MODULE:NAME of what .aggregate(…), .join(…) and so on return",
             code="bootstrap-job",
             found=name,
         )

@@ -46,7 +46,7 @@ EventRows: TypeAlias = ArrowRows | Sequence[Mapping[str, Any]]
 
 
 class Harness:
-    """A description under test. ``schema`` is that of the input, or those of a chain's streams by name; ``folder`` is
+    """A job under test. ``schema`` is that of the input, or those of its streams by name; ``folder`` is
     its checkpoint root, by default a new one that goes with the harness;
     ``sink`` gets its panes, and ``late_sink`` the rows of its late ledger.
 
@@ -159,11 +159,11 @@ class Harness:
     def windows(self, operator: str | None = None) -> pa.Table:
         """The stored windows by key, with their current results; none after `finish`.
 
-        Raises `UsageError` for a description without windows.
+        Raises `UsageError` for a job without windows.
         """
         plan = self._plan(operator)
         if not isinstance(plan, WindowPlan):
-            raise UsageError("this description has no windows", code="harness-windows")
+            raise UsageError("this job has no windows", code="harness-windows")
         drained = self._job.head.drained
         watermark = self._job.head.operators[plan.name].watermark_us
         kept = self._read(plan, lambda store: [] if drained else list(kept_windows(plan, store, watermark)))

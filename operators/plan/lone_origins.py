@@ -19,7 +19,7 @@ def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[s
         if len(found) > 1:
             raise UsageError(
                 "windows of offsets take one origin, a side of a join one too, as offsets of two are not comparable: "
-                "give each its own job, or count messages instead (count_windows)",
+                "give each its own job, or count messages instead, count_windows(…)",
                 code="several-origins",
                 column=column,
                 found=tuple(found[:2]),

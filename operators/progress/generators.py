@@ -127,7 +127,7 @@ class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """Raises `UsageError`: only the description has the generator."""
         raise UsageError(
-            "only the description has this generator of watermarks: give description= and schema=",
+            "only the job has this generator of watermarks: give description= and schema=",
             code="query-description",
             generator=self.name,
         )

@@ -40,7 +40,7 @@ class Bounded:
 
 
 POINTS = Lifetime()
-"""What events are where nothing is said."""
+"""What events are by default."""
 
 
 WatermarkSource = Generator | BufferProgress | ByCtis | Bounded

@@ -23,7 +23,7 @@ from tidestate.recovery.cli.printing import (
     text,
 )
 from tidestate.recovery.cli.progress_bar import bar
-from tidestate.recovery.cli.written_settings import written_settings
+from tidestate.recovery.cli.settings_in_words import settings_in_words
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.boundary import Pin
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -284,7 +284,7 @@ def _configuration(operator: OperatorState) -> Table:
     if (lost := operator.rebuilding) is not None:
         lacking = "" if lost.lacking is None else f"; {lost.lacking:,} windows or rows are incomplete"
         table.add_row("rebuilding since", f"checkpoint {lost.since}{lacking}")
-    for word, value in written_settings(operator.configuration).items():
+    for word, value in settings_in_words(operator.configuration).items():
         table.add_row(word, value)
     return table
 

@@ -13,14 +13,14 @@ from tidestate.operators.describe.configuration import configuration_of, descrip
 LINES: dict[str, list[str]] = {
     "future": [
         "checkpoint 7: 1 events of job are in the future: later than the watermark, 2023-11-14 22:16:33, by more than"
-        " its delay, 2 minutes, and the tolerance, 1 minute (.allowed_lateness(future_tolerance=…)), together; they"
-        ' are processed; if its time is wrong, .watermark(watermark.bounded("2 minutes", hold_future=…)) ignores'
-        " events ahead of the clock; if it is right, a longer watermark delay (now 2 minutes) or"
-        " .allowed_lateness(…) (now 5 seconds) waits for the others"
+        " its delay, 2 minutes, and the tolerance, 1 minute (.allowed_lateness(future_tolerance=…)), together;"
+        " they are processed; if its time is wrong, watermark.bounded(…, hold_future=…) ignores events ahead of"
+        " the clock; if it is right, a longer watermark delay (now 2 minutes) or .allowed_lateness(…) (now 5 seconds)"
+        " waits for the others"
     ],
     "chain_deduplicated": [
         "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
-        'allowed_lateness="5 seconds" to accept these, or allowed_lateness="0 seconds"'
+        'allowed_lateness="5 seconds" to accept these, or "0 seconds"'
     ],
 }
 """By root: the lines of its start and continuation. A change that adds some says so in the changelog."""

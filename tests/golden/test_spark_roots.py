@@ -14,7 +14,7 @@ from tests.golden.on_spark import continued_on_spark
 LINES: dict[str, list[str]] = {
     "on_spark_chain_deduplicated": [
         "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
-        'allowed_lateness="5 seconds" to accept these, or allowed_lateness="0 seconds"'
+        'allowed_lateness="5 seconds" to accept these, or "0 seconds"'
     ],
 }
 """By root: the lines of its start and continuation."""

@@ -20,7 +20,7 @@ from tidestate.recovery.spark.file_names import local_file
 
 log = logging.getLogger("tidestate")
 
-SWITCHED_OFF = "direct_scan=False"
+SWITCHED_OFF = "paths without direct_scan"
 IN_ORDER = "rows are processed in the order of columns"
 ROW_GROUP_SHARE = 2
 """The columns of a row group may have half the memory budget."""

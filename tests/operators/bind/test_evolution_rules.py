@@ -146,7 +146,7 @@ def test_columns_of_joined_rows_come_and_go() -> None:
         evolve(stored, bind_plan(late, late.schema(sides[0], sides[0])), 7, may_change=True)
 
 
-def test_what_has_changed_is_told_in_the_words_of_the_builder() -> None:
+def test_a_change_is_written_in_the_words_of_the_builder() -> None:
     described = join(event_time="t", on="k", within=("0 seconds", "1 second"))
     side = pa.schema([SCHEMA.field(name) for name in ("t", "k", "v")])
     stored = new_operator(single_operator(bind_plan(described, described.schema(side, side))).nodes[0], 1, 1)

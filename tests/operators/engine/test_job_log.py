@@ -70,7 +70,12 @@ def test_events_in_the_future_are_a_warning_once_a_minute_that_names_the_setting
     harness.feed(batch(381, 382))
     (answered,) = warnings(caplog)
     assert answered.startswith("checkpoint 3: 2 events of clicks are in the future: later than the watermark, ")
-    for setting in ("hold_future=…", "watermark delay (now 2 minutes)", "future_tolerance=…", "tolerance, 1 minute"):
+    for setting in (
+        "hold_future=…",
+        "watermark delay (now 2 minutes)",
+        "(future_tolerance=…)",
+        "tolerance, 1 minute",
+    ):
         assert setting in answered
     harness.feed(batch(500))
     assert not warnings(caplog)  # the minute is not over
@@ -110,7 +115,7 @@ def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
     assert "at=1970-01-01 00:17:10" in answered
     assert "user='\\x1b[31mbob', source=0, offset=40" in answered
     assert "events before 1970-01-01 00:17:10 are late from now on" in answered
-    for setting in ('bounded("0 seconds", hold_future=…)', "watermark delay (now 0 seconds)", ".allowed_lateness(…)"):
+    for setting in ("watermark.bounded(…, hold_future=…)", "watermark delay (now 0 seconds)", ".allowed_lateness(…)"):
         assert setting in answered
     assert f"tidestate rewind {root} {checkpoint - 1} " in answered
 
@@ -262,7 +267,10 @@ def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: 
 @pytest.mark.parametrize(
     ("given", "advice"),
     [
-        ({"within": ("0 seconds", "5 seconds")}, " or allowed_lateness=… (now 0 seconds) waits for the others"),
+        (
+            {"within": ("0 seconds", "5 seconds")},
+            "(now 0 seconds) or allowed_lateness=… (now 0 seconds) waits for the others",
+        ),
         ({"window": (tumbling("1 minute"), None)}, "watermark delay (now 0 seconds) waits for the others"),
     ],
 )

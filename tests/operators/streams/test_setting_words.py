@@ -139,7 +139,7 @@ def test_every_field_of_a_description_has_its_words(kind: Any) -> None:
 
 
 def test_other_settings_have_other_words() -> None:
-    """No two of the drawn descriptions are printed alike."""
+    """No two of the drawn descriptions are printed the same."""
     stored: dict[str, str] = {}
     with gzip.open(Path(descriptions.__file__).parent / "descriptions.jsonl.gz") as lines:
         for line in lines:

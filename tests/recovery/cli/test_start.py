@@ -168,7 +168,7 @@ def test_each_verb_stands_with_its_module() -> None:
         "plans",
         "printing",
         "progress_bar",
-        "written_settings",
+        "settings_in_words",
     }
     assert modules == {module for module, _ in VERBS.values()}
     assert {one.name or one.callback.__name__ for one in verbs.registered_commands if one.callback} == set(VERBS)

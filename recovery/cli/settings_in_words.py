@@ -14,12 +14,12 @@ from typing import Any
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.plugins import loaded
 
-GROUP = "tidestate.settings"
+SETTINGS = "tidestate.settings"
 
 
-def written_settings(configuration: Mapping[str, Any]) -> Mapping[str, str]:
+def settings_in_words(configuration: Mapping[str, Any]) -> Mapping[str, str]:
     """By words; as they are stored where no package knows the operator."""
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=SETTINGS):
         settings_of = loaded(entry, "operator", UsageError, code="verb-broken", verb=entry.name)
         try:
             return settings_of(configuration)  # type: ignore[no-any-return]
