@@ -18,12 +18,8 @@ from runner import TIME, Pane, at, clock, rows
 from tidestate import agg
 
 trades = ts.stream("trades", event_time="at", watermark_delay="10 seconds", offset="offset", origin="partition")
-job = (
-    trades.group_by("symbol")
-    .window(ts.tumbling("1 minute"))
-    .aggregate(trades=agg.count(), opened=agg.earliest("price"), closed=agg.latest("price"))
-    .named("candles")
-)
+candles = trades.group_by("symbol").window(ts.tumbling("1 minute"))
+job = candles.aggregate(trades=agg.count(), opened=agg.earliest("price"), closed=agg.latest("price"))
 
 SCHEMA = pa.schema(
     [

@@ -14,14 +14,9 @@ from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg
 
 flights = ts.stream("flights", event_time="scheduled", watermark_delay="30 minutes")
-job = (
-    flights.group_by("airport")
-    .window(ts.tumbling("1 hour"))
-    .aggregate(flights=agg.count(), mean_delay=agg.mean("delay"), worst=agg.max("delay"))
-    .allowed_lateness("6 hours")
-    .accumulation("retracting")
-    .named("flights_per_hour")
-)
+per_hour = flights.group_by("airport").window(ts.tumbling("1 hour"))
+results = per_hour.aggregate(flights=agg.count(), mean_delay=agg.mean("delay"), worst=agg.max("delay"))
+job = results.allowed_lateness("6 hours").accumulation("retracting")
 
 SCHEMA = pa.schema([("scheduled", TIME), ("airport", pa.string()), ("delay", pa.int64())])
 

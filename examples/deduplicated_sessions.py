@@ -13,15 +13,9 @@ import tidestate as ts
 from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg
 
-clicks = ts.stream("clicks", event_time="at", watermark_delay="10 minutes")
-job = (
-    clicks.deduplicate("click_id", within="1 hour", name="once")
-    .group_by("user")
-    .window(ts.sessions("30 minutes"))
-    .aggregate(clicks=agg.count())
-    .accumulation("retracting")
-    .named("visits")
-)
+clicks = ts.stream("clicks", event_time="at", watermark_delay="10 minutes").deduplicate("click_id", within="1 hour")
+visits = clicks.group_by("user").window(ts.sessions("30 minutes"))
+job = visits.aggregate(clicks=agg.count()).accumulation("retracting")
 
 SCHEMA = pa.schema([("at", TIME), ("click_id", pa.string()), ("user", pa.string())])
 

@@ -14,20 +14,13 @@ import tidestate as ts
 from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg, watermark
 
+ctis = watermark.cti_settings("adjust", generate=watermark.generate_ctis(2))
+lives = ts.lifetime(end="unplugged")
 charges = ts.stream(
-    "charges",
-    event_time="plugged",
-    lifetime=ts.lifetime(end="unplugged"),
-    offset="number",
-    origin="station",
-    cti_settings=watermark.cti_settings("adjust", generate=watermark.generate_ctis(2)),
+    "charges", event_time="plugged", lifetime=lives, offset="number", origin="station", cti_settings=ctis
 )
-job = (
-    charges.group_by("station")
-    .window(ts.tumbling("30 minutes", of="lifetime"))
-    .aggregate(cars=agg.count(), strongest=agg.max("kilowatts"))
-    .named("busy")
-)
+busy = charges.group_by("station").window(ts.tumbling("30 minutes", of="lifetime"))
+job = busy.aggregate(cars=agg.count(), strongest=agg.max("kilowatts"))
 
 SCHEMA = pa.schema(
     [

@@ -15,21 +15,10 @@ from tidestate import agg
 
 orders = ts.stream("orders", event_time="ordered", watermark_delay="5 minutes")
 shipments = ts.stream("shipments", event_time="shipped", watermark_delay="5 minutes")
-shipped = orders.join(
-    shipments,
-    on="order_id",
-    within=("0 seconds", "2 hours"),
-    how="left",
-    allowed_lateness="10 minutes",
-    name="shipped",
-)
-job = (
-    shipped.group_by("left_country")
-    .window(ts.tumbling("1 day"))
-    .aggregate(orders=agg.count(), shipped=agg.count("right_weight"), amount=agg.sum("left_amount"))
-    .allowed_lateness("10 minutes")
-    .named("daily_totals")
-)
+pairs = orders.join(shipments, on="order_id", within=("0 seconds", "2 hours"), how="left", allowed_lateness="1 hour")
+per_day = pairs.group_by("left_country").window(ts.tumbling("1 day"))
+totals = per_day.aggregate(orders=agg.count(), shipped=agg.count("right_weight"), amount=agg.sum("left_amount"))
+job = totals.allowed_lateness("1 hour")
 
 ORDERS = pa.schema([("ordered", TIME), ("order_id", pa.int64()), ("country", pa.string()), ("amount", pa.int64())])
 SHIPMENTS = pa.schema([("shipped", TIME), ("order_id", pa.int64()), ("weight", pa.float64())])

@@ -14,11 +14,10 @@ from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg
 
 sales = ts.stream("sales", event_time="sold", watermark_delay="5 minutes")
-hour = ts.tumbling("1 hour")
-amount = agg.sum("amount")
+hour, amount = ts.tumbling("1 hour"), agg.sum("amount")
 by_shop = sales.group_by("shop").window(hour).aggregate(amount=amount).allowed_lateness("0 seconds").named("by_shop")
 of_all = sales.group_by().window(hour).aggregate(amount=amount).allowed_lateness("0 seconds").named("of_all")
-job = by_shop.join(of_all, within=("0 seconds", "0 seconds"), name="shares")
+job = by_shop.join(of_all, within=("0 seconds", "0 seconds"))
 
 SCHEMA = pa.schema([("sold", TIME), ("shop", pa.string()), ("amount", pa.int64())])
 

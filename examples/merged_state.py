@@ -1,14 +1,13 @@
-"""The balance of each shop and day: its orders less what it paid back.
+"""What each shop sells in a day, and what it pays back.
 
-Orders and refunds have different columns and one state: the window of a shop and a day takes rows of both, and
-knows them by the name of the stream in front of their columns. (A join would make pairs of them, a union one kind
-of row.) An aggregate of one's own may read all streams: ``balance`` lifts each into the same sum.
+Orders and refunds have different columns and one state: the window of a shop and a day takes rows of both, whose
+columns have the name of their stream in front. (A join would make pairs of them, a union rows of one kind.) A count
+without a column is that of all rows.
 """
 
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 import tidestate as ts
 from runner import TIME, Batch, Pane, at, rows, run
@@ -16,25 +15,8 @@ from tidestate import agg
 
 orders = ts.stream("orders", event_time="ordered", watermark_delay="10 minutes")
 refunds = ts.stream("refunds", event_time="refunded", watermark_delay="10 minutes")
-balance = agg.accumulate(
-    name="balance",
-    columns={"orders": ["orders_price"], "refunds": ["refunds_amount"]},
-    state={"sum": pa.int64()},
-    lift={
-        "orders": lambda batch: pa.table({"sum": batch["orders_price"]}),
-        "refunds": lambda batch: pa.table({"sum": pc.negate(batch["refunds_amount"])}),
-    },
-    merge=lambda older, newer: pa.table({"sum": pc.add(older["sum"], newer["sum"])}),
-    result=lambda state: state["sum"],
-    result_type=pa.int64(),
-)
-job = (
-    ts.merge(orders, refunds)
-    .group_by("shop")
-    .window(ts.tumbling("1 day"))
-    .aggregate(orders=agg.count("orders_price"), refunds=agg.count("refunds_amount"), balance=balance)
-    .named("balances")
-)
+per_day = ts.merge(orders, refunds).group_by("shop").window(ts.tumbling("1 day"))
+job = per_day.aggregate(sold=agg.sum("orders_price"), repaid=agg.sum("refunds_amount"), rows=agg.count())
 
 ORDERS = pa.schema([("ordered", TIME), ("shop", pa.string()), ("price", pa.int64())])
 REFUNDS = pa.schema([("refunded", TIME), ("shop", pa.string()), ("amount", pa.int64())])
@@ -55,8 +37,8 @@ def batches() -> list[Batch]:
 
 def words(pane: Pane) -> str:
     """A pane as a sentence."""
-    counts = f"{pane['orders']} orders, {pane['refunds']} refunds"
-    return f"{pane['window_start']:%d %B}: shop {pane['shop']} had {counts} and earned {pane['balance']}"
+    money = f"sold for {pane['sold']} and paid {pane['repaid'] or 0} back"
+    return f"{pane['window_start']:%d %B}: shop {pane['shop']} {money}, in {pane['rows']} orders and refunds"
 
 
 def main() -> None:

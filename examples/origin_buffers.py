@@ -13,15 +13,10 @@ import tidestate as ts
 from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg, watermark
 
-readings = ts.stream("readings", event_time="at").watermark(
-    watermark.buffers(origin="sensor", sequence="buffer", watermark="complete_until"), sources=["1", "2", "3"]
-)
-job = (
-    readings.group_by()
-    .window(ts.tumbling("10 minutes"))
-    .aggregate(readings=agg.count(), warmest=agg.max("degrees"))
-    .named("readings_per_ten_minutes")
-)
+buffers = watermark.buffers(origin="sensor", sequence="buffer", watermark="complete_until")
+readings = ts.stream("readings", event_time="at").watermark(buffers, sources=["1", "2", "3"])
+ten_minutes = readings.group_by().window(ts.tumbling("10 minutes"))
+job = ten_minutes.aggregate(readings=agg.count(), warmest=agg.max("degrees"))
 
 SCHEMA = pa.schema(
     [("sensor", pa.int64()), ("buffer", pa.int64()), ("complete_until", TIME), ("at", TIME), ("degrees", pa.int64())]

@@ -14,14 +14,8 @@ from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg
 
 clicks = ts.stream("clicks", event_time="at", watermark_delay="30 minutes")
-job = (
-    clicks.group_by("user")
-    .window(ts.sessions("30 minutes"))
-    .aggregate(pages=agg.count(), path=agg.list("page"))
-    .accumulation("retracting")
-    .in_order()
-    .named("visits")
-)
+visits = clicks.group_by("user").window(ts.sessions("30 minutes"))
+job = visits.aggregate(pages=agg.count(), path=agg.list("page")).accumulation("retracting").in_order()
 
 SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("page", pa.string())])
 

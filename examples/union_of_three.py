@@ -13,13 +13,8 @@ from runner import TIME, Batch, Pane, at, clock, rows, run
 from tidestate import agg
 
 web, app, shop = (ts.stream(name, event_time="at") for name in ("web", "app", "shop"))
-everything = ts.union(web, app, shop, name="everything")
-job = (
-    everything.group_by("customer")
-    .window(ts.tumbling("1 hour"))
-    .aggregate(spent=agg.sum("amount"), where=agg.set("side"))
-    .named("spent_per_hour")
-)
+per_hour = ts.union(web, app, shop).group_by("customer").window(ts.tumbling("1 hour"))
+job = per_hour.aggregate(spent=agg.sum("amount"), where=agg.set("side"))
 
 SCHEMA = pa.schema([("at", TIME), ("customer", pa.string()), ("amount", pa.int64())])
 

@@ -51,9 +51,9 @@ JOBS: dict[str, list[str]] = {
         "12:00: cleo spent 1 (web)",
     ],
     "merged_state": [
-        "01 January: shop a had 2 orders, 1 refunds and earned 70",
-        "01 January: shop b had 1 orders, 0 refunds and earned 20",
-        "02 January: shop b had 1 orders, 1 refunds and earned -15",
+        "01 January: shop a sold for 120 and paid 50 back, in 3 orders and refunds",
+        "01 January: shop b sold for 20 and paid 0 back, in 1 orders and refunds",
+        "02 January: shop b sold for 5 and paid 20 back, in 2 orders and refunds",
     ],
     "deduplicated_sessions": [
         "ada clicked 3 times between 09:00 and 09:50",
