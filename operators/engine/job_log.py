@@ -199,7 +199,6 @@ def _prevention(plan: Plan) -> str:
     generator = plan.watermarks.generator
     if not isinstance(generator, MaxEventTime):
         return "the sources report it themselves (docs/PROGRESS.md)"
-    delay = text_of(generator.delay_us)
     waits = f" or {plan.waits_by}" if plan.waits_by else ""
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (

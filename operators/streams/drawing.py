@@ -27,10 +27,12 @@ class Box:
 
     @property
     def width(self) -> float:
+        """In pixels."""
         return CHARACTER * max(map(len, (self.name, *self.lines))) + 2 * PADDING
 
     @property
     def height(self) -> float:
+        """In pixels."""
         return LINE * (1 + len(self.lines)) + 2 * PADDING
 
 
