@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import tomllib
 from collections.abc import Callable
@@ -125,6 +126,16 @@ def test_an_example_has_the_same_panes_on_spark(name: str, tmp_path: Path, spark
 def rows(panes: pa.Table) -> list[str]:
     """Its rows, in whatever order they came."""
     return sorted(map(str, panes.to_pylist()))
+
+
+def test_examples_use_public_names_alone() -> None:
+    modules = {
+        node.module
+        for path in FOLDER.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("tidestate")
+    }
+    assert modules == {"tidestate"}
 
 
 def test_every_example_is_here_and_checked_for_types() -> None:
