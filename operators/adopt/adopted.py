@@ -88,7 +88,7 @@ def _delay_us(graph: Graph) -> int:
         return generator.delay_us
     raise UsageError(
         "the job must be one operator on one stream, as the query is, with a watermark_delay= alone and without "
-        "in_order=",
+        ".in_order()",
         code="adopt-job",
         job=", ".join(graph.plans),
     )

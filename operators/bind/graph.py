@@ -154,7 +154,8 @@ def _check_followed(one: Runnable, fed: Sequence[str]) -> None:
     followed = one.watermarks.followed if one.watermarks is not None else ()
     if set(followed) != set(fed):
         raise UsageError(
-            "a side that reads a stream has settings and an offset=, one that reads an operator has neither",
+            "a side that reads a stream has settings and an offset, stream(offset=…), one that reads an operator has "
+            "neither",
             code="advance-time",
             operator=one.name,
             without=sorted(followed),

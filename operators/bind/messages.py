@@ -145,7 +145,9 @@ def _check(plan: GroupTables) -> None:
             code="operator-window",
         )
     if plan.in_order and isinstance(plan.kind, Counted):
-        raise UsageError("messages with an identity are numbered as they come: leave in_order= out", code="in-order")
+        raise UsageError(
+            "messages with an identity are numbered as they come: leave .in_order() out", code="in-order"
+        )
 
 
 def _check_unordered(plan: GroupTables, known: KnownMessages) -> None:

@@ -15,8 +15,7 @@ def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: s
     if isinstance(kind, Sliding) and kind.end_column is not None and has_edges(watermarks):
         raise UsageError(
             "an edge lasts until its end arrives, so windows by lifetime would count it as a point, and rows with "
-            'a shape_column= may be edges: give events with their ends, shape="interval", or windows '
-            "without end=",
+            'a shape_column= may be edges: give events with their ends, lifetime(end="…"), or windows of="start"',
             code="edge-window",
             operator=operator,
             end=kind.end_column,

@@ -86,13 +86,13 @@ def _ordered(description: Windowed) -> Windowed:
 def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     """The columns that are read, as the plan has them, and those it adds."""
     if not description.aggregates:
-        raise UsageError("say what to compute: .aggregate(n=count())", code="no-aggregate")
+        raise UsageError("say what to compute: .aggregate(n=agg.count())", code="no-aggregate")
     check_sense(description)
     check_edges(description.windows, description.watermarks, description.name)
     if isinstance(description, Merge) and not description.sides.same_columns:
         check_buffers(description.watermarks, description.sides.shared, description.name)
     if description.windows is None and not {START, END} <= set(schema.names):
-        raise UsageError("say which windows: .window(tumbling(...))", code="no-window")
+        raise UsageError("say which windows: .window(tumbling(…))", code="no-window")
     columns = require_columns(input_columns(description, schema.names, signed=signed), schema)
     lacking = added(description)
     if clash := sorted(set(lacking) & set(schema.names)):

@@ -80,7 +80,7 @@ def altered(
             end=end,
         )
     if end == event_time or (not shift_us and duration_us is None):
-        raise UsageError("say what changes: a span to shift by, or end= and duration=", code="altered", end=end)
+        raise UsageError("say what changes: by=, or duration= with end=", code="altered", end=end)
     if delay_us < 0:
         raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
     if origin is not None and offset is None:

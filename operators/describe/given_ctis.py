@@ -25,7 +25,7 @@ def watermarks_of_ctis(
     origin, offset = order
     if start is None or offset is None:
         raise UsageError(
-            "CTIs follow event times in the order of offsets: give event_time= and offset=",
+            "CTIs follow event times in the order of offsets: stream(event_time=…, offset=…)",
             code="advance-time",
             event_time=start,
             offset=offset,

@@ -87,7 +87,7 @@ def given_ctis(
     followed = followed_sides(orders, stored)
     if lacking := [side for side, order in orders.items() if not order and side not in followed]:
         raise UsageError(
-            "CTIs follow event times in the order of offsets: give each side its offset=",
+            "CTIs follow event times in the order of offsets: give each side its own, stream(offset=…)",
             code="advance-time",
             sides=lacking,
         )

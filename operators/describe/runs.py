@@ -1,4 +1,4 @@
-"""What a description becomes when it runs, as users call it: runners implement it. Pure."""
+"""What a job becomes when it runs, as users call it: runners implement it. Pure."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Measured(ABC):
 
 
 class Standalone(Measured):
-    """A description on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
+    """A job on a checkpoint folder, run over batches in this process. Each batch is one checkpoint.
 
     ``batches`` is always the whole input from its beginning, in the same batches: those that the checkpoint already
     contains are skipped, so after a crash the same call continues where it stopped. A batch is anything that exports
@@ -140,8 +140,8 @@ class Standalone(Measured):
 
     @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
-        """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` in a
-        chain. Returns the panes.
+        """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` of
+        several. Returns the panes.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.
@@ -165,7 +165,7 @@ class Standalone(Measured):
 
 
 class SparkJob(ABC):
-    """A description over a streaming DataFrame. ``start`` runs it; ``trigger`` says when Spark plans a batch."""
+    """A job over streaming DataFrames. ``start`` runs it; ``trigger`` says when Spark plans a batch."""
 
     @abstractmethod
     def trigger(
@@ -215,14 +215,14 @@ class SparkJob(ABC):
     @abstractmethod
     def plan(self) -> StartPlan:
         """What `start` would do, by the types of the DataFrames; nothing is touched. Raises `CorruptionError` for a
-        root that a start could not read, and `UsageError` where the description does not fit the streams.
+        root that a start could not read, and `UsageError` where the job does not fit the streams.
         """
 
     @abstractmethod
     def start(self) -> DurableQuery:
         """Take over the checkpoint, deliver pending panes, and start Spark's query.
 
-        Raises before anything runs: `UsageError` for a description that does not fit the stream, or a drained
+        Raises before anything runs: `UsageError` for a job that does not fit the stream, or a drained
         checkpoint; `IncompatibleError` for a checkpoint of another job, a changed configuration, or a Spark
         checkpoint that is not ours. A Spark checkpoint that has only lost files is rewritten, see `Policy`.
         """
@@ -266,7 +266,7 @@ class DurableQuery(Measured):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name of Spark's query: that of the description; with the root, if a query of that name runs already."""
+        """The name of Spark's query: the last operator, with the root if a query of that name runs."""
 
     @property
     @abstractmethod
@@ -328,7 +328,7 @@ class DurableQuery(Measured):
     @abstractmethod
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
         """Reprocess the late ledger between two batches, each event once; or ``rows``, each time they are given, for
-        ``operator`` in a chain.
+        ``operator`` of several.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. Panes are delivered as always. Returns the number of events; it is
@@ -347,8 +347,8 @@ class DurableQuery(Measured):
 
     @abstractmethod
     def metrics(self, operator: str | None = None) -> Metrics:
-        """Watermark and lag of each source, how often it moved, and which sources are idle; in a chain of one
-        operator (default: the first).
+        """Watermark and lag of each source, how often it moved, and which sources are idle; of one operator of
+        several (default: the first).
         """
 
     @abstractmethod

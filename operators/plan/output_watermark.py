@@ -53,9 +53,9 @@ def _meaning(plan: Plan, column: str) -> str:
 
 
 def _instead(plan: Plan) -> str:
-    latest = ', or timestamps("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
-    every = ', window_start, or timestamps("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
-    return f'take window_end, timestamps("end_of_window"){every}'
+    latest = ', or .pane_timestamp("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
+    every = ', window_start, or .pane_timestamp("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
+    return f'take window_end, .pane_timestamp("end_of_window"){every}'
 
 
 def pulled_back(watermark: int, windows: Sliding) -> int:

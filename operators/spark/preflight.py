@@ -48,12 +48,13 @@ def check_plan(stream: DataFrame) -> None:
     if kept:
         log.warning(
             "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: for "
-            "duplicates, tidestate.deduplicated or .messages(...) keep it in the checkpoint",
+            "duplicates, .deduplicate(…) or .messages(…) keep it in the checkpoint",
             ", ".join(kept),
         )
     elif "EventTimeWatermark" in {name for name, _ in steps}:
         raise UsageError(
-            "withWatermark has no effect before this job: remove it, and give watermark_delay=... to the job",
+            "withWatermark has no effect before this job: remove it, and give the stream its delay, "
+            "stream(watermark_delay=…)",
             code="watermark-of-spark",
         )
 

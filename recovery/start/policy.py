@@ -24,7 +24,7 @@ class Policy:
     published) or refuse to start. ``damaged``: if the newest checkpoint is damaged or gone, stop or reset to the
     newest intact one. ``spark``: if Spark's own checkpoint differs from ours, rewrite it or stop. ``messages``: if
     files of stored messages are damaged or gone, stop or start without them, for a `rebuild`; or give up on all that
-    is missing, also from an earlier loss (``forget``). ``dropped``: if a changed description lacks what stored values
+    is missing, also from an earlier loss (``forget``). ``dropped``: if a changed job lacks what stored values
     belong to, drop them unless that may be a renaming (``ask``), never, or always. Raises
     `UsageError` for any other value, and for a rebuild or ``forget`` with a reset.
     """

@@ -23,7 +23,10 @@ UNMISTAKABLE = [name for name in FUNCTIONS if "_" in name or name.isupper()]
 CLASSES = [name for name in FUNCTIONS if name[0].isupper() and not name.isupper() and name != "Checkpoint"]
 """They stay inside: docstrings may name them, messages may not."""
 CALLABLE = [name for name in FUNCTIONS if name[0].islower()]
-CALLED = re.compile(rf"(?<![\w.`])(?:{'|'.join(CALLABLE)})\(|\.(?:{'|'.join(METHODS)})\(")
+CALLED = re.compile(
+    rf"(?:(?<![\w.`])|\btidestate\.)(?:{'|'.join(CALLABLE)})\(|(?<!\w)(?:{'|'.join(METHODS)})\("
+    rf"|\btidestate\.(?:{'|'.join(CALLABLE)})\b"
+)
 WORDS = re.compile(rf"(?<![\w.(-])(?:{'|'.join(UNMISTAKABLE)})(?![\w-])|(?<!\w)(?:{'|'.join(OPTIONS)})")
 OF_CLASSES = re.compile(rf"\b(?:{'|'.join(CLASSES)})\b[(`]")
 DESCRIPTIONS = "operators/describe/"

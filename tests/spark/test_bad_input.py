@@ -200,7 +200,7 @@ def test_a_changed_configuration_shows_the_difference(spark: SparkSession, stopp
     assert isinstance(error, IncompatibleError)
     assert error.code == "configuration-changed"
     assert error.context["changed"]["group_by"] == "k -> k, id"
-    assert error.context["why"]["key"] == "state is kept by key"
+    assert error.context["why"]["group_by"] == "state is kept by key"
 
 
 def test_a_damaged_state_file_stops_the_query_and_loses_nothing(
