@@ -114,7 +114,8 @@ def _columns(schema: pa.Schema | str | None, location: str) -> pa.Schema:
     """The columns of the job's stream: as given, or those of the Parquet file that the query has read last."""
     if schema is not None:
         return schema_of(schema) if isinstance(schema, str) else schema
-    names = [one.rpartition(" ")[0] for files in read_query(open_log(location)).files.values() for one in files]
+    query = read_query(open_log(location))
+    names = [entry.rpartition(" ")[0] for files in query.files.values() for entry in files]
     path = local_file(names[-1]) if names else None
     if path is None or path.suffix.lower() != ".parquet" or not path.exists():
         raise UsageError(

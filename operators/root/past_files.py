@@ -120,7 +120,7 @@ def files_of_streams(description: Runnable, files: Any) -> dict[str, list[str]]:
             parameter="files",
             found=f"{files!r:.100}",
         )
-    return {name: [os.fspath(one) for one in names] for name, names in several.items()}
+    return {name: list(map(os.fspath, names)) for name, names in several.items()}
 
 
 def offsets_of_streams(

@@ -220,26 +220,28 @@ class RootReaders(Rooted):
         runs it. With the whole key only its state partition is read.
         """
         question = self._question(operator, job, budget_bytes)
-        asked = query(self.url, **question)
+        reader = query(self.url, **question)
         form: dict[str, Any] = {"start": start, "end": end, "key": key}
         form["values"] = None if values is None else list(values)
-        if side is not None or asked.sides:
+        if side is not None and not reader.sides:
+            raise UsageError("only joins that keep messages have sides: leave side= out", code="sides", found=side)
+        if reader.sides:
             if spark is not None:
                 raise UsageError(
                     "windows of a side are computed from its messages, and not by tasks: leave spark= out",
                     code="root-spark",
-                    sides=asked.sides,
+                    sides=reader.sides,
                 )
-            asked.message_key(side)  # what is wrong with the question is an error of this call
-            asked.timed(side)
-            table = partial(asked.get_windows, **form, side=side)
-            return AnsweredRows(_title("windows", asked, side), table, lambda: [table()])
+            reader.message_key(side)  # what is wrong with the question is an error of this call
+            reader.timed(side)
+            table = partial(reader.get_windows, **form, side=side)
+            return AnsweredRows(_title("windows", reader, side), table, lambda: [table()])
         if spark is not None:
             answer = partial(windows_asked, self.url, question)
-            return frame_of_answer(spark, answer, form, asked.window_partitions(key))
-        next(asked.scan_windows(**form))
-        title = _title("windows", asked)
-        return AnsweredRows(title, partial(asked.get_windows, **form), partial(asked.scan_windows, **form))
+            return frame_of_answer(spark, answer, form, reader.window_partitions(key))
+        next(reader.scan_windows(**form))
+        title = _title("windows", reader)
+        return AnsweredRows(title, partial(reader.get_windows, **form), partial(reader.scan_windows, **form))
 
     @overload
     def messages(
@@ -288,7 +290,7 @@ class RootReaders(Rooted):
     ) -> AnsweredRows | DataFrame:
         """The messages that are kept between these bounds, both inclusive, as `Query.get_messages` has them."""
         question = self._question(operator, None, budget_bytes)
-        asked = query(self.url, **question)
+        reader = query(self.url, **question)
         form: dict[str, Any] = {
             "start_time": start_time,
             "start_offset": start_offset,
@@ -300,10 +302,10 @@ class RootReaders(Rooted):
         }
         if spark is not None:
             answer = partial(messages_asked, self.url, question)
-            return frame_of_answer(spark, answer, form, asked.message_partitions(session, equal, side))
-        next(asked.scan_messages(**form))
-        title = _title("messages", asked, side)
-        return AnsweredRows(title, partial(asked.get_messages, **form), partial(asked.scan_messages, **form))
+            return frame_of_answer(spark, answer, form, reader.message_partitions(session, equal, side))
+        next(reader.scan_messages(**form))
+        title = _title("messages", reader, side)
+        return AnsweredRows(title, partial(reader.get_messages, **form), partial(reader.scan_messages, **form))
 
     @checked
     def operator(self, name: str | None = None, *, job: object = None, budget_bytes: int = QUESTION_BYTES) -> Query:
@@ -322,9 +324,9 @@ class RootReaders(Rooted):
         return {"checkpoint": manifest.id, "operator": operator, "budget_bytes": budget_bytes, **described}
 
 
-def _title(what: str, asked: Query, side: str | None = None) -> str:
+def _title(what: str, reader: Query, side: str | None = None) -> str:
     of_side = "" if side is None else f" of side {side}"
-    return f"{what}{of_side} of operator {asked.operator} at checkpoint {asked.checkpoint}"
+    return f"{what}{of_side} of operator {reader.operator} at checkpoint {reader.checkpoint}"
 
 
 def _read(scan: RowScan, where: ds.Expression | None, spark: SparkSession | None) -> ds.Dataset | DataFrame:

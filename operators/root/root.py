@@ -75,6 +75,7 @@ class Root(RootReaders, RootVerbs):
         bounds = [bound_text(moment, timed=timed) for moment in (window, since, until)]
         wanted = Wanted(key_texts(key, key_columns(state)), *bounds)
         difference = difference_of(checkpoint, before, after, wanted, operator, table)
+        next(difference.parts())  # what is wrong with the question is an error of this call
         title = f"what differs between checkpoints {before} and {after}"
         return AnsweredRows(title, difference.whole, difference.parts)
 
@@ -136,5 +137,5 @@ class Root(RootReaders, RootVerbs):
         )
 
     def __repr__(self) -> str:
-        at = "" if self.moment is None else f".at({self.moment!r})"
-        return f"Root({public_url(self.url)!r}){at}"
+        as_of = "" if self.moment is None else f".at({self.moment!r})"
+        return f"Root({public_url(self.url)!r}){as_of}"

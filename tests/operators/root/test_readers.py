@@ -173,6 +173,20 @@ def test_windows_of_a_side(tmp_path: Path) -> None:
         Root(tmp_path / "near").windows(side="left")
 
 
+def test_what_is_wrong_with_a_question_is_an_error_of_the_call(folder: Path) -> None:
+    root = Root(folder)
+    for call, code in [
+        (lambda: root.windows(side="left"), "sides"),
+        (lambda: root.windows(values=["other"]), "read-column"),
+        (lambda: root.windows(key=("a", "b")), "window-key"),
+        (root.messages, "no-messages"),
+        (lambda: root.diff(3, 5, key={"other": 1}), "read-column"),
+        (lambda: root.diff(3, 5, window="soon"), "read-value"),
+    ]:
+        with pytest.raises(UsageError, match=code):
+            call()
+
+
 def test_nothing_is_opened_before_a_reader_is_called(tmp_path: Path) -> None:
     root = Root(tmp_path / "later")
     assert list(tmp_path.iterdir()) == []
