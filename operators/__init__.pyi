@@ -22,6 +22,8 @@ __all__ = [
     "count_windows",
     "offset_windows",
     "offset_sessions",
+    # A checkpoint root: what can be read from it, and done to it
+    "Root",
     # What is kept, and what a start may do
     "Retention",
     "CheckpointRetention",
@@ -52,6 +54,7 @@ __all__ = [
     "MergedStreams",
     "OperatorStream",
     "Aggregation",
+    "JoinedStream",
     "SparkJob",
     "DurableQuery",
     "Standalone",
@@ -73,6 +76,7 @@ from tidestate.operators.embedded.loop import run_operator as run_operator
 from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
 from tidestate.operators.inspect.on_spark import register as register_format
 from tidestate.operators.local.harness import Harness as Harness
+from tidestate.operators.root.root import Root as Root
 from tidestate.operators.streams.inputs import merge_streams as merge
 from tidestate.operators.streams.inputs import stream as stream
 from tidestate.operators.streams.inputs import union_streams as union
@@ -82,6 +86,7 @@ from tidestate.operators.streams.settings import period as period
 from tidestate.operators.streams.settings import side as side
 from tidestate.operators.streams.stream import Aggregation as Aggregation
 from tidestate.operators.streams.stream import GroupedStream as GroupedStream
+from tidestate.operators.streams.stream import JoinedStream as JoinedStream
 from tidestate.operators.streams.stream import MergedStreams as MergedStreams
 from tidestate.operators.streams.stream import OperatorStream as OperatorStream
 from tidestate.operators.streams.stream import Stream as Stream
@@ -279,7 +284,6 @@ from tidestate.operators.progress.generators import Punctuation as Punctuation
 from tidestate.operators.progress.generators import fixed as fixed
 from tidestate.operators.progress.generators import max_event_time as max_event_time
 from tidestate.operators.progress.watermarks import BufferProgress as BufferProgress
-from tidestate.operators.root.root import Root as Root
 from tidestate.operators.sinks.delta import DeltaSink as DeltaSink
 from tidestate.operators.sinks.iceberg import IcebergSink as IcebergSink
 from tidestate.operators.sinks.kafka import KafkaSink as KafkaSink
