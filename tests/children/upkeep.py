@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
-from tidestate.operators import retain
 from tidestate.recovery.retention import upkeep
+from tidestate.recovery.retention.rules import retain
 from tidestate.statestore.storage.objects import Objects
 
 _delete, _deleted = Objects.delete, list[str]()
@@ -30,7 +30,9 @@ def delete(self: Objects, path: str) -> None:
 def main() -> None:
     upkeep.LEAST_PAUSE_S = 0.001
     Objects.delete = delete  # type: ignore[method-assign]
-    job: Any = JOB.standalone(checkpoint=sys.argv[1], store=STORE, retain=retain(checkpoints=3, grace="0 seconds"))
+    job: Any = JOB.standalone(
+        checkpoint=sys.argv[1], store=STORE, checkpoints=retain(checkpoints=3, grace="0 seconds")
+    )
     for _panes in job.stream(TABLES):
         done = job._driver.upkept.collections
         while job._driver.upkept.collections == done:
