@@ -82,7 +82,8 @@ class KafkaCommands(Commands):
     def adopt(self, folder: str, root: str) -> None:
         total = ts.stream(event_time="t", watermark_delay="30 days").group_by().window(ts.tumbling("365 days"))
         total = (
-            (total.aggregate(n=agg.count(), s=agg.sum("id")).named("totals"))
+            total.aggregate(n=agg.count(), s=agg.sum("id"))
+            .named("totals")
             .allowed_lateness("0 seconds", rule="window")
             .trigger(early=trigger.each_batch())
         )

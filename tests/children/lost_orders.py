@@ -32,7 +32,8 @@ JOB = (
     ORDERS.window(ts.tumbling("1 minute"))
     .aggregate(highest=agg.max("price"), offsets=agg.list("offset"))
     .named("orders")
-).allowed_lateness("1 hour")
+    .allowed_lateness("1 hour")
+)
 JOB = JOB.messages("offset").accumulation("retracting")
 LOST_AFTER, SERVED, ALL = 2, 3, 4
 """The batches before the loss, those before the replay, and all."""

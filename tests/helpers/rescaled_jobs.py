@@ -94,20 +94,22 @@ def _by_ctis() -> Stream:
 KINDS: dict[str, Kind] = {
     "tumbling": Kind(
         lambda: (
-            (
-                _windows("k")
-                .window(ts.tumbling("10 seconds"))
-                .aggregate(n=agg.count(), m=agg.mean("v"), x=agg.max("v"))
-                .named("job")
-            )
+            _windows("k")
+            .window(ts.tumbling("10 seconds"))
+            .aggregate(n=agg.count(), m=agg.mean("v"), x=agg.max("v"))
+            .named("job")
             .allowed_lateness("30 seconds")
             .accumulation("retracting")
         )
     ),
     "sliding, of two keys": Kind(
         lambda: (
-            _windows("n", "k").window(ts.sliding("20 seconds", "5 seconds")).aggregate(s=agg.sum("v")).named("job")
-        ).allowed_lateness("10 s")
+            _windows("n", "k")
+            .window(ts.sliding("20 seconds", "5 seconds"))
+            .aggregate(s=agg.sum("v"))
+            .named("job")
+            .allowed_lateness("10 s")
+        )
     ),
     "keyless": Kind(
         lambda: _windows().window(ts.tumbling("10 seconds")).aggregate(n=agg.count(), s=agg.sum("v")).named("job")
@@ -117,7 +119,10 @@ KINDS: dict[str, Kind] = {
     ),
     "sessions": Kind(
         lambda: (
-            (_windows("k").window(ts.sessions("4 seconds")).aggregate(n=agg.count(), all=agg.list("v")).named("job"))
+            _windows("k")
+            .window(ts.sessions("4 seconds"))
+            .aggregate(n=agg.count(), all=agg.list("v"))
+            .named("job")
             .allowed_lateness("30 seconds")
             .accumulation("retracting")
         )
@@ -127,14 +132,21 @@ KINDS: dict[str, Kind] = {
     ),
     "triggered": Kind(
         lambda: (
-            (_windows("k").window(ts.tumbling("30 seconds")).aggregate(n=agg.count(), s=agg.sum("v")).named("job"))
+            _windows("k")
+            .window(ts.tumbling("30 seconds"))
+            .aggregate(n=agg.count(), s=agg.sum("v"))
+            .named("job")
             .trigger(early=trigger.after_count(2))
             .allowed_lateness("10 seconds")
         )
     ),
     "by the clock": Kind(
-        lambda: (_windows("k").window(ts.tumbling("30 seconds")).aggregate(n=agg.count()).named("job")).trigger(
-            early=trigger.after_processing_time("3 seconds")
+        lambda: (
+            _windows("k")
+            .window(ts.tumbling("30 seconds"))
+            .aggregate(n=agg.count())
+            .named("job")
+            .trigger(early=trigger.after_processing_time("3 seconds"))
         )
     ),
     "dedup": Kind(

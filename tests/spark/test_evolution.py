@@ -22,7 +22,8 @@ pytestmark = pytest.mark.spark
 def first() -> Aggregation:
     began = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(ts.tumbling("10 seconds"))
     return (
-        (began.aggregate(total=agg.sum("v"), low=agg.min("v")).named("job"))
+        began.aggregate(total=agg.sum("v"), low=agg.min("v"))
+        .named("job")
         .allowed_lateness("30 seconds")
         .accumulation("retracting")
     )

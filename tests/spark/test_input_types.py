@@ -31,8 +31,10 @@ def nested(spark: SparkSession, folder: Path) -> DataFrame:
 def per_name(events: Stream) -> Aggregation:
     described = events.group_by("who.name").window(ts.tumbling("10 seconds"))
     return (
-        described.aggregate(total=agg.sum("who.deep.v"), low=agg.min("who.name"), any=agg.max("later")).named("names")
-    ).allowed_lateness("0 seconds")
+        described.aggregate(total=agg.sum("who.deep.v"), low=agg.min("who.name"), any=agg.max("later"))
+        .named("names")
+        .allowed_lateness("0 seconds")
+    )
 
 
 EVENTS = [(1, "a", 1), (2, "b", 2), (3, "a", 5), (4, None, 7)]

@@ -80,8 +80,11 @@ def ids_in(table: pa.Table) -> Counter[int]:
     return found
 
 
-def ids_of(table: pa.Table) -> Counter[int]:
-    """The ids of these rows."""
+def ids_of(rows: pa.Table | dict[str, pa.Table]) -> Counter[int]:
+    """The ids of these rows, of all streams."""
+    if isinstance(rows, dict):
+        return sum((ids_of(table) for table in rows.values()), Counter[int]())
+    table = rows
     return Counter(table["id"].to_pylist()) if "id" in table.column_names else Counter()
 
 

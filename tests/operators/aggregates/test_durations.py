@@ -30,8 +30,10 @@ def rows(unit: str, *pairs: tuple[int, int | None]) -> pa.Table:
 
 @pytest.mark.parametrize(("unit", "store"), in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())))
 def test_extremes_of_durations(tmp_path: Path, unit: str, store: StoreConfig) -> None:
-    job = (HOURLY.aggregate(least=agg.min("d"), most=agg.max("d")).allowed_lateness("0 seconds")).standalone(
-        checkpoint=tmp_path / "root", store=store
+    job = (
+        HOURLY.aggregate(least=agg.min("d"), most=agg.max("d"))
+        .allowed_lateness("0 seconds")
+        .standalone(checkpoint=tmp_path / "root", store=store)
     )
     job.run([rows(unit, (0, 5), (1, None)), rows(unit, (2, -3), (3, 9)), rows(unit, (4000, None))], drain=True)
     panes = scan_panes(tmp_path / "root").to_table()

@@ -18,7 +18,7 @@ import pytest
 import tidestate as ts
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
-from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables
+from tests.helpers.changed_jobs import CASES, CHANGED, added, events, first, tables
 from tests.helpers.forked import forked
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
 from tests.helpers.process import LONG, forget
@@ -199,15 +199,15 @@ def test_a_chain_of_which_one_operator_changes(tmp_path: Path, store: StoreConfi
     rows, since, looked = [table(part) for part in batches], 5, 6
     run(per_key(later=False), tmp_path, rows[:since], store)
     had = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    added = per_key(later=True)
+    more = per_key(later=True)
     refused = per_key(later=True, highest=agg.max("highest"))
     with pytest.raises(IncompatibleError, match="rows that are taken back"):
         run(refused, tmp_path, rows, store)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == had
-    run(added, tmp_path, rows[:looked], store)
+    run(more, tmp_path, rows[:looked], store)
     taken, ledger = taken_in(batches, since)
     check_added(tmp_path, [one for part in batches[:looked] for one in part if one.id in taken], since * 6)
-    run(added, tmp_path, rows, store, drain=True)
+    run(more, tmp_path, rows, store, drain=True)
     checkpoint = Checkpoint.open(tmp_path)
     panes = [read(checkpoint, one.panes) for one in checkpoint.outputs()]
     late = [row["id"] for one in checkpoint.outputs() for row in read(checkpoint, one.late)]
@@ -279,7 +279,8 @@ def named(names: tuple[str, str, str]) -> Aggregation:
     time, key, value = names
     began = ts.stream(event_time=time).group_by(key).window(ts.tumbling("10 seconds"))
     return (
-        (began.aggregate(n=agg.count(), s=agg.sum(value)).named("job"))
+        began.aggregate(n=agg.count(), s=agg.sum(value))
+        .named("job")
         .allowed_lateness("0 seconds")
         .retain_windows("5 minutes")
     )
@@ -318,7 +319,7 @@ def test_a_new_column_by_an_old_name_is_not_what_the_ledger_has(tmp_path: Path) 
     run(named(FIRST_NAMES), tmp_path, rows_of(parts[:2], FIRST_NAMES), Parquet())
     later = named(("t", "k", "price")).renamed(columns={"v": "price"})
     run(later, tmp_path, rows_of(parts, ("t", "k", "price")), Parquet())
-    newest = named(("t", "k", "price")).aggregate(other=agg.sum("v"))
+    newest = added(named(("t", "k", "price")), other=agg.sum("v"))
     runner = newest.standalone(checkpoint=tmp_path)
     runner.run([part.append_column("v", part["price"]) for part in rows_of(parts, ("t", "k", "price"))])
     assert runner.reprocess_late().select(["n", "s", "other"]).to_pylist() == [{"n": 2, "s": 5, "other": None}]

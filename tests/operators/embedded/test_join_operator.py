@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers.changed_jobs import changed
 from tests.helpers.join_operator_messages import (
+    LEFT,
+    RIGHT,
     Row,
     expected,
     held,
@@ -270,7 +272,9 @@ def test_a_loop_takes_sides_by_name(tmp_path: Path) -> None:
 
 def test_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="join-offset"):
-        operator(ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "1 s")), tmp_path)
+        ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "1 s")).by_hand(
+            {"left": LEFT, "right": RIGHT}, checkpoint=tmp_path
+        )
     with operator(near(), tmp_path) as running:
         with pytest.raises(UsageError, match="column-missing"):
             running.add_messages(left=sided([Row("left", "x", 1, 1, "a", 1)])["left"].drop_columns(["t"]))

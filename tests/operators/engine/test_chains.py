@@ -288,7 +288,8 @@ def test_the_net_is_that_of_all_accepted_events(
 ) -> None:
     users = ts.stream(event_time="at").group_by("user", "country").window(ts.tumbling("30 seconds"))
     users = (
-        (users.aggregate(total=agg.sum("amount")).named("users"))
+        users.aggregate(total=agg.sum("amount"))
+        .named("users")
         .allowed_lateness("2 minutes", ledger_columns="amount")
         .accumulation("retracting")
     )
@@ -334,7 +335,8 @@ EVENTS = pa.schema([("t", TIME), ("k", "string"), ("v", "int64")])
 def by_five_seconds() -> Aggregation:
     first = ts.stream(event_time="t").group_by("k").window(ts.tumbling("5 seconds"))
     return (
-        (first.aggregate(v=agg.sum("v"), ends=agg.max("t")).named("first"))
+        first.aggregate(v=agg.sum("v"), ends=agg.max("t"))
+        .named("first")
         .allowed_lateness("1 minute")
         .accumulation("discarding")
     )
@@ -345,7 +347,7 @@ def by_five_seconds() -> Aggregation:
 @pytest.mark.parametrize("composite", [False, True])
 def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool) -> None:
     later = by_five_seconds().timed_by(column).group_by("k").window(LATER[name])
-    later = (later.aggregate(n=agg.sum("v")).accumulation("discarding").named("last")).allowed_lateness("0 seconds")
+    later = later.aggregate(n=agg.sum("v")).accumulation("discarding").named("last").allowed_lateness("0 seconds")
     if composite:
         later = later.trigger(
             when=trigger.or_finally(trigger.repeatedly(trigger.after_count(2)), trigger.after_count(5))
@@ -356,7 +358,8 @@ def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool
 def test_the_ledger_names_the_window_that_refused_a_pane() -> None:
     later = by_five_seconds().timed_by("window_end").group_by("k").window(LATER["sliding"])
     later = (
-        (later.aggregate(n=agg.sum("v")).named("last"))
+        later.aggregate(n=agg.sum("v"))
+        .named("last")
         .allowed_lateness("0 seconds", rule="window")
         .retain_windows("1 minute")
         .accumulation("discarding")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tidestate as ts
-from tests.helpers.click_chains import CLICKS, clicks, observed, per_country, per_user
+from tests.helpers.click_chains import CLICKS, EVENTS, clicks, observed, per_country, per_user
 from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
@@ -30,7 +30,7 @@ WRONG = {
         per_user(late="1 hour")
         .accumulation("retracting")
         .timed_by("window_end")
-        .join(ts.stream(event_time="at"), on="user", within=("0 seconds", "1 hour"), name="met")
+        .join(EVENTS, on="user", within=("0 seconds", "1 hour"), name="met")
     ),
 }
 

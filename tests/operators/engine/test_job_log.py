@@ -28,8 +28,11 @@ SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()),
 def job(generator: Any = None, **late: str) -> Aggregation:
     events = ts.stream(event_time="at", offset="offset", origin="source")
     described = (events if generator is None else events.watermark(generator)).group_by("user")
-    return (described.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("clicks")).allowed_lateness(
-        "0 seconds", **late
+    return (
+        described.window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("clicks")
+        .allowed_lateness("0 seconds", **late)
     )
 
 
@@ -59,7 +62,7 @@ def test_events_in_the_future_are_a_warning_once_a_minute_that_names_the_setting
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     described = ts.stream(event_time="at", watermark_delay="2 minutes").group_by("user")
-    harness = (described.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("clicks")).harness(SCHEMA)
+    harness = described.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("clicks").harness(SCHEMA)
     harness.feed(batch(320))
     assert not warnings(caplog)
     harness.feed(batch(381, 382))
@@ -147,7 +150,7 @@ def test_harness(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "root"
     described = ts.stream(event_time="at").group_by("user").window(ts.tumbling("10 seconds"))
-    described = (described.aggregate(n=agg.count()).named("clicks")).allowed_lateness("0 seconds")
+    described = described.aggregate(n=agg.count()).named("clicks").allowed_lateness("0 seconds")
     windows = described.graph.description
     with WindowOperator(windows, SCHEMA, checkpoint=root, origin="source", offset="offset") as operator:
         operator.add_messages(normal(0))

@@ -107,7 +107,7 @@ def test_rejected_rows_reach_the_ledger_though_no_partition_runs(tmp_path: Path,
 
 def test_what_waits_is_due_though_something_newer_has_arrived(tmp_path: Path, ran: list[int]) -> None:
     made = ts.stream(event_time="t", watermark_delay="30 seconds").group_by("k").window(ts.tumbling("10 seconds"))
-    tested = (made.aggregate(n=agg.count()).named("job")).harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS)
+    tested = made.aggregate(n=agg.count()).named("job").harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((31, "a")))
     tested.feed(rows((32, "a")))
     ran.clear()

@@ -299,7 +299,8 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 def test_each_operator_of_a_chain_is_asked_by_its_name(tmp_path: Path) -> None:
     first = ts.stream(event_time="t").group_by("k", "part").window(ts.tumbling("6 seconds"))
     first = (
-        (first.aggregate(n=agg.count(), total=agg.sum("v")).named("parts"))
+        first.aggregate(n=agg.count(), total=agg.sum("v"))
+        .named("parts")
         .allowed_lateness("20 seconds")
         .accumulation("retracting")
     )

@@ -212,8 +212,8 @@ def standings(checkpoint: Checkpoint, operator: str) -> list[tuple[int, int, str
 def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
     base = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k")
     events = [(1, "a"), (12, "a"), (12, "b"), (35, "a")]
-    fixed = (base.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("one")).allowed_lateness(
-        "20 seconds"
+    fixed = (
+        base.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("one").allowed_lateness("20 seconds")
     )
     assert standings(feed(fixed, tmp_path / "fixed", events), "one") == [
         (0, 10, "a", "closed"),
@@ -222,7 +222,9 @@ def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
         (30, 40, "a", "open"),
     ]
     grown = (
-        (base.window(ts.sessions("5 seconds")).aggregate(n=agg.count()).named("one"))
+        base.window(ts.sessions("5 seconds"))
+        .aggregate(n=agg.count())
+        .named("one")
         .allowed_lateness("0 seconds")
         .accumulation("retracting")
     )
@@ -233,8 +235,11 @@ def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
         (35, 40, "a", "open"),
     ]
     shared = (
-        base.window(ts.sliding("20 seconds", "10 seconds")).aggregate(n=agg.count()).named("one")
-    ).allowed_lateness("0 seconds")
+        base.window(ts.sliding("20 seconds", "10 seconds"))
+        .aggregate(n=agg.count())
+        .named("one")
+        .allowed_lateness("0 seconds")
+    )
     assert standings(feed(shared, tmp_path / "shared", events), "one")[-3:] == [
         (10, 30, "b", "closed"),
         (20, 40, "a", "open"),

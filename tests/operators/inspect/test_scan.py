@@ -18,6 +18,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import tidestate as ts
+from tests.helpers.changed_jobs import added
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
@@ -293,7 +294,7 @@ def test_before_the_first_checkpoint_there_was_nothing_and_later_ones_may_be_col
 
 def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
     run(tmp_path, stream=STREAM[:3])
-    evolved = example("retracting").aggregate(twice=agg.sum("v"))
+    evolved = added(example("retracting"), twice=agg.sum("v"))
     sink = Sink()
     evolved.standalone(checkpoint=tmp_path, sink=sink).run(STREAM)
     found = rows(scan_panes(tmp_path))

@@ -116,8 +116,11 @@ def test_another_jobs_checkpoint_is_refused(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     other = ts.stream(event_time="t").group_by("k").window(ts.sliding("10 seconds", "5 seconds"))
     with pytest.raises(IncompatibleError) as caught:
-        (other.aggregate(n=agg.count(), total=agg.sum("v")).named("others")).standalone(checkpoint=tmp_path).run(
-            STREAM
+        (
+            other.aggregate(n=agg.count(), total=agg.sum("v"))
+            .named("others")
+            .standalone(checkpoint=tmp_path)
+            .run(STREAM)
         )
     assert caught.value.code == "other-job"
     assert caught.value.context == {"expected": "others", "found": ["windows"]}

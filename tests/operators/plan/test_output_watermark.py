@@ -36,7 +36,8 @@ def over(windows: Windows, **trigger: Any) -> Aggregation:
         job.aggregate(n=agg.count(), first=agg.min("t"), newest=agg.max("t"))
         .allowed_lateness("0 seconds")
         .accumulation("retracting")
-    ).trigger(**trigger)
+        .trigger(**trigger)
+    )
 
 
 def columns(windows: Windows) -> list[str]:

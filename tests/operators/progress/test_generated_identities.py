@@ -55,7 +55,7 @@ def once(described: Aggregation, made: list[pa.Table], folder: Path) -> tuple[li
     return sorted(panes + plain(twin.finish())), refused(twin)
 
 
-def by_hand(job: Aggregation, root: Path, **options: Any) -> WindowOperator:
+def of_messages(job: Aggregation, root: Path, **options: Any) -> WindowOperator:
     return WindowOperator(job.graph.description, SCHEMA, checkpoint=root, origin="src", offset="at", **options)
 
 
@@ -70,7 +70,7 @@ def test_by_hand_replays_change_nothing(made: list[pa.Table], at_query: Any, dat
     described = job(at_query, late="100 days").accumulation("retracting")
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         panes, gone = once(described, made, Path(folder) / "twin")
-        open_ = partial(by_hand, described, Path(folder) / "root", partitions=2)
+        open_ = partial(of_messages, described, Path(folder) / "root", partitions=2)
         running, found = open_(), list[Pane]()
 
         def take() -> None:
@@ -137,7 +137,7 @@ def test_an_end_of_an_edge_that_comes_again_behind_the_cti_is_known(tmp_path: Pa
         rows((1, 2, "orders", "edge_end", 8), (1, 4, "orders", "edge_end", 7), (2, 5)),
     ]
     if by_hand:
-        with by_hand(described, tmp_path) as running:
+        with of_messages(described, tmp_path) as running:
             for batch in made:
                 running.add_messages(batch)
             running.flush()
@@ -171,7 +171,7 @@ def test_what_a_cti_refused_is_reprocessed_once(tmp_path: Path) -> None:
 
 def test_what_a_cti_did_is_not_replayed(tmp_path: Path) -> None:
     described = job(watermark.cti_settings("adjust", generate=watermark.generate_ctis(2)))
-    with by_hand(described, tmp_path) as running:
+    with of_messages(described, tmp_path) as running:
         assert running.layout is not None
         with pytest.raises(UsageError, match="no-messages"):
             running.rebuild([])

@@ -15,6 +15,7 @@ from tidestate import watermark
 from tidestate.operators.progress.generators import (
     Fixed,
     MaxEventTime,
+    Punctuation,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
 from tidestate.operators.progress.sources import merged
@@ -191,7 +192,7 @@ def test_pieces_in_any_order_claim_what_one_event_after_the_other_does(pieces: A
             for time, part, control in piece:
                 mark = BEGINNING_US
                 if time is not None and FIRST_US <= time <= LAST_US:
-                    if isinstance(generator, watermark.punctuated):
+                    if isinstance(generator, Punctuation):
                         mark = time if control else mark
                     elif time <= now + 10:
                         mark = time - 3

@@ -116,7 +116,7 @@ def test_rows_that_are_rejected_make_no_source(tmp_path: Path) -> None:
 
 
 def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> None:
-    settings = job(idle_timeout="5 seconds").watermarks
+    settings = job(idle_timeout="5 seconds").graph.description.watermarks
     assert settings is not None
     rounds = Rounds(settings)
     progress = rounds.after(rounds.begin(), [], 0)
@@ -353,10 +353,10 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 @pytest.mark.parametrize("generator", [watermark.bounded(column="t"), watermark.fixed("1 second")])
 def test_windows_that_have_a_watermark_of_their_own_take_no_other(generator: Generator) -> None:
-    by_clock = ts.stream(processing_time=True).group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
-    assert refused(by_clock.watermark(generator)) == "processing-time"
-    numbered = ts.stream(offset="v").group_by().window(ts.offset_windows(5)).aggregate(n=agg.count())
-    assert refused(numbered.watermark(generator)) == "offset"
+    by_clock = ts.stream(processing_time=True).watermark(generator).group_by().window(ts.tumbling("10 seconds"))
+    assert refused(by_clock.aggregate(n=agg.count())) == "processing-time"
+    numbered = ts.stream(offset="v").watermark(generator).group_by().window(ts.offset_windows(5))
+    assert refused(numbered.aggregate(n=agg.count())) == "offset"
 
 
 def test_a_trigger_by_the_clock_waits_for_it(tmp_path: Path) -> None:

@@ -126,7 +126,8 @@ def test_what_came_first_is_first(kind: str, batches: list[Batch], refuses: bool
         job.aggregate(**{name: made for name, (made, _) in aggregates.items()})
         .allowed_lateness("0 us" if refuses else "1 hour", rule="event")
         .retain_windows("2 hours")
-    ).accumulation("retracting")
+        .accumulation("retracting")
+    )
     job = job.trigger(early=ts.trigger.every_processing_time("1 hour")) if early else job
     waits = not early and kind != "tumbling"
     twin = Sessions() if kind == "sessions" else Fixed(window.size, window.slide, waits)
@@ -187,8 +188,8 @@ def test_worked_out_by_hand(name: str) -> None:
     window, aggregate, batches, expected = CASES[name]
     job = ts.stream(event_time="t").group_by("k").window(window)
     with_same = [seconds(rows).append_column("same", pa.array([0] * len(rows))) for rows in batches]
-    with (job.aggregate(it=aggregate).allowed_lateness("1 hour").accumulation("retracting")).harness(
-        with_same[0].schema
+    with (
+        job.aggregate(it=aggregate).allowed_lateness("1 hour").accumulation("retracting").harness(with_same[0].schema)
     ) as harness:
         panes = [*(harness.feed(rows) for rows in with_same), harness.finish()]
     first_of_a = min(window for window in net(panes) if window[2] == "a" and window[0] >= 0)

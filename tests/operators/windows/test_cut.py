@@ -366,9 +366,9 @@ def test_a_join_with_windows_of_each_side_goes_by_them_in_a_chain(in_order: bool
 def test_events_that_are_held_cannot_take_a_new_aggregate(tmp_path: Path) -> None:
     job = ts.stream(event_time="t").group_by().window(ts.count_windows(3))
     given = table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])
-    (job.aggregate(n=agg.count()).in_order()).harness(given.schema, folder=tmp_path).feed(given)
+    job.aggregate(n=agg.count()).in_order().harness(given.schema, folder=tmp_path).feed(given)
     with pytest.raises(IncompatibleError, match="drain first"):
-        (job.aggregate(n=agg.count(), total=agg.sum("v")).in_order()).harness(given.schema, folder=tmp_path)
+        job.aggregate(n=agg.count(), total=agg.sum("v")).in_order().harness(given.schema, folder=tmp_path)
     with pytest.raises(IncompatibleError, match="in_order"):
         job.aggregate(n=agg.count()).harness(given.schema, folder=tmp_path)
 

@@ -102,7 +102,7 @@ def test_a_trigger_by_the_clock_fires_when_its_span_is_over(tmp_path: Path) -> N
 
 def test_a_held_row_waits_until_the_watermark_has_passed_it(tmp_path: Path) -> None:
     each = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k").window(ts.count_windows(1))
-    job = (each.aggregate(n=agg.count()).in_order()).harness(SCHEMA, folder=tmp_path)
+    job = each.aggregate(n=agg.count()).in_order().harness(SCHEMA, folder=tmp_path)
     found = []
     for time_us in (5, 5, 6, 7):
         rows = pa.table({"t": pa.array([time_us]).cast(TIME), "k": ["a"]}, schema=SCHEMA)

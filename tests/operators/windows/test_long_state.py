@@ -80,8 +80,8 @@ LONG_CASES = [("triggered", "memory"), ("triggered", "parquet")] if LONG else []
 def test_state_that_is_put_back_whole_may_grow(tmp_path: Path, kind: str, store: str) -> None:
     windows = ts.tumbling("1 minute") if kind == "triggered" else ts.sessions("10 seconds")
     described = ts.stream(event_time="at").group_by("key").window(windows)
-    described = (described.aggregate(texts=agg.list("text")).trigger(early=trigger.each_batch())).accumulation(
-        "retracting"
+    described = (
+        described.aggregate(texts=agg.list("text")).trigger(early=trigger.each_batch()).accumulation("retracting")
     )
     given = [rows(10, 6, at=second, first=10 * second) for second in range(3)]
     found = described.standalone(checkpoint=str(tmp_path / "root"), store=stores(tmp_path)[store]).run(
@@ -112,7 +112,7 @@ def test_an_accumulation_whose_state_is_lists(tmp_path: Path) -> None:
 
 def test_by_hand_with_messages(tmp_path: Path) -> None:
     described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
-    described = (described.aggregate(texts=AGGREGATES["rows"]).allowed_lateness("1 hour")).accumulation("retracting")
+    described = described.aggregate(texts=AGGREGATES["rows"]).allowed_lateness("1 hour").accumulation("retracting")
 
     def messages(given: pa.Table) -> pa.Table:
         return given.append_column("source", given["key"])

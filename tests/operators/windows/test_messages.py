@@ -241,9 +241,7 @@ def test_processing_time_and_windows_of_offsets() -> None:
 
 def test_in_a_chain_and_standalone(tmp_path: Path) -> None:
     minutes = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
-    minutes = (minutes.aggregate(n=agg.count()).allowed_lateness("0 seconds").named("minutes")).messages(
-        ("part", "at")
-    )
+    minutes = minutes.aggregate(n=agg.count()).allowed_lateness("0 seconds").named("minutes").messages(("part", "at"))
     whole = (
         minutes.group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.sum("n"), of=agg.count()).named("whole")
     )
@@ -287,8 +285,10 @@ def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
 )
 def test_a_window_that_has_not_fired_is_kept_whatever_the_number_of_messages(kind: Any) -> None:
     base = ts.stream(event_time="t", watermark_delay="8 seconds").group_by("k").window(kind)
-    limited = (base.aggregate(n=agg.count(), each=agg.list("v")).accumulation("retracting")).messages(
-        ("part", "at"), retain=ts.Retention(messages=1)
+    limited = (
+        base.aggregate(n=agg.count(), each=agg.list("v"))
+        .accumulation("retracting")
+        .messages(("part", "at"), retain=ts.Retention(messages=1))
     )
     harness, panes, kept = limited.harness(SCHEMA, store=STORE), list[dict[str, Any]](), []
     for n in range(6):

@@ -137,11 +137,11 @@ REFUSED: dict[str, Aggregation] = {
     .window(ts.tumbling("5 seconds"))
     .aggregate(n=agg.count())
     .trigger(early=trigger.each_element()),
-    "differences of extremes": (JOB.aggregate(least=agg.min("v")).allowed_lateness("20 microseconds")).accumulation(
-        "discarding"
+    "differences of extremes": (
+        JOB.aggregate(least=agg.min("v")).allowed_lateness("20 microseconds").accumulation("discarding")
     ),
-    "differences of doubles": (JOB.aggregate(total=agg.sum("x")).allowed_lateness("20 microseconds")).accumulation(
-        "discarding"
+    "differences of doubles": (
+        JOB.aggregate(total=agg.sum("x")).allowed_lateness("20 microseconds").accumulation("discarding")
     ),
     "the kind itself": (JOB.aggregate(kinds=agg.count("kind")).allowed_lateness("20 microseconds")),
 }
@@ -176,8 +176,10 @@ def test_any_process_finds_how_rows_cancel_out() -> None:
 
 
 def test_a_map_that_has_not_changed_is_not_emitted_again() -> None:
-    job = (JOB.aggregate(tally=agg.count_by_value("v")).allowed_lateness("20 microseconds")).trigger(
-        early=trigger.each_batch(), only_updated=True
+    job = (
+        JOB.aggregate(tally=agg.count_by_value("v"))
+        .allowed_lateness("20 microseconds")
+        .trigger(early=trigger.each_batch(), only_updated=True)
     )
     harness = Signed(job.graph.description, SCHEMA)
     rows = {"t": 1, "k": "a", "v": 5}
@@ -186,8 +188,10 @@ def test_a_map_that_has_not_changed_is_not_emitted_again() -> None:
 
 
 def test_the_state_of_others_is_as_it_was() -> None:
-    job = (JOB.aggregate(n=agg.count(), least=agg.min("v")).allowed_lateness("20 microseconds")).trigger(
-        early=trigger.each_batch()
+    job = (
+        JOB.aggregate(n=agg.count(), least=agg.min("v"))
+        .allowed_lateness("20 microseconds")
+        .trigger(early=trigger.each_batch())
     )
     plain, over = bind_plan(job.graph.description, SCHEMA), bind_plan(job.graph.description, SCHEMA, signed=True)
     assert isinstance(plain, WindowPlan)

@@ -32,12 +32,14 @@ BATCHES = 6
 TABLES = sample(BATCHES, 60)
 BASE = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k")
 JOBS = {
-    "tumbling": (
-        BASE.window(ts.tumbling("10 seconds")).aggregate(n=agg.count(), s=agg.sum("v")).named("windows")
-    ).allowed_lateness("20 seconds"),
-    "sessions": (
-        BASE.window(ts.sessions("4 seconds")).aggregate(n=agg.count(), s=agg.sum("v")).named("windows")
-    ).allowed_lateness("20 seconds"),
+    "tumbling": BASE.window(ts.tumbling("10 seconds"))
+    .aggregate(n=agg.count(), s=agg.sum("v"))
+    .named("windows")
+    .allowed_lateness("20 seconds"),
+    "sessions": BASE.window(ts.sessions("4 seconds"))
+    .aggregate(n=agg.count(), s=agg.sum("v"))
+    .named("windows")
+    .allowed_lateness("20 seconds"),
 }
 STORES: list[StoreConfig] = [
     Parquet(max_levels=2, snapshot_bytes=1),
