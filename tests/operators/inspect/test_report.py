@@ -212,22 +212,16 @@ def standings(checkpoint: Checkpoint, operator: str) -> list[tuple[int, int, str
 def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
     base = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k")
     events = [(1, "a"), (12, "a"), (12, "b"), (35, "a")]
-    fixed = (
-        base.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("one").allowed_lateness("20 seconds")
-    )
+    fixed = base.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("one")
+    fixed = fixed.allowed_lateness("20 seconds")
     assert standings(feed(fixed, tmp_path / "fixed", events), "one") == [
         (0, 10, "a", "closed"),
         (10, 20, "a", "emitted, retained"),
         (10, 20, "b", "emitted, retained"),
         (30, 40, "a", "open"),
     ]
-    grown = (
-        base.window(ts.sessions("5 seconds"))
-        .aggregate(n=agg.count())
-        .named("one")
-        .allowed_lateness("0 seconds")
-        .accumulation("retracting")
-    )
+    grown = base.window(ts.sessions("5 seconds")).aggregate(n=agg.count()).named("one")
+    grown = grown.allowed_lateness("0 seconds").accumulation("retracting")
     assert standings(feed(grown, tmp_path / "grown", events), "one") == [
         (1, 6, "a", "closed"),
         (12, 17, "a", "closed"),

@@ -285,11 +285,8 @@ def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
 )
 def test_a_window_that_has_not_fired_is_kept_whatever_the_number_of_messages(kind: Any) -> None:
     base = ts.stream(event_time="t", watermark_delay="8 seconds").group_by("k").window(kind)
-    limited = (
-        base.aggregate(n=agg.count(), each=agg.list("v"))
-        .accumulation("retracting")
-        .messages(("part", "at"), retain=ts.Retention(messages=1))
-    )
+    limited = base.aggregate(n=agg.count(), each=agg.list("v")).accumulation("retracting")
+    limited = limited.messages(("part", "at"), retain=ts.Retention(messages=1))
     harness, panes, kept = limited.harness(SCHEMA, store=STORE), list[dict[str, Any]](), []
     for n in range(6):
         panes += harness.feed(table([Row(0, n, n * 7, "a", n)])).to_pylist()
@@ -327,12 +324,8 @@ def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
 
 
 def test_how_messages_are_known_does_not_change_in_a_job(tmp_path: Path) -> None:
-    base = (
-        ts.stream(event_time="t")
-        .group_by("k")
-        .window(ts.sessions("5 s"))
-        .aggregate(n=agg.count(), each=agg.list("v"))
-    )
+    grouped = ts.stream(event_time="t").group_by("k").window(ts.sessions("5 s"))
+    base = grouped.aggregate(n=agg.count(), each=agg.list("v"))
     limited = base.messages(("part", "at"), retain=ts.Retention(messages=9))
     limited.harness(SCHEMA, folder=tmp_path, partitions=2).feed(table([Row(0, 1, 1, "a", 0)]))
     others = [

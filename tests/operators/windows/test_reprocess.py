@@ -136,7 +136,7 @@ def test_only_what_was_too_late_is_fed() -> None:
 
 
 def test_a_purged_row_is_in_the_ledger_next_to_the_first_one() -> None:
-    harness = per_ten(None, keep=("v",)).harness(SCHEMA)
+    harness = per_ten(None, ledger_columns=("v",)).harness(SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (2, "b", 4))
     feed(harness, (18, "a", 1))
