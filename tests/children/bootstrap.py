@@ -22,7 +22,7 @@ def main(folder: Path, files: int, death: str) -> None:
     spark = local_session("bootstrap", **without_links())
     stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
     paths = sorted(map(str, (folder / "input").iterdir()))[:files]
-    begun = job().on_spark(stream, checkpoint=folder / "root", partitions=2, in_driver=False)
+    begun = job().on_spark(stream, checkpoint=folder / "root", partitions=2, paths={"direct_scan"})
     begun.with_hook(hook).bootstrap(spark.read.schema(SCHEMA).parquet(*paths))
 
 

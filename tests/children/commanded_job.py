@@ -57,7 +57,9 @@ class Commands:
         raise NotImplementedError
 
     def job(self, root: str, **options: Any) -> SparkJob:
-        return job().on_spark(self.stream(**options), checkpoint=root, partitions=2, sink=deliver, in_driver=False)
+        return job().on_spark(
+            self.stream(**options), checkpoint=root, partitions=2, sink=deliver, paths={"direct_scan"}
+        )
 
     def paused(self) -> None:
         """Wait to be killed."""

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import events, first, tables, without
-from tidestate.operators import every_element, max_, sum_
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg, trigger
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest
 from tidestate.statestore.spec.store import StoreName
@@ -18,10 +17,10 @@ from tidestate.statestore.spec.store import StoreName
 ROWS = tables(events(5))
 
 
-def changed() -> Windowed:
+def changed() -> Aggregation:
     """An aggregate more, one by another name, early panes, more patience."""
-    described = without(first("sliding", "retracting"), "total").aggregate(amount=sum_("v"), high=max_("v"))
-    described = described.trigger(early=every_element()).late("110 seconds")
+    described = without(first("sliding", "retracting"), "total").aggregate(amount=agg.sum("v"), high=agg.max("v"))
+    described = described.trigger(early=trigger.each_batch()).allowed_lateness("110 seconds")
     return described.renamed(aggregates={"total": "amount"})
 
 

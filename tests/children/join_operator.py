@@ -25,10 +25,10 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import store_config
-from tidestate.operators import Join, SessionJoin
+from tidestate import OperatorStream
 from tidestate.statestore.spec.store import StoreName
 
-JOBS: dict[str, Join | SessionJoin] = {
+JOBS: dict[str, OperatorStream | OperatorStream] = {
     "join": near(),
     "sessions": sessions(),
     "held": held(),

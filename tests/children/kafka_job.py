@@ -16,10 +16,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+import tidestate as ts
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
 from tests.servers.packages import for_seconds
-from tidestate.operators import count, each_batch, sum_, tumbling, windowed
+from tidestate import agg, trigger
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
 
@@ -79,11 +80,16 @@ class KafkaCommands(Commands):
         say("died")
 
     def adopt(self, folder: str, root: str) -> None:
-        total = windowed(event_time="t", watermark_delay="30 days", name="totals").window(tumbling("365 days"))
-        total = total.aggregate(n=count(), s=sum_("id")).late("0 seconds", rule="window").trigger(early=each_batch())
-        adoption = plan_adoption(self.spark, folder, root, total, schema_of(SCHEMA))
+        total = ts.stream(event_time="t", watermark_delay="30 days").group_by().window(ts.tumbling("365 days"))
+        total = (
+            total.aggregate(n=agg.count(), s=agg.sum("id"))
+            .named("totals")
+            .allowed_lateness("0 seconds", rule="window")
+            .trigger(early=trigger.each_batch())
+        )
+        adoption = plan_adoption(self.spark, folder, root, total.graph.description, schema_of(SCHEMA))
         execute_adoption(adoption, partitions=2, deliver=False)
-        query = total.on_spark(self.stream(), checkpoint=root, in_driver=False).start()
+        query = total.on_spark(self.stream(), checkpoint=root, paths={"direct_scan"}).start()
         query.processAllAvailable()
         query.stop()
         say("adopted", batch=adoption.query.batch_id, planned=adoption.query.planned, end=adoption.query.end)

@@ -13,10 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+import tidestate as ts
 from tests.children.pausing import paused_before
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.spark_inputs import write
-from tidestate.operators import RETRACTING, list_, max_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.describe.runs import DurableQuery
 from tools.demo.job import say
 from tools.java import local_session
@@ -26,9 +27,14 @@ COLUMNS = "offset long, time timestamp, item string, price long"
 SCHEMA = pa.schema(
     [("offset", pa.int64()), ("time", pa.timestamp("us", tz="UTC")), ("item", pa.string()), ("price", pa.int64())]
 )
-ORDERS = windowed(event_time="time", key="item", name="orders", watermark_delay="10 seconds")
-JOB = ORDERS.window(tumbling("1 minute")).late("1 hour").aggregate(highest=max_("price"), offsets=list_("offset"))
-JOB = JOB.messages("offset").accumulation(RETRACTING)
+ORDERS = ts.stream(event_time="time", watermark_delay="10 seconds").group_by("item")
+JOB = (
+    ORDERS.window(ts.tumbling("1 minute"))
+    .aggregate(highest=agg.max("price"), offsets=agg.list("offset"))
+    .named("orders")
+    .allowed_lateness("1 hour")
+)
+JOB = JOB.messages("offset").accumulation("retracting")
 LOST_AFTER, SERVED, ALL = 2, 3, 4
 """The batches before the loss, those before the replay, and all."""
 
@@ -70,7 +76,7 @@ def main(given: str, death: str = "0") -> None:
     stream = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder / "orders"))
 
     def started(stream: DataFrame) -> DurableQuery:
-        running = JOB.on_spark(stream, checkpoint=root, partitions=2, in_driver=False, policy=REBUILD)
+        running = JOB.on_spark(stream, checkpoint=root, partitions=2, policy=REBUILD, paths={"direct_scan"})
         return running.with_hook(paused_before(int(death))).start()
 
     if not root.exists():

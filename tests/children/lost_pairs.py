@@ -48,8 +48,10 @@ def main(given: str, death: str = "0") -> None:
 
     def started() -> DurableQuery:
         options = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
-        sides = [options.parquet(str(folder / side)) for side in SIDES]
-        running = described(ASKED).on_spark(*sides, checkpoint=root, partitions=2, in_driver=False, policy=REBUILD)
+        sides = {side: options.parquet(str(folder / side)) for side in SIDES}
+        running = described(ASKED).on_spark(
+            sides, checkpoint=root, partitions=2, policy=REBUILD, paths={"direct_scan"}
+        )
         return running.with_hook(paused_before(int(death))).start()
 
     def replay(side: str) -> DataFrame:

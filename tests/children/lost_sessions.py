@@ -12,22 +12,24 @@ import sys
 
 import pyarrow as pa
 
-from tests.helpers.join_jobs import SCHEMA, table
+import tidestate as ts
+from tests.helpers.join_jobs import table
 from tests.helpers.lost_messages import REBUILD
 from tests.twins.join import SIDES, Row
-from tidestate.operators import session_join
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet
 
-JOB = session_join(event_time="t", on="key", gap="5 s", late="1000 s", offset="off")
+JOB = ts.stream(event_time="t", offset="off").join_sessions(
+    ts.stream(event_time="t", offset="off"), on="key", gap="5 s", allowed_lateness="1000 s", identity=True
+)
 LOST_AFTER, SERVED, ALL = 3, 5, 6
 """The batches before the loss, those before the replay, and all."""
 
 
-def batches() -> list[pa.Table]:
+def batches() -> list[dict[str, pa.Table]]:
     """Rows that are late, too: they change sessions that have fired."""
-    chance, schema, made = random.Random(7), JOB.schema(SCHEMA, SCHEMA), []
+    chance, made = random.Random(7), []
     for number in range(ALL):
         rows = [
             Row(SIDES[n % 2], chance.choice("ab"), 10 * number + chance.choice([0, 5, 9, 14]), 100 * number + n, n)
@@ -35,7 +37,7 @@ def batches() -> list[pa.Table]:
         ]
         rows += [Row(side, "a", chance.randrange(10 * number + 5), 900 + number, 20 * number + 18) for side in SIDES]
         given = {side: table([row for row in rows if row.side == side]) for side in SIDES}
-        made.append(JOB.rows(schema, **given))
+        made.append(given)
     return made
 
 
@@ -46,7 +48,10 @@ def main(root: str, death: str = "") -> None:
         if death == f"{moment}:{checkpoint_id}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runner, had = StandaloneRunner(JOB, root, Parquet(max_levels=3), Sinks(), 2, hook, REBUILD), batches()
+    runner, had = (
+        StandaloneRunner(JOB.graph.description, root, Parquet(max_levels=3), Sinks(), 2, hook, REBUILD),
+        batches(),
+    )
     runner.run(had[:SERVED])
     runner.rebuild(had[1:2])
     runner.rebuild(had[:SERVED])

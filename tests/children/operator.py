@@ -15,27 +15,37 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import LEFT, RIGHT, sided, two_streams
 from tests.helpers.operator_messages import description, operator, plain, store_config, stream, table
-from tidestate.operators import RETRACTING, Windowed, WindowOperator, count, session, sorted_list, sum_
-from tidestate.operators.describe.merge import merge
+from tidestate import Aggregation, agg
+from tidestate.operators import WindowOperator
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 
 MERGED = (
-    merge(event_time="t", key="k", offset="at", origin="part", watermark_delay="2 seconds")
-    .window(session("3 seconds"))
-    .aggregate(n=count(), left=sum_("left_v"), right=sorted_list("right_w"))
-    .late("6 seconds", keep=("part", "at"))
-    .accumulation(RETRACTING)
+    ts.merge(
+        left=ts.stream(event_time="t", watermark_delay="2 seconds", offset="at", origin="part"),
+        right=ts.stream(event_time="t", watermark_delay="2 seconds", offset="at", origin="part"),
+    )
+    .group_by("k")
+    .window(ts.sessions("3 seconds"))
+    .aggregate(n=agg.count(), left=agg.sum("left_v"), right=agg.sorted_list("right_w"))
+    .allowed_lateness("6 seconds", ledger_columns=("part", "at"))
+    .accumulation("retracting")
 )
-JOBS: dict[str, Windowed] = {"windows": description(session("3 seconds"), "retracting", allowed=20), "merge": MERGED}
+JOBS: dict[str, Aggregation] = {
+    "windows": description(ts.sessions("3 seconds"), "retracting", allowed=20),
+    "merge": MERGED,
+}
 
 
 def opened(kind: str, root: Path, store: StoreConfig, **more: Any) -> WindowOperator:
     if kind == "windows":
         return operator(JOBS[kind], root, store, **more)
     sides = {"left": LEFT, "right": RIGHT}
-    return WindowOperator(MERGED, sides, checkpoint=root, origin="part", offset="at", store=store, **more)
+    return WindowOperator(
+        MERGED.graph.description, sides, checkpoint=root, origin="part", offset="at", store=store, **more
+    )
 
 
 def batches(kind: str) -> list[dict[str, pa.Table] | pa.Table]:

@@ -51,10 +51,10 @@ def main(given: str, example: str, death: str = "0") -> None:
     folder, clock = Path(given), Clock()
     session = local_session("orders_and_shipments")
     feed(folder, BATCHES[0])  # of both sides: one batch
-    sides = [session.readStream.schema(columns).parquet(str(folder / side)) for side, columns in SIDES.items()]
+    sides = {side: session.readStream.schema(columns).parquet(str(folder / side)) for side, columns in SIDES.items()}
     on_spark.now_us = lambda: clock.us
     SparkLog.planned = lambda *asked: clock.planned(*asked)  # type: ignore[method-assign]
-    job = EXPECTED[example][0].on_spark(*sides, checkpoint=folder / "checkpoint", partitions=2, in_driver=False)
+    job = EXPECTED[example][0].on_spark(sides, checkpoint=folder / "checkpoint", partitions=2, paths={"direct_scan"})
     running = job.with_hook(paused_before(int(death))).start()
     for moment in MOMENTS:
         feed(folder, moment)

@@ -10,18 +10,20 @@ from __future__ import annotations
 import sys
 import time
 
+import tidestate as ts
 from tests.children.pausing import paused_before
 from tests.helpers.spark_inputs import SCHEMA
-from tidestate.operators import Windowed, count, list_, max_event_time, tumbling, windowed
+from tidestate import Aggregation, agg, watermark
 from tools.demo.job import say
 from tools.java import local_session
 
 
-def job() -> Windowed:
+def job() -> Aggregation:
     """Windows of ten seconds; two seconds without a row and the watermark goes on with the clock."""
-    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds"))
-    described = described.aggregate(n=count(), all=list_("id")).late("0 seconds", keep=["id"])
-    return described.watermark(max_event_time("t", quiet="2 seconds"))
+    events = ts.stream(event_time="t").watermark(watermark.bounded(quiet="2 seconds"))
+    grouped = events.group_by("k").window(ts.tumbling("10 seconds"))
+    described = grouped.aggregate(n=agg.count(), all=agg.list("id")).named("job")
+    return described.allowed_lateness("0 seconds", ledger_columns=["id"])
 
 
 def main(folder: str, root: str, death: str) -> None:

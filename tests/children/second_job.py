@@ -11,16 +11,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.children.pausing import paused_before
 from tests.helpers.worked_example import batch
-from tidestate import count, register, sum_, tumbling, windowed
+from tidestate import agg, register
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.job import say
 from tools.java import local_session
 
-FIRST = windowed(event_time="t", key="k", name="seconds").window(tumbling("10 seconds")).aggregate(n=count())
-SECOND = windowed(event_time="window_start", key="k", name="minutes").window(tumbling("1 minute"))
-SECOND = SECOND.aggregate(windows=count(), events=sum_("n"))
+FIRST = (
+    ts.stream(event_time="t")
+    .group_by("k")
+    .window(ts.tumbling("10 seconds"))
+    .aggregate(n=agg.count())
+    .named("seconds")
+)
+SECOND = ts.stream(event_time="window_start").group_by("k").window(ts.tumbling("1 minute"))
+SECOND = SECOND.aggregate(windows=agg.count(), events=agg.sum("n")).named("minutes")
 BATCHES = 3
 
 

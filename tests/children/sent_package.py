@@ -26,7 +26,7 @@ def session() -> SparkSession:
 def run(spark: SparkSession, source: str, root: str) -> None:
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(source)
     try:
-        query = job().on_spark(rows, checkpoint=root, partitions=2, in_driver=False).start()
+        query = job().on_spark(rows, checkpoint=root, partitions=2, paths={"direct_scan"}).start()
         query.processAllAvailable()
         query.stop(drain=True)
         say("finished")

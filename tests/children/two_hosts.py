@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.spark import stream_job as spark_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError
@@ -60,12 +61,18 @@ def main(folder: Path) -> None:
     times = pa.array([second * 100_000 for second in range(1000)], pa.timestamp("us", "UTC"))
     pq.write_table(pa.table({"at": times, "k": keys}), folder / "input" / "rows.parquet")
     rows = session.readStream.schema("at timestamp, k long").parquet(str(folder / "input"))
-    described = windowed(event_time="at", key="k", name="counts").window(tumbling("1 second")).aggregate(n=count())
+    described = (
+        ts.stream(event_time="at")
+        .group_by("k")
+        .window(ts.tumbling("1 second"))
+        .aggregate(n=agg.count())
+        .named("counts")
+    )
 
     def run(root: Path, event: str) -> None:
         error = ""
         try:
-            query = described.on_spark(rows, checkpoint=str(root), partitions=4, in_driver=False).start()
+            query = described.on_spark(rows, checkpoint=str(root), partitions=4, paths={"direct_scan"}).start()
             query.processAllAvailable()
             query.stop()
         except TidestateError as refused:

@@ -12,8 +12,8 @@ from typing import Any
 
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
-from tidestate.operators import CheckpointRetention
 from tidestate.recovery.retention import upkeep
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.storage.objects import Objects
 
 _delete, _deleted = Objects.delete, list[str]()
@@ -31,7 +31,7 @@ def main() -> None:
     upkeep.LEAST_PAUSE_S = 0.001
     Objects.delete = delete  # type: ignore[method-assign]
     job: Any = JOB.standalone(
-        checkpoint=sys.argv[1], store=STORE, retain=CheckpointRetention(newest=3, grace="0 seconds")
+        checkpoint=sys.argv[1], store=STORE, checkpoints=CheckpointRetention(newest=3, grace="0 seconds")
     )
     for _panes in job.stream(TABLES):
         done = job._driver.upkept.collections

@@ -10,18 +10,19 @@ import pyarrow as pa
 import pytest
 import xxhash
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.table_model import moment
 from tests.helpers.worked_example import SECOND, batch
-from tidestate.operators import Parquet, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg
+from tidestate.statestore.spec.store import Parquet
 
 EVENTS = batch([(1, "a", 0), (2, "a", 0), (12, "b", 0)])
 
 
-def example() -> Windowed:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    return job.late("0 seconds")
+def example() -> Aggregation:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    return job.allowed_lateness("0 seconds")
 
 
 def operator(root: Path) -> dict:

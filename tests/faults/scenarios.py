@@ -11,24 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.faults.world import SECOND, World, done_already
 from tests.helpers import join_operator_messages as pairs
 from tests.helpers import operator_messages as singles
 from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
+from tidestate import agg, trigger
 from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
     Harness,
     Policy,
-    after_processing_time,
-    count,
-    list_,
-    median,
-    run_operator,
-    session,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.recovery.log.checkpoint import manifest_path, now_us
 from tidestate.recovery.log.marker import MARKER
@@ -78,35 +69,39 @@ def batches(kind: str) -> Sequence[Any]:
 
 
 def _windows(window: Any, **aggregates: Any) -> Any:
-    job = windowed(event_time="t", key="k", watermark_delay="5 seconds", name="job").window(window)
-    return job.aggregate(**aggregates)
+    job = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k").window(window)
+    return job.aggregate(**aggregates).named("job")
 
 
 OWN_KINDS: dict[str, Kind] = {
     "full state": Kind(
         lambda: (
-            _windows(tumbling("10 seconds"), n=count(), all=list_("v"), middle=median("v"))
-            .late("30 seconds")
-            .accumulation(RETRACTING)
+            _windows(ts.tumbling("10 seconds"), n=agg.count(), all=agg.list("v"), middle=agg.median("v"))
+            .allowed_lateness("30 seconds")
+            .accumulation("retracting")
         )
     ),
     "discarding": Kind(
-        lambda: _windows(tumbling("10 seconds"), n=count(), s=sum_("v")).late("30 seconds").accumulation(DISCARDING)
+        lambda: (
+            _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
+            .allowed_lateness("30 seconds")
+            .accumulation("discarding")
+        )
     ),
     "retained": Kind(
         lambda: (
-            _windows(tumbling("10 seconds"), n=count(), s=sum_("v"))
-            .late("10 seconds")
-            .retain("2 minutes")
-            .accumulation(RETRACTING)
+            _windows(ts.tumbling("10 seconds"), n=agg.count(), s=agg.sum("v"))
+            .allowed_lateness("10 seconds")
+            .retain_windows("2 minutes")
+            .accumulation("retracting")
         )
     ),
     "retained sessions": Kind(
         lambda: (
-            _windows(session("4 seconds"), n=count(), s=sum_("v"))
-            .late("10 seconds")
-            .retain("2 minutes")
-            .accumulation(RETRACTING)
+            _windows(ts.sessions("4 seconds"), n=agg.count(), s=agg.sum("v"))
+            .allowed_lateness("10 seconds")
+            .retain_windows("2 minutes")
+            .accumulation("retracting")
         )
     ),
 }
@@ -206,7 +201,7 @@ def by_hand(job: Any, given: Sequence[Any], until: int, *, sided: bool = False, 
         sinks = world.sinks()
         with make(job, world.path(), store=world.store, partitions=2) as operator:
             left = [] if operator.drained else given[:until]
-            run_operator(operator, left, clock=lambda: 0, drain=drain, **sinks)
+            ts.run_operator(operator, left, clock=lambda: 0, drain=drain, **sinks)
 
     return step
 
@@ -215,7 +210,7 @@ def played(job: Any, acts: Sequence[Callable[[Harness], object]], until: int) ->
     """Acts of a test harness, each of which is a checkpoint."""
 
     def step(world: World) -> None:
-        harness = Harness(job, SCHEMA, folder=world.path(), store=world.store, partitions=2, **world.sinks())
+        harness = job.harness(SCHEMA, folder=world.path(), store=world.store, partitions=2, **world.sinks())
         done = sum(one.kind in ("batch", "tick") for one in world.checkpoint().history())
         for act in acts[done:until]:
             act(harness)
@@ -225,9 +220,9 @@ def played(job: Any, acts: Sequence[Callable[[Harness], object]], until: int) ->
 
 def _ticks() -> tuple[Step, ...]:
     job = (
-        _windows(tumbling("30 seconds"), n=count(), s=sum_("v"))
-        .trigger(early=after_processing_time("3 seconds"))
-        .late("10 seconds")
+        _windows(ts.tumbling("30 seconds"), n=agg.count(), s=agg.sum("v"))
+        .trigger(early=trigger.after_processing_time("3 seconds"))
+        .allowed_lateness("10 seconds")
     )
     acts: list[Callable[[Harness], object]] = []
     for number, rows in enumerate(events(5)[:4]):
@@ -299,7 +294,7 @@ SCENARIOS: dict[str, Scenario] = {
     "gc": Scenario((fed("tumbling", 3), collected(2), fed("tumbling", 5), collected(1), fed("tumbling", BATCHES))),
     "gc of output": Scenario((fed("sessions", 4), collected(1, output=True), fed("sessions", BATCHES))),
     "reset": Scenario(
-        (fed("tumbling", 4), damaged, fed("tumbling", BATCHES, policy=Policy(damaged="reset"), drain=True))
+        (fed("tumbling", 4), damaged, fed("tumbling", BATCHES, policy=ts.Policy(damaged="reset"), drain=True))
     ),
     "everything": Scenario(
         (

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import BufferProgress, Windowed, count, tumbling, windowed
+import tidestate as ts
+from tidestate import Aggregation, agg, watermark
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -31,7 +32,10 @@ def buffer(
     return pa.Table.from_pylist([{"t": second * SECOND, **row} for second in seconds], SCHEMA)
 
 
-def job(sources: list[str], patience: str | None = None, **settings: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
-    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", patience)
-    return described.late("0 seconds", keep=["sequence"]).watermark(progress, sources=sources, **settings)
+def job(sources: list[str], patience: str | None = None, **settings: Any) -> Aggregation:
+    progress = watermark.buffers(
+        origin="origin", sequence="sequence", watermark="mark", chunk="chunk", last="last", patience=patience
+    )
+    events = ts.stream(event_time="t").watermark(progress, sources=sources, **settings)
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
+    return described.allowed_lateness("0 seconds", ledger_columns=["sequence"])

@@ -11,28 +11,19 @@ from typing import Any
 import pyarrow as pa
 from msgspec import structs
 
+import tidestate as ts
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    count,
-    every_element,
-    max_,
-    mean,
-    min_,
-    session,
-    set_,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, OperatorStream, agg, trigger
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.statestore.errors import of_type
 
 BATCHES, CHANGED = (8, 4) if LONG else (6, 3)
 Row = dict[str, Any]
 KINDS = {
-    "tumbling": tumbling("20 seconds"),
-    "sliding": sliding("30 seconds", "10 seconds"),
-    "session": session("4 seconds"),
+    "tumbling": ts.tumbling("20 seconds"),
+    "sliding": ts.sliding("30 seconds", "10 seconds"),
+    "session": ts.sessions("4 seconds"),
 }
 
 
@@ -60,9 +51,13 @@ def tables(rows: list[list[Row]], value: str = "v", kind: pa.DataType | None = N
     ]
 
 
-def first(kind: str, mode: Any = "accumulating") -> Windowed:
-    began = windowed(event_time="t", key="k").window(KINDS[kind]).late("100 seconds").accumulation(mode)
-    return began.aggregate(n=count(), total=sum_("v"), low=min_("v"))
+def first(kind: str, mode: Any = "accumulating") -> Aggregation:
+    began = ts.stream(event_time="t").group_by("k").window(KINDS[kind])
+    return (
+        began.aggregate(n=agg.count(), total=agg.sum("v"), low=agg.min("v"))
+        .allowed_lateness("100 seconds")
+        .accumulation(mode)
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +66,7 @@ class Case:
     what it was called.
     """
 
-    change: Callable[[Windowed], Windowed]
+    change: Callable[[Aggregation], Aggregation]
     columns: dict[str, tuple[str, int, str | None]]
     value: str = "v"
     kind: pa.DataType = field(default_factory=pa.int32)
@@ -84,14 +79,29 @@ OLD: dict[str, tuple[str, int, str | None]] = {
 }
 
 
-def without(described: Windowed, *names: str) -> Windowed:
-    kept = {name: one for name, one in described.aggregates.items() if name not in names}
-    return structs.replace(described, aggregates=kept)
+def changed(job: OperatorStream, **fields: Any) -> Any:
+    """The same job, whose stored description has other values in these fields."""
+    return job._with(structs.replace(job.operator.description, **fields))
+
+
+def added(job: OperatorStream, **aggregates: Aggregate) -> Any:
+    """The same job with more results, or others of these names."""
+    return changed(job, aggregates={**_results(job), **aggregates})
+
+
+def without(job: OperatorStream, *names: str) -> Any:
+    """The same job without some results."""
+    kept = {name: one for name, one in _results(job).items() if name not in names}
+    return changed(job, aggregates=kept)
+
+
+def _results(job: OperatorStream) -> dict[str, Aggregate]:
+    return dict(of_type(job.operator.description, Windowed).aggregates)
 
 
 CASES = {
     "added": Case(
-        lambda d: d.aggregate(high=max_("v"), average=mean("v"), seen=set_("v"), m=count("v")),
+        lambda d: added(d, high=agg.max("v"), average=agg.mean("v"), seen=agg.set("v"), m=agg.count("v")),
         OLD
         | {
             "high": ("max", CHANGED, None),
@@ -102,32 +112,32 @@ CASES = {
     ),
     "removed": Case(lambda d: without(d, "total"), {name: one for name, one in OLD.items() if name != "total"}),
     "renamed": Case(
-        lambda d: without(d, "total").aggregate(s=sum_("v")).renamed(aggregates={"total": "s"}),
+        lambda d: added(without(d, "total"), s=agg.sum("v")).renamed(aggregates={"total": "s"}),
         {"n": OLD["n"], "low": OLD["low"], "s": ("sum", 0, "total")},
     ),
     "swapped": Case(
-        lambda d: (
-            without(d, "total", "low").aggregate(s=sum_("v"), total=max_("v")).renamed(aggregates={"total": "s"})
+        lambda d: added(without(d, "total", "low"), s=agg.sum("v"), total=agg.max("v")).renamed(
+            aggregates={"total": "s"}
         ),
         {"n": OLD["n"], "s": ("sum", 0, "total"), "total": ("max", CHANGED, None)},
     ),
     "column": Case(
-        lambda d: without(d, "total", "low").aggregate(total=sum_("w"), low=min_("w")).renamed(columns={"v": "w"}),
+        lambda d: added(without(d, "total", "low"), total=agg.sum("w"), low=agg.min("w")).renamed(columns={"v": "w"}),
         OLD,
         "w",
     ),
     "widened": Case(lambda d: d, OLD, kind=pa.int64()),
     "all": Case(
-        lambda d: (
-            without(d, "n", "low").aggregate(least=min_("v"), seen=set_("v")).renamed(aggregates={"low": "least"})
+        lambda d: added(without(d, "n", "low"), least=agg.min("v"), seen=agg.set("v")).renamed(
+            aggregates={"low": "least"}
         ),
         {"total": OLD["total"], "least": ("min", 0, "low"), "seen": ("set", CHANGED, None)},
         kind=pa.int64(),
     ),
-    "early": Case(lambda d: d.trigger(early=every_element()), OLD),
+    "early": Case(lambda d: d.trigger(early=trigger.each_batch()), OLD),
     "early and added": Case(
-        lambda d: d.trigger(early=every_element()).aggregate(high=max_("v")),
+        lambda d: added(d, high=agg.max("v")).trigger(early=trigger.each_batch()),
         OLD | {"high": ("max", CHANGED, None)},
     ),
-    "lateness": Case(lambda d: d.late("2 minutes").retain("4 minutes"), OLD),
+    "lateness": Case(lambda d: d.allowed_lateness("2 minutes").retain_windows("4 minutes"), OLD),
 }

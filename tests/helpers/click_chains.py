@@ -6,16 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    count,
-    max_,
-    sum_,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import Stream, agg
 from tidestate.statestore.spec.tables import TIME
 
 SECOND, MINUTE = 1_000_000, 60_000_000
+EVENTS = ts.stream(event_time="at")
 CLICKS = pa.schema([("at", TIME), ("user", pa.string()), ("country", pa.string()), ("amount", pa.int64())])
 
 
@@ -31,14 +27,22 @@ def clicks(*rows: tuple[int, str, str, int]) -> pa.Table:
 def per_user(**options: Any) -> Any:
     """Clicks and amount per user, country and minute."""
     name = options.pop("name", "per_user")
-    made = windowed(event_time="at", key=["user", "country"], name=name).window(tumbling("1 minute"))
-    return made.aggregate(n=count(), total=sum_("amount")).late(options.pop("late", "0 seconds"))
+    made = EVENTS.group_by("user", "country").window(ts.tumbling("1 minute"))
+    return (
+        made.aggregate(n=agg.count(), total=agg.sum("amount"))
+        .named(name)
+        .allowed_lateness(options.pop("late", "0 seconds"))
+    )
 
 
-def per_country(late: str = "0 seconds") -> Any:
+def per_country(users: Stream, late: str = "0 seconds") -> Any:
     """Users and amount per country and hour."""
-    made = windowed(key="country", name="per_country").window(tumbling("1 hour")).late(late)
-    return made.aggregate(users=count(), total=sum_("total"), most=max_("total"))
+    made = users.group_by("country").window(ts.tumbling("1 hour"))
+    return (
+        made.aggregate(users=agg.count(), total=agg.sum("total"), most=agg.max("total"))
+        .allowed_lateness(late)
+        .named("per_country")
+    )
 
 
 def observed(panes: pa.Table, *names: str) -> list[tuple[Any, ...]]:

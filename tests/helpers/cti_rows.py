@@ -6,8 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import Windowed, count, list_, tumbling, windowed
-from tidestate.operators.progress.cti_settings import advance_time, generation
+import tidestate as ts
+from tidestate import Aggregation, agg, watermark
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -32,19 +32,24 @@ def rows(*given: Row) -> pa.Table:
     return pa.table(arrays, schema=SCHEMA)
 
 
-def job(at_query: Any = None, *, origin: str | None = "src", late: str | None = None, **about: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job", offset="at", origin=origin).window(
-        tumbling("10 seconds")
-    )
-    described = described.aggregate(n=count(), times=list_("t"))
-    about = {"end": "end", "shape_column": "shape", **about}
-    described = described.advance_time(at_query, **about)
-    return described.late(late, keep=["at"])
+def job(
+    at_query: Any = None,
+    *,
+    origin: str | None = "src",
+    late: str | None = None,
+    at_source: Any = None,
+    **sources: Any,
+) -> Aggregation:
+    lifetime = ts.lifetime("end", shape="point", shape_column="shape")
+    events = ts.stream(event_time="t", offset="at", origin=origin, lifetime=lifetime, cti_settings=at_source)
+    events = events.watermark(watermark.ctis(at_query), **sources)
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count(), times=agg.list("t"))
+    return described.allowed_lateness(late, ledger_columns=["at"]).named("job")
 
 
 SETTINGS = [
-    advance_time("drop", generation(3, "4 seconds")),
-    advance_time("adjust", generation(2)),
-    advance_time("adjust", generation("5 seconds", "1 second")),
-    advance_time("drop", generation(1, "-1 microseconds")),
+    watermark.cti_settings("drop", generate=watermark.generate_ctis(3, delay="4 seconds")),
+    watermark.cti_settings("adjust", generate=watermark.generate_ctis(2)),
+    watermark.cti_settings("adjust", generate=watermark.generate_ctis("5 seconds", delay="1 second")),
+    watermark.cti_settings("drop", generate=watermark.generate_ctis(1, delay="-1 microseconds")),
 ]

@@ -10,10 +10,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tests.helpers.process import LONG
-from tidestate.operators import Memory
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.local.harness import Harness
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate import OperatorStream
+from tidestate.statestore.spec.store import Memory, StoreConfig
 
 T = TypeVar("T")
 SECOND = 1_000_000
@@ -57,7 +55,7 @@ def table(rows: Sequence[dict[str, Any]], schema: pa.Schema = EVENTS) -> pa.Tabl
 
 
 def played(
-    description: Runnable,
+    description: OperatorStream,
     batches: Sequence[pa.Table],
     *,
     store: StoreConfig = MEMORY,
@@ -65,7 +63,9 @@ def played(
     restarts: bool = False,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The panes of these batches and the end, in order; and the ledger."""
-    harness = Harness(description, batches[0].schema, store=store, partitions=partitions)
+    first = batches[0]
+    schema: Any = first.schema if isinstance(first, pa.Table) else {side: own.schema for side, own in first.items()}
+    harness = description.harness(schema, store=store, partitions=partitions)
     panes = []
     for batch in batches:
         panes += harness.feed(batch).to_pylist()

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tidestate.operators import RETRACTING, count, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import Aggregation, Stream, agg
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 
-JOB = (
-    windowed(event_time="t", key="k", watermark_delay="5 seconds")
-    .window(tumbling("10 seconds"))
-    .aggregate(n=count(), s=sum_("v"))
-    .late("5 seconds")
-    .accumulation(RETRACTING)
-)
+
+def job(events: Stream) -> Aggregation:
+    grouped = events.group_by("k").window(ts.tumbling("10 seconds"))
+    counted = grouped.aggregate(n=agg.count(), s=agg.sum("v"))
+    return counted.allowed_lateness("5 seconds").accumulation("retracting")
+
+
+JOB = job(ts.stream(event_time="t", watermark_delay="5 seconds"))
 
 
 def after(root: Path, first: int) -> list[list[tuple[object, ...]]]:

@@ -16,10 +16,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH, forget
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import agg
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import manifest_path
 from tidestate.recovery.log.input_files import NOTHING, with_files
@@ -65,14 +65,27 @@ DOCUMENTED = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14}
 def _roots(folder: Path) -> Iterator[Path]:
     """Checkpoints of several kinds of job: made once, damaged many times."""
     example("retracting").standalone(checkpoint=folder / "tumbling", store=Parquet(), partitions=2).run(STREAM)
-    base = windowed(event_time="t", key="k")
-    for name, windows in (("sliding", sliding("10 seconds", "5 seconds")), ("session", session("5 seconds"))):
-        described = base.window(windows).aggregate(n=count(), total=sum_("v")).late("20 seconds")
+    base = ts.stream(event_time="t").group_by("k")
+    for name, windows in (("sliding", ts.sliding("10 seconds", "5 seconds")), ("session", ts.sessions("5 seconds"))):
+        described = base.window(windows).aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("20 seconds")
         described.standalone(checkpoint=folder / name, store=Parquet(max_levels=2, snapshot_bytes=1)).run(STREAM)
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
-    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
-    tested = Harness(chain(first.late("0 seconds"), second), schema, folder=folder / "chain")
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    second = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    tested = second.harness(schema, folder=folder / "chain")
     for at in (0, 90_000_000, 1, 200_000_000):
         tested.feed([{"t": at, "k": "a"}])
     yield from (folder / name for name in ("tumbling", "sliding", "session", "chain"))

@@ -7,12 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.twins.join import Asked, Pane, Row, Window
-from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.join_choices import keep
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.operators.streams.stream import JoinedStream
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 SECOND = 1_000_000
 UNITS = {"s": SECOND, "us": 1}
@@ -26,43 +24,52 @@ STORES: dict[str, StoreConfig] = {
 }
 
 
-def described(asked: Asked, unit: str = "s") -> Join:
-    chosen: dict[str, Any] = {
-        "event_time": "t",
-        "on": "key" if asked.on else (),
-        "how": asked.how,
-        "late": f"{asked.late} {unit}",
-        "watermark_delay": tuple(f"{delay} {unit}" for delay in asked.delays),
-        "large_windows": asked.large,
-        "in_order": asked.in_order,
-        "unmatched": "close" if asked.close else "final",
-        "update": tuple(None if period is None else f"{period} {unit}" for period in asked.updates),
-        "late_update": tuple(None if period is None else f"{period} {unit}" for period in asked.late_updates),
-        "retain": tuple(_kept(*each, unit) for each in zip(asked.spans, asked.counts, asked.past, strict=True)),
-    }
-    if asked.named:
-        chosen["offset"] = "off"
+def described(asked: Asked, unit: str = "s") -> JoinedStream:
+    left, right = (
+        ts.stream(event_time="t", watermark_delay=f"{delay} {unit}", offset="off") for delay in asked.delays
+    )
+    chosen: dict[str, Any] = {}
     if asked.window is not None:
-        return join(**chosen, window=_window(asked.window, unit), occurrence="first" if asked.first else "each")
-    if asked.own is not None:
-        chosen["window"] = tuple(None if window is None else _window(window, unit) for window in asked.own)
-    if asked.own is None or (asked.low, asked.high) != (None, None):
-        chosen["within"] = tuple(None if bound is None else f"{bound} {unit}" for bound in (asked.low, asked.high))
-    return join(**chosen)
+        chosen |= {"window": _window(asked.window, unit), "occurrence": "first" if asked.first else "each"}
+    elif asked.own is None or (asked.low, asked.high) != (None, None):
+        chosen["within"] = (_span(asked.low, unit), _span(asked.high, unit))
+    return left.join(
+        right,
+        on="key" if asked.on else (),
+        how=asked.how,  # type: ignore[arg-type]
+        allowed_lateness=f"{asked.late} {unit}",
+        left=_side(asked, 0, unit),
+        right=_side(asked, 1, unit),
+        unmatched="close" if asked.close else "final",
+        in_order=asked.in_order,
+        large_windows=asked.large,
+        identity=asked.named,
+        **chosen,
+    )
 
 
-def _kept(span: int | None, count: int | None, past: int | None, unit: str) -> Any:
-    if (span, count, past) == (None, None, None):
-        return None
-    return keep(None if span is None else f"{span} {unit}", messages=count, windows=past)
+def _span(units: int | None, unit: str) -> str | None:
+    return None if units is None else f"{units} {unit}"
+
+
+def _side(asked: Asked, place: int, unit: str) -> Any:
+    window = None if asked.own is None else asked.own[place]
+    span, count, past = asked.spans[place], asked.counts[place], asked.past[place]
+    kept = ts.Retention(span=_span(span, unit), offsets=count, windows=past)
+    return ts.side(
+        window=None if window is None else _window(window, unit),
+        update=_span(asked.updates[place], unit),
+        late_update=_span(asked.late_updates[place], unit),
+        retain=None if (span, count, past) == (None, None, None) else kept,
+    )
 
 
 def _window(window: Window, unit: str) -> Any:
     if window.by_offset:
-        return count_window(window.size, window.slide, by="offset")
+        return ts.offset_windows(window.size, window.slide)
     if window.size == window.slide:
-        return tumbling(f"{window.size} {unit}")
-    return sliding(f"{window.size} {unit}", f"{window.slide} {unit}")
+        return ts.tumbling(f"{window.size} {unit}")
+    return ts.sliding(f"{window.size} {unit}", f"{window.slide} {unit}")
 
 
 def table(rows: list[Row], unit: str = "s") -> pa.Table:

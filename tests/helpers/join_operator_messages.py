@@ -8,10 +8,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
+import tidestate as ts
 from tests.helpers.operator_messages import SECOND, TIME
-from tidestate.operators import Join, JoinOperator, SessionJoin, join, session_join, sliding, tumbling
-from tidestate.operators.local.harness import Harness
+from tidestate import Stream
+from tidestate.operators import JoinOperator
+from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.streams.stream import JoinedStream
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StoreConfig
 
 LEFT = pa.schema([("part", pa.string()), ("at", pa.int64()), ("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -38,40 +43,49 @@ def sided(rows: Sequence[Row]) -> dict[str, pa.Table]:
     return made
 
 
-def near(how: Any = "full", **more: Any) -> Join:
+def _sides(delay: str) -> tuple[Stream, Stream]:
+    left, right = (ts.stream(event_time="t", watermark_delay=delay, offset="at", origin="part") for _ in "lr")
+    return left, right
+
+
+def near(how: Any = "full", late: str = "6 seconds", update: str | None = None, **more: Any) -> JoinedStream:
     """By distance, taking back what was observed alone."""
-    given = {"within": ("-3 seconds", "5 seconds"), "late": "6 seconds", "watermark_delay": "2 seconds"} | more
-    return join(event_time="t", on="k", how=how, offset="at", origin="part", **given)
+    left, right = _sides("2 seconds")
+    given = {"within": ("-3 seconds", "5 seconds"), "allowed_lateness": late, "sides": ts.side(update=update)}
+    return left.join(right, on="k", how=how, identity=True, **given | more)
 
 
-def held(**more: Any) -> Join:
+def held() -> JoinedStream:
     """By windows of each side: rows wait until the watermark passes them, and none of `two_streams` is behind it."""
-    windows = (sliding("6 seconds", "2 seconds"), tumbling("8 seconds"))
-    given = {"on": "k", "window": windows, "how": "full", "watermark_delay": "24 seconds"} | more
-    return join(event_time="t", offset="at", origin="part", **given)
+    left, right = _sides("24 seconds")
+    sliding, tumbling = ts.side(window=ts.sliding("6 seconds", "2 seconds")), ts.side(window=ts.tumbling("8 seconds"))
+    return left.join(right, on="k", how="full", left=sliding, right=tumbling, identity=True)
 
 
-def sessions(how: Any = "full", **more: Any) -> SessionJoin:
+def sessions(how: Any = "full", late: str = "6 seconds", **more: Any) -> JoinedStream:
     """By session, taking back what was observed."""
-    given = {"on": "k", "gap": "3 seconds", "late": "6 seconds", "watermark_delay": "2 seconds"} | more
-    return session_join(event_time="t", how=how, offset="at", origin="part", **given)
+    left, right = _sides("2 seconds")
+    return left.join_sessions(
+        right, **{"on": "k", "gap": "3 seconds", "how": how, "allowed_lateness": late, "identity": True} | more
+    )
 
 
-def of_offsets(how: Any = "full", **more: Any) -> SessionJoin:
+def of_offsets(how: Any = "full", **more: Any) -> JoinedStream:
     """By sessions of the numbers of one log."""
-    return session_join(on="k", offset="at", origin="part", offsets=3, late=9, how=how, **more)
+    left, right = (ts.stream(offset="at", origin="part") for _ in "lr")
+    return left.join_sessions(right, on="k", offsets=3, allowed_lateness=9, how=how, **more)
 
 
-def operator(job: Join | SessionJoin, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
-    return JoinOperator(job, LEFT, RIGHT, checkpoint=root, store=store, **more)
+def operator(job: JoinedStream, root: Path, store: StoreConfig | None = None, **more: Any) -> JoinOperator:
+    description = of_type(replace(job.operator.description, offsets=("at", "at"), origins=("part", "part")), Sided)
+    return JoinOperator(description, LEFT, RIGHT, checkpoint=root, store=store, **more)  # type: ignore[arg-type]
 
 
-def expected(job: Join | SessionJoin, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
+def expected(job: JoinedStream, batches: Sequence[Sequence[Row]], root: Path) -> list[tuple[Any, ...]]:
     """Panes in order, by the harness."""
-    schema = job.schema(LEFT, RIGHT)
-    harness, panes = Harness(job, schema, folder=root), []
+    harness, panes = job.harness({"left": LEFT, "right": RIGHT}, folder=root), []
     for batch in batches:
-        panes += plain(harness.feed(job.rows(schema, **sided(batch))))
+        panes += plain(harness.feed(sided(batch)))
     return panes + plain(harness.finish())
 
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.twins.join import SIDES, Asked, Pane, Row
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.manifest import Rebuilding
 
 TABLES = ("left", "right")
@@ -39,14 +38,13 @@ class Joined:
         self, asked: Asked, folder: Path, store: str = "memory", partitions: int = 1, unit: str = "s"
     ) -> None:
         self.asked, self.unit, self.description = asked, unit, described(asked, unit)
-        self.schema = self.description.schema(SCHEMA, SCHEMA)
-        self.harness = Harness(
-            self.description, self.schema, store=STORES[store], folder=folder, partitions=partitions
+        self.harness = self.description.harness(
+            {"left": SCHEMA, "right": SCHEMA}, store=STORES[store], folder=folder, partitions=partitions
         )
 
-    def rows(self, rows: list[Row]) -> pa.Table:
+    def rows(self, rows: list[Row]) -> dict[str, pa.Table]:
         sides = {side: table([one for one in rows if one.side == side], self.unit) for side in SIDES}
-        return self.description.rows(self.schema, **sides)
+        return sides
 
     def feed(self, rows: list[Row]) -> Counter[Pane]:
         return observed(self.harness.feed(self.rows(rows)), self.asked, self.unit)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tidestate as ts
 from tests.helpers.spark_inputs import Event
-from tidestate.operators import (
-    count,
-    deduplicated,
-    each_batch,
-    max_,
-    mean,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, OperatorStream, agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.windowed import LateRule, Windowed
+from tidestate.operators.describe.windowed import LateRule
 from tidestate.operators.describe.windows import Windows
 
 INPUT: list[list[Event]] = [
@@ -40,28 +29,32 @@ def windows_of(
     delay: str = "5 seconds",
     rule: LateRule = "window",
     **aggregates: Aggregate,
-) -> Windowed:
+) -> Aggregation:
     """A job of these windows, by default of ten seconds, which counts by default."""
-    begun = windowed(event_time="t", key=key, watermark_delay=delay, name="adopted")
-    begun = begun.window(kind or tumbling("10 seconds")).aggregate(**(aggregates or {"n": count()}))
-    return begun.late("0 seconds", rule=rule, keep="id")
+    begun = ts.stream(event_time="t", watermark_delay=delay).group_by(*([key] if key else []))
+    begun = (
+        begun.window(kind or ts.tumbling("10 seconds"))
+        .aggregate(**(aggregates or {"n": agg.count()}))
+        .named("adopted")
+    )
+    return begun.allowed_lateness("0 seconds", rule=rule, ledger_columns="id")
 
 
-def _sums(kind: Windows) -> Windowed:
-    return windows_of(kind, m=mean("v"), x=max_("v"), n=count(), s=sum_("v"))
+def _sums(kind: Windows) -> Aggregation:
+    return windows_of(kind, m=agg.mean("v"), x=agg.max("v"), n=agg.count(), s=agg.sum("v"))
 
 
-JOBS: dict[str, Callable[[], Runnable]] = {
-    "tumbling": lambda: _sums(tumbling("10 seconds")),
-    "sliding": lambda: _sums(sliding("10 seconds", "5 seconds")),
-    "updating": lambda: windows_of(key=None, count=count()).trigger(early=each_batch()),
-    "session": lambda: _sums(session("4 seconds")),
-    "distinct": lambda: deduplicated(
-        event_time="t", on=["v", "k"], within="5 seconds", watermark_delay="5 seconds", name="adopted"
+JOBS: dict[str, Callable[[], OperatorStream]] = {
+    "tumbling": lambda: _sums(ts.tumbling("10 seconds")),
+    "sliding": lambda: _sums(ts.sliding("10 seconds", "5 seconds")),
+    "updating": lambda: windows_of(key=None, count=agg.count()).trigger(early=trigger.each_batch()),
+    "session": lambda: _sums(ts.sessions("4 seconds")),
+    "distinct": lambda: ts.stream(event_time="t", watermark_delay="5 seconds").deduplicate(
+        ["v", "k"], within="5 seconds", name="adopted"
     ),
 }
 
 
-def sliding_job() -> Runnable:
+def sliding_job() -> OperatorStream:
     """For the command, which takes the name of a job."""
     return JOBS["sliding"]()

@@ -10,21 +10,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+import tidestate as ts
+from tidestate import Aggregation, agg
 from tidestate.operators import (
-    Windowed,
     WindowOperator,
-    apply_rows,
-    count,
-    count_window,
-    global_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 
@@ -60,25 +51,34 @@ def exact_median(rows: pa.Table) -> float | None:
     return float(median(rows["v"].to_pylist())) if rows.num_rows else None
 
 
-def description(window: Windows, mode: str = "accumulating", key: str | None = "k", allowed: int = 20) -> Windowed:
+def description(
+    window: Windows, mode: str = "accumulating", key: str | None = "k", allowed: int = 20, generator: Any = None
+) -> Aggregation:
     """A count, a sum, and a median by a function of the user's over whole rows."""
-    middle = apply_rows(exact_median, columns=["v"], result_type=pa.float64(), per_group=True)
-    job = windowed(event_time="t", key=key, watermark_delay="2 seconds").window(window)
-    job = job.aggregate(n=count(), total=sum_("v"), middle=middle).late(f"{allowed} seconds", keep=("part", "at"))
+    middle = agg.apply_rows(exact_median, columns=["v"], result_type=pa.float64(), per_group=True)
+    events = ts.stream(event_time="t", watermark_delay="2 seconds")
+    if generator is not None:
+        events = events.watermark(generator)
+    job = events.group_by(*([key] if key else [])).window(window)
+    job = job.aggregate(n=agg.count(), total=agg.sum("v"), middle=middle).allowed_lateness(
+        f"{allowed} seconds", ledger_columns=("part", "at")
+    )
     return job.accumulation(mode)  # type: ignore[arg-type]
 
 
-def operator(job: Windowed, root: Path, store: StoreConfig, **more: Any) -> WindowOperator:
-    return WindowOperator(job, SCHEMA, checkpoint=root, origin="part", offset="at", store=store, **more)
+def operator(job: Aggregation, root: Path, store: StoreConfig, **more: Any) -> WindowOperator:
+    return WindowOperator(
+        job.graph.description, SCHEMA, checkpoint=root, origin="part", offset="at", store=store, **more
+    )
 
 
 def plain(panes: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in panes.to_pylist()]
 
 
-def expected(job: Windowed, batches: Sequence[Sequence[Message]], root: Path) -> tuple[list[Any], set[Any]]:
+def expected(job: Aggregation, batches: Sequence[Sequence[Message]], root: Path) -> tuple[list[Any], set[Any]]:
     """Panes in order and identities in the ledger, by the harness, which keeps lists and no messages."""
-    harness, panes = Harness(job, SCHEMA, folder=root), []
+    harness, panes = job.harness(SCHEMA, folder=root), []
     for batch in batches:
         panes += plain(harness.feed(table(sorted(batch))))
     panes += plain(harness.finish())
@@ -126,10 +126,10 @@ def take(job: WindowOperator, receiver: Receiver) -> None:
 
 
 WINDOWS: dict[str, Windows] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "gaps": sliding("3 seconds", "5 seconds", strict=False),
-    "session": session("3 seconds"),
-    "counted": count_window(4, 3),
-    "global": global_window(),
+    "tumbling": ts.tumbling("6 seconds"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "gaps": ts.sliding("3 seconds", "5 seconds", strict=False),
+    "session": ts.sessions("3 seconds"),
+    "counted": ts.count_windows(4, 3),
+    "global": ts.global_window(),
 }

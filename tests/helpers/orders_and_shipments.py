@@ -6,9 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import count_window, tumbling
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join_choices import every
+import tidestate as ts
 
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("id", pa.int64()), ("time", TIME), ("offset", pa.int64()), ("value", pa.int64())])
@@ -41,17 +39,23 @@ EVENTS = [
 ]
 OFFSETS = {"event_time": "time", "on": "id", "offset": "offset"}
 
-TUPLES = join(
-    **OFFSETS,  # type: ignore[arg-type]
-    window=(count_window(3, by="offset", start=1), None),  # ROWS 3 PRECEDING
-    update="1 minute",
-    late_update="1 minute",
+TUPLES = ts.stream(event_time="time", offset="offset").join(
+    ts.stream(event_time="time", offset="offset"),
+    on="id",
+    left=ts.side(window=ts.offset_windows(3, start=1)),
+    sides=ts.side(update="1 minute", late_update="1 minute"),
+    identity=True,
 )
-TIMES = join(
-    **OFFSETS,  # type: ignore[arg-type]
-    window=(tumbling("2 minutes", offset="1 minute"), None),  # RANGE '2' min PRECEDING: [8:59, 9:01), …
-    update=(every("2 minutes", offset="59 seconds"), every("1 minute", offset="59 seconds")),
-    late_update=(every("2 minutes", offset="59 seconds"), None),
+TIMES = ts.stream(event_time="time", offset="offset").join(
+    ts.stream(event_time="time", offset="offset"),
+    on="id",
+    left=ts.side(
+        window=ts.tumbling("2 minutes", offset="1 minute"),
+        update=ts.period("2 minutes", offset="59 seconds"),
+        late_update=ts.period("2 minutes", offset="59 seconds"),
+    ),
+    right=ts.side(update=ts.period("1 minute", offset="59 seconds")),
+    identity=True,
 )
 FIRST = [(3, 5, 0), (1, 0, 2)]
 EXPECTED = {

@@ -13,22 +13,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    after_count,
-    chain,
-    count,
-    count_window,
-    join,
-    max_,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
+import tidestate as ts
+from tests.helpers.changed_jobs import added
+from tidestate import Aggregation, GroupedStream, Stream, agg, trigger
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
@@ -89,85 +77,100 @@ class Kind:
     feeds: bool = False
     chained: bool = False
     bits: tuple[str, ...] = ("bits",)
-    change: Callable[[Any], Any] = lambda described: described.aggregate(highest=max_("id"))
+    change: Callable[[Any], Any] = lambda described: added(described, highest=agg.max("id"))
 
     def batch(self, events: Sequence[Event]) -> Any:
         if not self.sided:
             return table(events)
         left, right = (table([one for one in events if one.left is side]) for side in (True, False))
-        made = self.make()
-        return made.rows(made.schema(SCHEMA, SCHEMA), left=left, right=right)
+        return {"left": left, "right": right}
 
 
-def _windows() -> Any:
-    return windowed(event_time="t", key="k", watermark_delay=f"{DELAY} seconds", name="job")
+def _events() -> Stream:
+    return ts.stream(event_time="t", watermark_delay=f"{DELAY} seconds")
 
 
-def _counted(described: Any, rule: str = "event") -> Any:
-    return described.aggregate(n=count(), bits=sum_("bit")).late(f"{ALLOWED} seconds", rule=rule, keep=["id"])
+def _windows() -> GroupedStream:
+    return _events().group_by("k")
 
 
-def _chain(change: Callable[[Any], Any] = lambda first: first) -> Any:
-    first = change(_counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING))
-    second = windowed(name="second").window(tumbling(f"{CHAINED} seconds")).aggregate(n=sum_("n"), bits=sum_("bits"))
-    return chain(first, second.late("1 hour").accumulation(RETRACTING))
+def _counted(grouped: GroupedStream, rule: Any = "event", **more: Aggregate) -> Aggregation:
+    counted = grouped.aggregate(n=agg.count(), bits=agg.sum("bit"), **more).named("job")
+    return counted.allowed_lateness(f"{ALLOWED} seconds", rule=rule, ledger_columns=["id"])
+
+
+def _chain(**more: Aggregate) -> Aggregation:
+    first = _counted(_windows().window(ts.tumbling("10 seconds")), **more).accumulation("retracting")
+    second = first.group_by().window(ts.tumbling(f"{CHAINED} seconds"))
+    counted = second.aggregate(n=agg.sum("n"), bits=agg.sum("bits")).named("second")
+    return counted.allowed_lateness("1 hour").accumulation("retracting")
 
 
 def _changed_chain(_described: Any) -> Any:
-    return _chain(lambda first: first.aggregate(highest=max_("id")))
+    return _chain(highest=agg.max("id"))
 
 
 def _merged() -> Any:
-    described = merge(event_time="t", key="k", watermark_delay=f"{DELAY} seconds").window(tumbling("10 seconds"))
-    described = described.aggregate(n=count(), left=sum_("left_bit"), right=sum_("right_bit"))
-    return described.late(f"{ALLOWED} seconds", keep=["left_id", "right_id"]).accumulation(RETRACTING)
+    grouped = ts.merge(left=_events(), right=_events()).group_by("k").window(ts.tumbling("10 seconds"))
+    counted = grouped.aggregate(n=agg.count(), left=agg.sum("left_bit"), right=agg.sum("right_bit"))
+    return counted.allowed_lateness(f"{ALLOWED} seconds", ledger_columns=["left_id", "right_id"]).accumulation(
+        "retracting"
+    )
 
 
 def joined(late: str) -> Any:
     """All pairs of a key within some seconds of each other, and rows without a partner."""
-    return join(
-        event_time="t", on="k", within=("-5 s", "10 s"), how="full", late=late, watermark_delay=f"{DELAY} seconds"
+    return ts.stream(event_time="t", watermark_delay=f"{DELAY} seconds").join(
+        ts.stream(event_time="t", watermark_delay=f"{DELAY} seconds"),
+        on="k",
+        within=("-5 s", "10 s"),
+        how="full",
+        allowed_lateness=late,
     )
 
 
 KINDS: dict[str, Kind] = {
     "tumbling": Kind(
-        lambda: _counted(_windows().window(tumbling("10 seconds"))).accumulation(RETRACTING).retain("40 seconds"),
+        lambda: (
+            _counted(_windows().window(ts.tumbling("10 seconds")))
+            .accumulation("retracting")
+            .retain_windows("40 seconds")
+        ),
         times(10, 10),
         feeds=True,
     ),
     "sliding": Kind(
-        lambda: _counted(_windows().window(sliding("15 seconds", "5 seconds")), "window"),
+        lambda: _counted(_windows().window(ts.sliding("15 seconds", "5 seconds")), "window"),
         times(15, 5),
         by_window=True,
         replacing=True,
     ),
     "triggered": Kind(
         lambda: (
-            _counted(_windows().window(sliding("20 seconds", "10 seconds")))
-            .trigger(early=after_count(2), late=after_count(2), closing="if_new")
-            .accumulation(RETRACTING)
+            _counted(_windows().window(ts.sliding("20 seconds", "10 seconds")))
+            .trigger(early=trigger.after_count(2), late=trigger.after_count(2), closing="if_new")
+            .accumulation("retracting")
         ),
         times(20, 10),
     ),
     "discarding": Kind(
         lambda: (
-            _counted(_windows().window(tumbling("10 seconds")))
-            .trigger(early=after_count(2), late=after_count(2), closing="if_new")
-            .accumulation(DISCARDING)
+            _counted(_windows().window(ts.tumbling("10 seconds")))
+            .trigger(early=trigger.after_count(2), late=trigger.after_count(2), closing="if_new")
+            .accumulation("discarding")
         ),
         times(10, 10),
         discarding=True,
     ),
-    "sessions": Kind(lambda: _counted(_windows().window(session(f"{GAP} seconds"))).accumulation(RETRACTING)),
-    "counted": Kind(lambda: _counted(_windows().window(count_window(COUNTED))), replacing=True),
+    "sessions": Kind(lambda: _counted(_windows().window(ts.sessions(f"{GAP} seconds"))).accumulation("retracting")),
+    "counted": Kind(lambda: _counted(_windows().window(ts.count_windows(COUNTED))), replacing=True),
     "chain": Kind(_chain, times(10, 10), chained=True, change=_changed_chain),
     "merge": Kind(
         _merged,
         times(10, 10),
         sided=True,
         bits=("left", "right"),
-        change=lambda one: one.aggregate(highest=max_("left_id")),
+        change=lambda one: added(one, highest=agg.max("left_id")),
     ),
 }
 

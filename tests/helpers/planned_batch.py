@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.manifests import following
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of, made
 from tidestate.operators import Policy
@@ -75,7 +76,7 @@ def seen(root: Path, interval: int | None = COMPACTED) -> Agreement:
 def start(root: Path, policy: Policy | None = None, **settings: Any) -> Manifest:
     """What a start does: look, take over, mend."""
     checkpoint = Checkpoint.open(root)
-    mending = SparkRepair(checkpoint, policy or Policy(), **settings)
+    mending = SparkRepair(checkpoint, policy or ts.Policy(), **settings)
     head = head_of(checkpoint)
     mending.compare(head)
     fence = checkpoint.publish(

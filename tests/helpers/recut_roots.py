@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import tidestate as ts
 from tests.helpers.other_cuts import (
     CHAINED,
     LATEST,
@@ -31,7 +32,7 @@ from tests.helpers.other_cuts import (
     window_of,
 )
 from tests.helpers.process import forget
-from tidestate.operators import Memory, Parquet, Policy, Query, RocksDB, query
+from tidestate.operators import Policy, Query, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair
@@ -39,7 +40,7 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]
 STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed", "changed")
@@ -111,7 +112,7 @@ class Root:
 
     def run(self, sizes: Sequence[int], store: StoreConfig, *, drain: bool = False, held: Held | None = None) -> None:
         """Go on from what it holds with batches of these sizes; from ``held``, where a start goes back to that."""
-        policy = Policy(damaged="reset") if held is not None else None
+        policy = ts.Policy(damaged="reset") if held is not None else None
         held = held or self.held
         left, more = len(self.events) - held.taken, []
         for size in sizes:

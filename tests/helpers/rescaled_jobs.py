@@ -9,32 +9,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidestate.operators import (
-    RETRACTING,
-    advance_time,
-    after_count,
-    after_processing_time,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    every,
-    generation,
-    join,
-    list_,
-    max_,
-    mean,
-    overlap_join,
-    session,
-    session_join,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.union import union
+import tidestate as ts
+from tidestate import GroupedStream, Stream, agg, trigger, watermark
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
@@ -78,139 +54,198 @@ class Kind:
     make: Callable[[], Any]
 
     @property
-    def schema(self) -> Any:
-        made = self.make()
-        return made.schema(SCHEMA, SCHEMA) if isinstance(made, Sided) else SCHEMA
+    def sided(self) -> bool:
+        return len(self.make().graph.streams) == 2
 
-    def batch(self, rows: Sequence[Event], number: int) -> pa.Table:
-        made, first = self.make(), 1000 * number
-        if not isinstance(made, Sided):
+    @property
+    def schema(self) -> Any:
+        return {"left": SCHEMA, "right": SCHEMA} if self.sided else SCHEMA
+
+    def batch(self, rows: Sequence[Event], number: int) -> Any:
+        first = 1000 * number
+        if not self.sided:
             return table(rows, first)
         left = table([row for row in rows if row.left], first)
         right = table([row for row in rows if not row.left], first)
-        return made.rows(made.schema(SCHEMA, SCHEMA), left=left, right=right)
+        return {"left": left, "right": right}
 
 
-def _windows(key: Any = "k", delay: str = "5 seconds", name: str = "job") -> Any:
-    return windowed(event_time="t", key=key, watermark_delay=delay, name=name)
+def _events() -> Stream:
+    return ts.stream(event_time="t", watermark_delay="5 seconds")
+
+
+def _windows(*keys: str) -> GroupedStream:
+    return _events().group_by(*keys)
 
 
 def _chain() -> Any:
-    first = _windows(["k", "n"], name="first").window(tumbling("10 seconds")).aggregate(s=sum_("v"), c=count())
-    second = windowed(key="n", name="second").window(tumbling("30 seconds")).aggregate(s=sum_("s"), c=sum_("c"))
-    once = deduplicated(event_time="t", on=["k", "v"], within="20 seconds", watermark_delay="5 seconds", name="once")
-    return chain(
-        once,
-        first.late("10 seconds").accumulation(RETRACTING),
-        second.late("30 seconds").accumulation(RETRACTING),
-    )
+    once = _events().deduplicate(["k", "v"], within="20 seconds", name="once")
+    first = once.group_by("k", "n").window(ts.tumbling("10 seconds")).aggregate(s=agg.sum("v"), c=agg.count())
+    first = first.allowed_lateness("10 seconds").accumulation("retracting").named("first")
+    second = first.group_by("n").window(ts.tumbling("30 seconds")).aggregate(s=agg.sum("s"), c=agg.sum("c"))
+    return second.allowed_lateness("30 seconds").accumulation("retracting").named("second")
+
+
+def _by_ctis() -> Stream:
+    made = watermark.cti_settings("drop", generate=watermark.generate_ctis(3, delay="20 seconds"))
+    return ts.stream(event_time="t", offset="o").watermark(watermark.ctis(made))
 
 
 KINDS: dict[str, Kind] = {
     "tumbling": Kind(
         lambda: (
-            _windows()
-            .window(tumbling("10 seconds"))
-            .aggregate(n=count(), m=mean("v"), x=max_("v"))
-            .late("30 seconds")
-            .accumulation(RETRACTING)
+            _windows("k")
+            .window(ts.tumbling("10 seconds"))
+            .aggregate(n=agg.count(), m=agg.mean("v"), x=agg.max("v"))
+            .named("job")
+            .allowed_lateness("30 seconds")
+            .accumulation("retracting")
         )
     ),
     "sliding, of two keys": Kind(
-        lambda: _windows(["n", "k"]).window(sliding("20 seconds", "5 seconds")).aggregate(s=sum_("v")).late("10 s")
-    ),
-    "keyless": Kind(lambda: _windows(None).window(tumbling("10 seconds")).aggregate(n=count(), s=sum_("v"))),
-    "keyless sessions": Kind(lambda: _windows(None).window(session("3 seconds")).aggregate(n=count())),
-    "sessions": Kind(
         lambda: (
-            _windows()
-            .window(session("4 seconds"))
-            .aggregate(n=count(), all=list_("v"))
-            .late("30 seconds")
-            .accumulation(RETRACTING)
+            _windows("n", "k")
+            .window(ts.sliding("20 seconds", "5 seconds"))
+            .aggregate(s=agg.sum("v"))
+            .named("job")
+            .allowed_lateness("10 s")
         )
     ),
-    "counted": Kind(lambda: _windows().window(count_window(3)).aggregate(n=count(), s=sum_("v"))),
+    "keyless": Kind(
+        lambda: _windows().window(ts.tumbling("10 seconds")).aggregate(n=agg.count(), s=agg.sum("v")).named("job")
+    ),
+    "keyless sessions": Kind(
+        lambda: _windows().window(ts.sessions("3 seconds")).aggregate(n=agg.count()).named("job")
+    ),
+    "sessions": Kind(
+        lambda: (
+            _windows("k")
+            .window(ts.sessions("4 seconds"))
+            .aggregate(n=agg.count(), all=agg.list("v"))
+            .named("job")
+            .allowed_lateness("30 seconds")
+            .accumulation("retracting")
+        )
+    ),
+    "counted": Kind(
+        lambda: _windows("k").window(ts.count_windows(3)).aggregate(n=agg.count(), s=agg.sum("v")).named("job")
+    ),
     "triggered": Kind(
         lambda: (
-            _windows()
-            .window(tumbling("30 seconds"))
-            .aggregate(n=count(), s=sum_("v"))
-            .trigger(early=after_count(2))
-            .late("10 seconds")
+            _windows("k")
+            .window(ts.tumbling("30 seconds"))
+            .aggregate(n=agg.count(), s=agg.sum("v"))
+            .named("job")
+            .trigger(early=trigger.after_count(2))
+            .allowed_lateness("10 seconds")
         )
     ),
     "by the clock": Kind(
         lambda: (
-            _windows()
-            .window(tumbling("30 seconds"))
-            .aggregate(n=count())
-            .trigger(early=after_processing_time("3 seconds"))
+            _windows("k")
+            .window(ts.tumbling("30 seconds"))
+            .aggregate(n=agg.count())
+            .named("job")
+            .trigger(early=trigger.after_processing_time("3 seconds"))
         )
     ),
     "dedup": Kind(
-        lambda: deduplicated(event_time="t", on=["k", "v"], within="20 seconds", watermark_delay="5 seconds")
+        lambda: ts.stream(event_time="t", watermark_delay="5 seconds").deduplicate(["k", "v"], within="20 seconds")
     ),
     "join": Kind(
-        lambda: join(
-            event_time="t",
+        lambda: ts.stream(event_time="t", watermark_delay="5 s").join(
+            ts.stream(event_time="t", watermark_delay="5 s"),
             on="k",
             within=("-5 s", "10 s"),
             how="full",
-            late="10 s",
-            watermark_delay="5 s",
+            allowed_lateness="10 s",
         )
     ),
     "join by offsets": Kind(
-        lambda: join(event_time="t", on=["k", "n"], window=tumbling("10 s"), how="left", offset="o", late="10 s")
+        lambda: ts.stream(event_time="t", offset="o").join(
+            ts.stream(event_time="t", offset="o"),
+            on=["k", "n"],
+            window=ts.tumbling("10 s"),
+            how="left",
+            allowed_lateness="10 s",
+            identity=True,
+        )
     ),
     "join of counts and times": Kind(
-        lambda: join(
-            event_time="t",
+        lambda: ts.stream(event_time="t", offset="o").join(
+            ts.stream(event_time="t"),
             on=["k", "n"],
-            window=(count_window(400, by="offset"), tumbling("20 s")),
-            offset=("o", None),
+            left=ts.side(window=ts.offset_windows(400)),
+            right=ts.side(window=ts.tumbling("20 s")),
             large_windows=False,
+            identity=True,
         )
     ),
     "count windows in order": Kind(
         lambda: (
-            windowed(event_time="t", key="k", watermark_delay="5 s", name="job", offset="o", in_order=True)
-            .window(count_window(3))
-            .aggregate(s=sum_("v"), c=count())
+            ts.stream(event_time="t", watermark_delay="5 s", offset="o")
+            .group_by("k")
+            .window(ts.count_windows(3))
+            .aggregate(s=agg.sum("v"), c=agg.count())
+            .in_order()
+            .named("job")
         )
     ),
     "deduplicated in order": Kind(
-        lambda: deduplicated(event_time="t", on="k", within="4 s", watermark_delay="5 s", in_order=True)
+        lambda: ts.stream(event_time="t", watermark_delay="5 s").deduplicate("k", within="4 s", in_order=True)
     ),
-    "join with updates": Kind(lambda: join(event_time="t", on="k", within=("-5 s", "10 s"), update=every("7 s"))),
+    "join with updates": Kind(
+        lambda: ts.stream(event_time="t").join(
+            ts.stream(event_time="t"), on="k", within=("-5 s", "10 s"), sides=ts.side(update=ts.period("7 s"))
+        )
+    ),
     "session join": Kind(
-        lambda: session_join(event_time="t", on="k", gap="4 seconds", how="full", late="10 s", watermark_delay="5 s")
+        lambda: ts.stream(event_time="t", watermark_delay="5 s").join_sessions(
+            ts.stream(event_time="t", watermark_delay="5 s"),
+            on="k",
+            gap="4 seconds",
+            how="full",
+            allowed_lateness="10 s",
+        )
     ),
     "session join by offsets": Kind(
-        lambda: session_join(event_time="t", on=["k", "n"], session="k", gap="4 seconds", offset="o", late="10 s")
+        lambda: ts.stream(event_time="t", offset="o").join_sessions(
+            ts.stream(event_time="t", offset="o"),
+            on=["k", "n"],
+            gap="4 seconds",
+            session_key="k",
+            allowed_lateness="10 s",
+            identity=True,
+        )
     ),
     "merge": Kind(
         lambda: (
-            merge(event_time="t", key="k")
-            .window(tumbling("10 seconds"))
-            .aggregate(n=count(), s=sum_("left_v"))
-            .late("20 seconds")
-            .accumulation(RETRACTING)
+            ts.merge(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))
+            .group_by("k")
+            .window(ts.tumbling("10 seconds"))
+            .aggregate(n=agg.count(), s=agg.sum("left_v"))
+            .allowed_lateness("20 seconds")
+            .accumulation("retracting")
         )
     ),
-    "union": Kind(lambda: union(event_time="t", sides=["left", "right"])),
+    "union": Kind(lambda: ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))),
     "join with CTIs": Kind(
-        lambda: join(
-            event_time="t", on="k", within=("-5 s", "10 s"), how="left", late="10 s", offset="o"
-        ).advance_time(advance_time("drop", generation(3, "20 seconds")))
+        lambda: _by_ctis().join(_by_ctis(), on="k", within=("-5 s", "10 s"), how="left", allowed_lateness="10 s")
     ),
     "join of lifetimes": Kind(
-        lambda: overlap_join(event_time="t", on="k", offset="o", shape=("point", "edge_start")).advance_time(
-            {
-                "left": advance_time("drop", generation(3, "20 seconds")),
-                "right": advance_time("adjust", import_from="left"),
-            }
+        lambda: (
+            ts.stream(event_time="t", offset="o", lifetime=ts.lifetime(shape="point"))
+            .watermark(
+                watermark.ctis(
+                    watermark.cti_settings("drop", generate=watermark.generate_ctis(3, delay="20 seconds"))
+                )
+            )
+            .join_lifetimes(
+                ts.stream(event_time="t", offset="o", lifetime=ts.lifetime(shape="edge_start")).watermark(
+                    watermark.ctis(watermark.cti_settings("adjust", import_from="left"))
+                ),
+                on="k",
+            )
         )
     ),
     "chain": Kind(_chain),

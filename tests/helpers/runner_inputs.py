@@ -8,19 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import Message, table
-from tidestate.operators import (
-    RETRACTING,
-    count,
-    count_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg
 from tidestate.operators.describe.windows import Windows
 
 SIDES = {"left": LEFT, "right": RIGHT}
@@ -38,9 +29,10 @@ def by_sides(rows: Sequence[Message]) -> dict[str, pa.Table]:
 SIDED = [by_sides(MESSAGES[at : at + 5]) for at in range(0, 20, 5)]
 
 
-def job(window: Windows, **more: Any) -> Windowed:
+def job(window: Windows, **more: Any) -> Aggregation:
     given = more or {"event_time": "t"}
-    return windowed(key="k", **given).window(window).aggregate(n=count(), total=sum_("v")).accumulation(RETRACTING)
+    grouped = ts.stream(**given).group_by("k").window(window)
+    return grouped.aggregate(n=agg.count(), total=agg.sum("v")).accumulation("retracting")
 
 
 def of_starts(starts: Callable[[int], Sequence[int]], size: int, place: Callable[[Message], int]) -> list[Any]:
@@ -73,18 +65,18 @@ def offset_of(row: Message) -> int:
     return row.at
 
 
-WINDOWS: dict[str, tuple[Windowed, list[Any]]] = {
-    "tumbling": (job(tumbling("4 seconds")), of_starts(lambda t: [t // 4 * 4], 4, time_of)),
+WINDOWS: dict[str, tuple[Aggregation, list[Any]]] = {
+    "tumbling": (job(ts.tumbling("4 seconds")), of_starts(lambda t: [t // 4 * 4], 4, time_of)),
     "sliding": (
-        job(sliding("4 seconds", "2 seconds")),
+        job(ts.sliding("4 seconds", "2 seconds")),
         of_starts(lambda t: [t // 2 * 2 - 2, t // 2 * 2], 4, time_of),
     ),
-    "sessions": (job(session("2 seconds")), of_sessions(2, time_of)),
+    "sessions": (job(ts.sessions("2 seconds")), of_sessions(2, time_of)),
     "of offsets": (
-        job(count_window(6, by="offset"), offset="at", origin="part"),
+        job(ts.offset_windows(6), offset="at", origin="part"),
         of_starts(lambda at: [at // 6 * 6], 6, offset_of),
     ),
-    "sessions of offsets": (job(session(offsets=2), offset="at", origin="part"), of_sessions(2, offset_of)),
+    "sessions of offsets": (job(ts.offset_sessions(2), offset="at", origin="part"), of_sessions(2, offset_of)),
 }
 
 

@@ -14,31 +14,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
+from tests.helpers.changed_jobs import added
 from tests.helpers.command import tidestate
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
 from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
-from tidestate.operators import (
-    CheckpointRetention,
-    ParquetSink,
-    WindowOperator,
-    join,
-    list_,
-    max_event_time,
-    query,
-    session_join,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg, watermark
+from tidestate.operators import WindowOperator, query
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import IncompatibleError, TidestateError
 
 
 def messages(runner: type[Runner], tmp: Path) -> None:
-    described = job(tumbling("4 seconds")).late("1 hour").messages(identity=("part", "at"))
+    described = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour").messages(identity=("part", "at"))
     running = runner(described, SCHEMA, tmp)
     found = running.run([*BATCHES[:2], BATCHES[0], table([*MESSAGES[10:], *MESSAGES[5:]])])
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
@@ -46,8 +39,8 @@ def messages(runner: type[Runner], tmp: Path) -> None:
 
 
 def answers(runner: type[Runner], tmp: Path) -> None:
-    described = job(tumbling("4 seconds")).aggregate(values=list_("v"))
-    described = described.late("1 hour").messages(identity=("part", "at"))
+    described = added(job(ts.tumbling("4 seconds")), values=agg.list("v"))
+    described = described.allowed_lateness("1 hour").messages(identity=("part", "at"))
     running = runner(described, SCHEMA, tmp / "windows")
     for number, batch in enumerate(BATCHES):
         running.feed(batch)
@@ -61,7 +54,9 @@ def answers(runner: type[Runner], tmp: Path) -> None:
         assert running.running.get_windows(key="a").equals(whole)
         assert running.running.get_messages().equals(query(tmp / "windows").get_messages())
     running.close()
-    sides = session_join(event_time="t", on="k", gap="2 seconds", offset="at", late="1 hour")
+    sides = ts.stream(event_time="t", offset="at").join_sessions(
+        ts.stream(event_time="t", offset="at"), on="k", gap="2 seconds", allowed_lateness="1 hour", identity=True
+    )
     joined = runner(sides, SIDES, tmp / "join")
     joined.feed(by_sides(MESSAGES))
     asked = query(tmp / "join")
@@ -93,7 +88,7 @@ class Taken:
 def sinks(runner: type[Runner], tmp: Path) -> None:
     """One of one's own and one that is included."""
     sink, ledger, folder = Taken(), Taken(), tmp.with_name(f"{tmp.name}-files")
-    described = job(tumbling("4 seconds")).late("0 seconds", keep=("at",))
+    described = job(ts.tumbling("4 seconds")).allowed_lateness("0 seconds", ledger_columns=("at",))
     running = runner(described, SCHEMA, tmp, sink=[sink, ParquetSink(folder)], late_sink=ledger)
     for batch in [*BATCHES, table([Message("x", 100, 1, "a", 1)])]:
         running.feed(batch)
@@ -114,7 +109,7 @@ def back_pressure(runner: type[Runner], tmp: Path) -> None:
         return asked % 4 == 0
 
     sink = Taken(opens)
-    running = runner(job(tumbling("4 seconds")), SCHEMA, tmp, sink=sink)
+    running = runner(job(ts.tumbling("4 seconds")), SCHEMA, tmp, sink=sink)
     for batch in BATCHES:
         running.feed(batch)
     running.close()
@@ -127,7 +122,9 @@ def back_pressure(runner: type[Runner], tmp: Path) -> None:
 
 def quiet(runner: type[Runner], tmp: Path) -> None:
     """The last window comes, once the source has been quiet, by the clock of the runner."""
-    described, clock = job(tumbling("4 seconds")).watermark(max_event_time("t", quiet="5 seconds")), [0]
+    events = ts.stream(event_time="t").watermark(watermark.bounded(quiet="5 seconds"))
+    counted = events.group_by("k").window(ts.tumbling("4 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+    described, clock = counted.accumulation("retracting"), [0]
     with patch("tidestate.operators.local.standalone.now_us", lambda: clock[0]):
         running: Any = runner(described, SCHEMA, tmp)
         for second in range(12):
@@ -155,18 +152,22 @@ def partitions(runner: type[Runner], tmp: Path) -> None:
 
 
 def rebuilt(runner: type[Runner], tmp: Path) -> None:
-    described = windowed(event_time="t", key="k").window(tumbling("1 hour")).aggregate(values=list_("v"))
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour")).aggregate(values=agg.list("v"))
     described = described.messages(identity=("part", "at"))
     cases: list[tuple[Any, Any, list[Given], tuple[str, ...]]] = [
         (described, SCHEMA, list(BATCHES), ("messages",)),
         (
-            join(event_time="t", on="k", within=("-1 hour", "1 hour"), offset="at"),
+            ts.stream(event_time="t", offset="at").join(
+                ts.stream(event_time="t", offset="at"), on="k", within=("-1 hour", "1 hour"), identity=True
+            ),
             SIDES,
             list(SIDED),
             ("left", "right"),
         ),
         (
-            session_join(event_time="t", on="k", gap="1 hour", offset="at"),
+            ts.stream(event_time="t", offset="at").join_sessions(
+                ts.stream(event_time="t", offset="at"), on="k", gap="1 hour", identity=True
+            ),
             SIDES,
             list(SIDED),
             ("left", "right"),
@@ -190,7 +191,7 @@ def rebuilt(runner: type[Runner], tmp: Path) -> None:
 
 
 def bootstrapped(runner: type[Runner], tmp: Path) -> None:
-    described = job(tumbling("4 seconds")).late("1 hour")
+    described = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour")
     described.standalone(checkpoint=tmp, partitions=2).bootstrap(BATCHES[:2])
     found = runner(described, SCHEMA, tmp).run(BATCHES[2:])
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
@@ -198,13 +199,13 @@ def bootstrapped(runner: type[Runner], tmp: Path) -> None:
 
 def retained(runner: type[Runner], tmp: Path) -> None:
     """A run that begins deletes what it does not keep, and nothing that its output needs."""
-    running = runner(job(tumbling("4 seconds")), SCHEMA, tmp)
+    running = runner(job(ts.tumbling("4 seconds")), SCHEMA, tmp)
     for batch in BATCHES[:-1]:
         running.feed(batch)
     running.close()
     had = Checkpoint.open(tmp).stored_ids()
     few = CheckpointRetention(newest=1, grace="0 seconds")
-    found = runner(job(tumbling("4 seconds")), SCHEMA, tmp, had=BATCHES[:-1], retain=few).run(BATCHES[-1:])
+    found = runner(job(ts.tumbling("4 seconds")), SCHEMA, tmp, had=BATCHES[:-1], retain=few).run(BATCHES[-1:])
     assert min(Checkpoint.open(tmp).stored_ids()) >= had[-1] > had[0]
     assert columns(found, "window_start", "k", "n", "total") == sorted(WINDOWS["tumbling"][1], key=repr)
 
@@ -212,11 +213,11 @@ def retained(runner: type[Runner], tmp: Path) -> None:
 def not_retained(_runner: type[Runner], tmp: Path) -> None:
     """A test has no time in which its root grows."""
     with pytest.raises(TypeError, match="retain"):
-        Harness(job(tumbling("4 seconds")), SCHEMA, folder=tmp, retain=CheckpointRetention(newest=1))  # type: ignore[call-arg]
+        job(ts.tumbling("4 seconds")).harness(SCHEMA, folder=tmp, retain=CheckpointRetention(newest=1))  # type: ignore[call-arg]
 
 
 def not_bootstrapped(runner: type[Runner], tmp: Path) -> None:
-    described = job(tumbling("4 seconds")).messages(identity=("part", "at"))
+    described = job(ts.tumbling("4 seconds")).messages(identity=("part", "at"))
     described.standalone(checkpoint=tmp, partitions=2).bootstrap(BATCHES[:2])
     with pytest.raises(IncompatibleError) as caught:
         runner(described, SCHEMA, tmp)
@@ -240,7 +241,7 @@ class Log:
 
 
 def restarted(runner: type[Runner], tmp: Path) -> None:
-    described = job(tumbling("4 seconds")).late("1 hour")
+    described = job(ts.tumbling("4 seconds")).allowed_lateness("1 hour")
     if runner is Alone:
         log = Log()
         first = described.standalone(checkpoint=tmp, partitions=2).stream(log)
@@ -300,10 +301,10 @@ job and its input.
 """
 
 
-def listed() -> Windowed:
+def listed() -> Aggregation:
     """The job whose root all verbs are run on."""
-    described = job(tumbling("4 seconds")).aggregate(values=list_("v"))
-    return described.late("1 hour").messages(identity=("part", "at"))
+    described = added(job(ts.tumbling("4 seconds")), values=agg.list("v"))
+    return described.allowed_lateness("1 hour").messages(identity=("part", "at"))
 
 
 def lines_of(text: str) -> list[Any]:

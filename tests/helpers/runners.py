@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
-from tidestate.operators import Join, JoinOperator, SessionJoin, WindowOperator, run_operator
-from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate import OperatorStream
+from tidestate.operators import WindowOperator
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
-from tidestate.operators.local.harness import Harness
+from tidestate.operators.streams.stream import JoinedStream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
@@ -42,7 +43,7 @@ class Runner:
 
     def __init__(
         self,
-        job: Runnable,
+        job: OperatorStream,
         schema: Schemas,
         root: Path,
         *,
@@ -66,19 +67,6 @@ class Runner:
     def rebuild(self, batch: Given) -> None: ...
     def close(self) -> None: ...
 
-    def one(self, batch: Given) -> pa.Table:
-        """As the one stream of several sides."""
-        if isinstance(batch, pa.Table):
-            return batch
-        assert isinstance(self.job, Sided)
-        return self.job.rows(self.one_schema, **batch)
-
-    @property
-    def one_schema(self) -> Any:
-        if isinstance(self.schema, Mapping) and isinstance(self.job, Sided):
-            return self.job.schema(*(self.schema[side] for side in self.job.sides.names))
-        return self.schema
-
     @property
     def totals(self) -> Mapping[str, int]:
         head = Checkpoint.open(self.root).newest()
@@ -96,18 +84,18 @@ class Runner:
 
 class Alone(Runner):
     def start(self) -> None:
-        self.batches: list[Given] = [self.one(batch) for batch in self.had]
+        self.batches: list[Given] = list(self.had)
         self.running = self.job.standalone(
             checkpoint=self.root,
             sink=self.sink,
             late_sink=self.late_sink,
             policy=self.policy,
             partitions=self.partitions,
-            retain=self.retain,
+            checkpoints=self.retain,
         )
 
     def feed(self, batch: Given) -> None:
-        self.batches.append(self.one(batch))
+        self.batches.append(batch)
         self.running.run(self.batches)
 
     def drain(self) -> None:
@@ -117,24 +105,19 @@ class Alone(Runner):
         self.running.reprocess_late()
 
     def rebuild(self, batch: Given) -> None:
-        self.running.rebuild(self.one(batch))
+        self.running.rebuild(batch)
 
 
 class InHarness(Runner):
     def start(self) -> None:
-        self.running = Harness(
-            self.job,
-            self.one_schema,
-            folder=self.root,
-            partitions=self.partitions,
-            sink=self.sink,
-            late_sink=self.late_sink,
+        self.running = self.job.harness(
+            self.schema, folder=self.root, partitions=self.partitions, sink=self.sink, late_sink=self.late_sink
         )
         if self.policy is not None:
             self.running.restart(self.policy)
 
     def feed(self, batch: Given) -> None:
-        self.running.feed(self.one(batch))
+        self.running.feed(batch)
 
     def drain(self) -> None:
         self.running.finish()
@@ -143,7 +126,7 @@ class InHarness(Runner):
         self.running.reprocess_late()
 
     def rebuild(self, batch: Given) -> None:
-        self.running.rebuild(self.one(batch))
+        self.running.rebuild(batch)
 
 
 class ByHand(Runner):
@@ -151,17 +134,17 @@ class ByHand(Runner):
 
     def start(self) -> None:
         how: dict[str, Any] = {"checkpoint": self.root, "policy": self.policy, "partitions": self.partitions}
-        how["retain"] = self.retain
+        how["checkpoints" if isinstance(self.job, JoinedStream) else "retain"] = self.retain
         self.running: Any
-        if isinstance(self.job, Join | SessionJoin):
-            sides = self.schema if isinstance(self.schema, Mapping) else {}
-            self.running = JoinOperator(self.job, sides["left"], sides["right"], **how)
+        if isinstance(self.job, JoinedStream):
+            self.running = self.job.by_hand(self.schema, **how)
         else:
-            self.running = WindowOperator(self.job, self.schema, origin="part", offset="at", **how)  # type: ignore[arg-type]
+            windows = self.job.graph.description
+            self.running = WindowOperator(windows, self.schema, origin="part", offset="at", **how)  # type: ignore[arg-type]
 
     def feed(self, batch: Given) -> None:
         if self.sink is not None:
-            run_operator(
+            ts.run_operator(
                 self.running, [batch], self.sink, late_sink=self.late_sink, clock=lambda: 0, wait=lambda _: None
             )
         elif isinstance(batch, Mapping):

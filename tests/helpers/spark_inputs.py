@@ -10,17 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    chain,
-    count,
-    join,
-    max_,
-    mean,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import Aggregation, agg
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "t timestamp, k string, v long, id long"
@@ -88,14 +79,16 @@ def sample(batches: int, rows: int, seed: int = 7) -> list[pa.Table]:
     return tables
 
 
-def job(**changes: object) -> Windowed:
+def job(**changes: object) -> Aggregation:
     """The computation most Spark tests run."""
     return (
-        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="job")
-        .window(tumbling("10 seconds"))
-        .aggregate(n=count(), m=mean("v"), x=max_("v"))
-        .late("30 seconds", keep=["id"])
-        .accumulation(RETRACTING)
+        ts.stream(event_time="t", watermark_delay="5 seconds")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), m=agg.mean("v"), x=agg.max("v"))
+        .allowed_lateness("30 seconds", ledger_columns=["id"])
+        .accumulation("retracting")
+        .named("job")
     )
 
 
@@ -112,17 +105,19 @@ def _decoded(kind: pa.DataType) -> pa.DataType:
 def two_streams() -> Any:
     """Events per key and ten seconds, each with the rows of another stream in those ten seconds."""
     counted = (
-        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="counted")
-        .window(tumbling("10 seconds"))
-        .aggregate(n=count())
-        .late("0 seconds")
+        ts.stream("orders", event_time="t", watermark_delay="5 seconds")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+        .named("counted")
     )
-    met = join(
-        event_time=("window_start", "t"),
+    met = counted.timed_by("window_start").join(
+        ts.stream("prices", event_time="t"),
         on="k",
         within=("0 seconds", "9999999 microseconds"),
         how="full",
+        allowed_lateness="5 seconds",
         name="met",
-        late="5 seconds",
     )
-    return chain(counted, met, inputs={"counted": "orders", "met": ("counted", "prices")})
+    return met

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, job, rows
+from tidestate import OperatorStream
 from tidestate.operators import Policy
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.statestore.spec.store import StoreConfig
@@ -51,11 +51,14 @@ def same(one: Path, other: Path) -> None:
         )
 
 
-def finish(description: Runnable, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
+def finish(description: OperatorStream, spark: SparkSession, tmp: Path, store: StoreConfig, root: Path) -> None:
     query = description.on_spark(stream(spark, tmp / "input"), checkpoint=root, store=store, partitions=3).start()
     query.processAllAvailable()
     newest = query.checkpoint_id
-    assert repr(query) == f"DurableQuery({description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
+    assert (
+        repr(query)
+        == f"DurableQuery({description.graph.description.name!r}, checkpoint={str(root)!r}, checkpoint_id={newest})"
+    )
     query.stop(drain=True)
 
 

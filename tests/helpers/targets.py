@@ -14,9 +14,13 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
+from tidestate.operators.sinks.delta import DeltaSink
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.kafka import KafkaSink
+from tidestate.operators.sinks.parquet import ParquetSink
+from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.plain import plain_table
 

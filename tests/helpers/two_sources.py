@@ -6,13 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    Windowed,
-    count,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import Aggregation, agg, watermark
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -27,7 +22,8 @@ def rows(source: str | None, *seconds: float | None, key: str | None = "a", cont
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
 
 
-def job(**settings: Any) -> Windowed:
-    described = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
+def job(generator: Any = None, **settings: Any) -> Aggregation:
     settings = {"by": "src", "sources": ["orders", "prices"], **settings}
-    return described.late("0 seconds").watermark(settings.pop("generator", max_event_time("t")), **settings)
+    events = ts.stream(event_time="t").watermark(generator or watermark.bounded(), **settings)
+    counted = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    return counted.allowed_lateness("0 seconds").named("job")

@@ -8,8 +8,11 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tidestate import OperatorStream
 from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.runnable import Sided
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StoreConfig
 
 SECOND = 1_000_000
@@ -40,6 +43,19 @@ def table(rows: list[Row], schema: pa.Schema) -> pa.Table:
         pa.array([row.gap * SECOND for row in rows], pa.int64()).cast(pa.duration("us")),
     ]
     return pa.table(columns, schema=schema)
+
+
+SIDES = {"left": LEFT, "right": RIGHT}
+
+
+def by_side(rows: list[Row]) -> dict[str, pa.Table]:
+    return {side: table([row for row in rows if row.side == side], schema) for side, schema in SIDES.items()}
+
+
+def bound(job: OperatorStream, left: pa.Schema = LEFT, right: pa.Schema = RIGHT) -> Any:
+    """The plan of a job over two sides."""
+    description = of_type(job.graph.description, Sided)
+    return bind_plan(description, description.sides.schema({"left": left, "right": right}))
 
 
 def one_stream(description: Sided, rows: list[Row]) -> pa.Table:

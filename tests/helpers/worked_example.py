@@ -8,8 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.helpers import evidence
-from tidestate.operators import Windowed, count, sum_, tumbling, windowed
+from tidestate import Aggregation, agg
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -28,9 +29,12 @@ def batch(rows: Rows) -> pa.Table:
     )
 
 
-def example(mode: str = "accumulating") -> Windowed:
-    job = windowed(event_time="t", key="k", watermark_delay="2 seconds").window(tumbling("10 seconds"))
-    return job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation(mode)  # type: ignore[arg-type]
+def example(mode: str = "accumulating", generator: Any = None) -> Aggregation:
+    events = ts.stream(event_time="t", watermark_delay="2 seconds")
+    job = (
+        (events if generator is None else events.watermark(generator)).group_by("k").window(ts.tumbling("10 seconds"))
+    )
+    return job.aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("20 seconds").accumulation(mode)  # type: ignore[arg-type]
 
 
 STREAM = [

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, SECOND, TIME, Message, table
@@ -42,30 +43,12 @@ from tests.helpers.runner_services import (
     verbs,
 )
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
+from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators import (
-    RETRACTING,
-    BufferProgress,
     JoinOperator,
     WindowOperator,
-    advance_time,
-    after_count,
-    altered,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    generation,
-    global_window,
-    join,
-    overlap_join,
     query,
-    session_join,
-    sum_,
-    tumbling,
-    windowed,
 )
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.union import union
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 Experiment = Callable[[type[Runner], Path], None]
@@ -85,7 +68,7 @@ def windows(runner: type[Runner], tmp: Path) -> None:
         assert columns(found, "window_start", "k", "n", "total") == sorted(
             [(int(s) if "offsets" in name else s, *rest) for s, *rest in wanted], key=repr
         )
-    for name, window in (("counted", count_window(4)), ("global", global_window())):
+    for name, window in (("counted", ts.count_windows(4)), ("global", ts.global_window())):
         found = runner(job(window), SCHEMA, tmp / name).run(BATCHES)
         totals: Counter[str | None] = Counter()
         for row in found:
@@ -100,7 +83,12 @@ def windows(runner: type[Runner], tmp: Path) -> None:
 
 def late(runner: type[Runner], tmp: Path) -> None:
     """A row that is late is taken, one that is later goes to the ledger and comes back by reprocessing."""
-    described = job(tumbling("4 seconds")).late("4 seconds").retain("1 hour").trigger(early=after_count(2))
+    described = (
+        job(ts.tumbling("4 seconds"))
+        .allowed_lateness("4 seconds")
+        .retain_windows("1 hour")
+        .trigger(early=trigger.after_count(2))
+    )
     running = runner(described, SCHEMA, tmp)
     running.feed(BATCHES[0])  # the watermark is 4
     running.feed(table([Message("x", 100, 8, "a", 0)]))
@@ -117,23 +105,28 @@ def late(runner: type[Runner], tmp: Path) -> None:
 def joins(runner: type[Runner], tmp: Path) -> None:
     rows = {side: [m for m in MESSAGES if m.at % 2 == odd] for odd, side in enumerate(SIDES)}
     pairs = [(a, b) for a in rows["left"] for b in rows["right"] if a.k == b.k]
-    given = {"event_time": "t", "on": "k", "offset": "at"}
     by_log = {kind: {m.at: s for s, m in sessions_of(kind)} for kind in ("time", "offset")}
     cases: dict[str, tuple[Any, Callable[[Message, Message], bool]]] = {
         "distance": (
-            join(within=("-1 second", "2 seconds"), **given),  # type: ignore[arg-type]
+            ts.stream(event_time="t", offset="at").join(
+                ts.stream(event_time="t", offset="at"), on="k", within=("-1 second", "2 seconds"), identity=True
+            ),
             lambda a, b: -1 <= time_of(b) - time_of(a) <= 2,
         ),
         "window": (
-            join(window=tumbling("4 seconds"), **given),  # type: ignore[arg-type]
+            ts.stream(event_time="t", offset="at").join(
+                ts.stream(event_time="t", offset="at"), on="k", window=ts.tumbling("4 seconds"), identity=True
+            ),
             lambda a, b: time_of(a) // 4 == time_of(b) // 4,
         ),
         "session": (
-            session_join(gap="2 seconds", **given),  # type: ignore[arg-type]
+            ts.stream(event_time="t", offset="at").join_sessions(
+                ts.stream(event_time="t", offset="at"), on="k", gap="2 seconds", identity=True
+            ),
             lambda a, b: by_log["time"][a.at] == by_log["time"][b.at],
         ),
         "session of offsets": (
-            session_join(on="k", offset="at", offsets=2),
+            ts.stream(offset="at").join_sessions(ts.stream(offset="at"), on="k", offsets=2),
             lambda a, b: by_log["offset"][a.at] == by_log["offset"][b.at],
         ),
     }
@@ -144,8 +137,17 @@ def joins(runner: type[Runner], tmp: Path) -> None:
 
 
 def merges(runner: type[Runner], tmp: Path) -> None:
-    merged = merge(event_time="t", key="k", offset="at", origin="part").window(tumbling("4 seconds"))
-    described = merged.aggregate(n=count(), left=sum_("left_v"), right=sum_("right_w")).accumulation(RETRACTING)
+    merged = (
+        ts.merge(
+            left=ts.stream(event_time="t", offset="at", origin="part"),
+            right=ts.stream(event_time="t", offset="at", origin="part"),
+        )
+        .group_by("k")
+        .window(ts.tumbling("4 seconds"))
+    )
+    described = merged.aggregate(n=agg.count(), left=agg.sum("left_v"), right=agg.sum("right_w")).accumulation(
+        "retracting"
+    )
     found = runner(described, SIDES, tmp).run(SIDED)
     sums: dict[tuple[float, str | None], list[int]] = {}
     for row in MESSAGES:
@@ -160,24 +162,27 @@ def merges(runner: type[Runner], tmp: Path) -> None:
     assert sorted(got, key=repr) == sorted(wanted, key=repr)
 
 
+CTIS = watermark.ctis(watermark.cti_settings("drop", generate=watermark.generate_ctis(1, delay="0 seconds")))
+BY_CTIS, OTHERS_BY_CTIS = (ts.stream(event_time="t", offset="at").watermark(CTIS) for _ in "lr")
 OTHERS: dict[str, tuple[Any, bool]] = {
     "overlap_join": (
-        overlap_join(event_time="t", on="k", offset="at").advance_time(
-            advance_time("drop", generation(1, "0 seconds"))
-        ),
+        BY_CTIS.join_lifetimes(OTHERS_BY_CTIS, on="k"),
         True,
     ),
-    "union": (union(event_time="t", sides=("left", "right")), True),
-    "deduplication": (deduplicated(event_time="t", on="k", within="1 hour"), False),
-    "altered": (altered(event_time="t", shift="1 hour"), False),
+    "union": (ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t")), True),
+    "deduplication": (ts.stream(event_time="t").deduplicate("k", within="1 hour"), False),
+    "altered": (ts.stream(event_time="t").shift_time("1 hour"), False),
     "chain": (
-        chain(
-            windowed(event_time="t", key="k", name="one")
-            .window(tumbling("2 seconds"))
-            .aggregate(n=count())
-            .late("0 s"),
-            windowed(name="two").window(tumbling("1 hour")).aggregate(n=sum_("n")),
-        ),
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("2 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 s")
+        .named("one")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.sum("n"))
+        .named("two"),
         False,
     ),
 }
@@ -200,7 +205,9 @@ def others(runner: type[Runner], tmp: Path) -> None:
 
 def put_back(runner: type[Runner], tmp: Path) -> None:
     """A deduplication takes its late rows again, and knows them from then on."""
-    running = runner(deduplicated(event_time="t", on="k", within="1 second").late("2 seconds"), SCHEMA, tmp)
+    running = runner(
+        ts.stream(event_time="t").deduplicate("k", within="1 second", allowed_lateness="2 seconds"), SCHEMA, tmp
+    )
     for rows in ([(20, "a")], [(18, "b"), (17, "c"), (16, "c")], [(17, "c"), (18, "b")]):
         running.feed(table([Message("x", number, t, k, t) for number, (t, k) in enumerate(rows)]))
         running.reprocess()
@@ -212,8 +219,8 @@ def put_back(runner: type[Runner], tmp: Path) -> None:
 def no_others(runner: type[Runner], tmp: Path) -> None:
     for name, (described, sided) in OTHERS.items():
         for made in (
-            partial(WindowOperator, described, SIDES if sided else SCHEMA),
-            partial(JoinOperator, described, LEFT, RIGHT),
+            partial(WindowOperator, described.graph.description, SIDES if sided else SCHEMA),
+            partial(JoinOperator, described.graph.description, LEFT, RIGHT),
         ):
             with pytest.raises(UsageError, match=r"standalone") as caught:
                 made(checkpoint=tmp / name)
@@ -221,10 +228,13 @@ def no_others(runner: type[Runner], tmp: Path) -> None:
         assert not (tmp / name).exists()
 
 
+def of(events: Stream, window: Any = ts.tumbling("4 seconds")) -> Aggregation:  # noqa: B008  immutable
+    grouped = events.group_by("k").window(window)
+    return grouped.aggregate(n=agg.count(), total=agg.sum("v")).accumulation("retracting")
+
+
 def ctis(runner: type[Runner], tmp: Path) -> None:
-    by_cti = job(tumbling("4 seconds"), event_time="t", offset="at", origin="part").advance_time(
-        advance_time("drop", generation(1, "0 seconds"))
-    )
+    by_cti = of(ts.stream(event_time="t", offset="at", origin="part").watermark(CTIS))
     behind = Message("x", 50, 3, "a", 99)
     running = runner(by_cti, SCHEMA, tmp / "cti")
     found = running.run([*BATCHES, table([behind])])
@@ -233,7 +243,7 @@ def ctis(runner: type[Runner], tmp: Path) -> None:
     lifetime = pa.schema([*SCHEMA, ("until", TIME)])
     ends = [pa.array([(time_of(m) + 3) * SECOND for m in MESSAGES[at : at + 5]], TIME) for at in range(0, 20, 5)]
     batches = [batch.append_column("until", end) for batch, end in zip(BATCHES, ends, strict=True)]
-    touched = job(tumbling("4 seconds", end="until"))
+    touched = of(ts.stream(event_time="t", lifetime=ts.lifetime("until")), ts.tumbling("4 seconds", of="lifetime"))
     found = runner(touched, lifetime, tmp / "lifetime").run(batches)
     wanted: Counter[float] = Counter()
     for row in MESSAGES:
@@ -243,8 +253,8 @@ def ctis(runner: type[Runner], tmp: Path) -> None:
         counted[start] += n
     assert counted == wanted
     schema = pa.schema([*SCHEMA.remove(0), ("part", "int64"), ("number", "int64"), ("mark", TIME)])
-    progress = BufferProgress(origin="part", sequence="number", watermark="mark")
-    numbered = job(tumbling("4 seconds")).watermark(progress)
+    progress = watermark.buffers(origin="part", sequence="number", watermark="mark")
+    numbered = of(ts.stream(event_time="t").watermark(progress))
     made = []
     for number, batch in enumerate(BATCHES, 1):
         rows = [{**row, "part": 1, "number": number, "mark": row["t"]} for row in batch.to_pylist()]
@@ -340,16 +350,16 @@ def test_every_verb_of_the_command_is_tried() -> None:
 
 def test_windows_that_rows_name_by_hand_are_refused(tmp_path: Path) -> None:
     schema = pa.schema([*SCHEMA, ("window_start", TIME), ("window_end", TIME)])
-    named = windowed(event_time="t", key="k").aggregate(n=count())
+    named = ts.stream().group_by("k").aggregate(n=agg.count())
     with pytest.raises(UsageError) as caught:
-        WindowOperator(named, schema, checkpoint=tmp_path, origin="part", offset="at")
+        WindowOperator(named.graph.description, schema, checkpoint=tmp_path, origin="part", offset="at")
     assert caught.value.code == "operator-window"
 
 
 @pytest.mark.parametrize("first", RUNNERS)
 @pytest.mark.parametrize("second", RUNNERS)
 def test_a_checkpoint_belongs_to_the_runner_that_created_it(first: str, second: str, tmp_path: Path) -> None:
-    described = job(tumbling("4 seconds")).messages(identity=("part", "at"))
+    described = job(ts.tumbling("4 seconds")).messages(identity=("part", "at"))
     made = RUNNERS[first](described, SCHEMA, tmp_path)
     made.feed(BATCHES[0])
     made.close()

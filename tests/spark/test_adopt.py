@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.children.native_queries import QUERIES, copied_at_death
 from tests.helpers import native_jobs
 from tests.helpers.checkout import ROOT
@@ -24,7 +25,7 @@ from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, at, batch, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Root, count, each_batch, max_, tumbling, windowed
+from tidestate import agg, trigger
 from tidestate.operators.cli.adopt import adopt_command
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.local.history_files import schema_of
@@ -64,7 +65,7 @@ def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def plan(spark: SparkSession, folder: Path, name: str, root: Path) -> Adoption:
     location = str(folder / "native" / name / "checkpoint")
-    return plan_adoption(spark, location, str(root), native_jobs.JOBS[name](), COLUMNS)
+    return plan_adoption(spark, location, str(root), native_jobs.JOBS[name]().graph.description, COLUMNS)
 
 
 def finish(spark: SparkSession, folder: Path, name: str, root: Path) -> None:
@@ -183,10 +184,10 @@ def test_closed_windows_stay_closed_whatever_lateness_the_job_allows(
 ) -> None:
     """Their state is gone: with it the late event would be in a pane alone."""
     location, root = str(killed / "native" / "tumbling" / "checkpoint"), tmp_path / "root"
-    lenient = native_jobs.JOBS["tumbling"]().late("1 hour", rule="window", keep="id")
-    execute_adoption(plan_adoption(spark, location, str(root), lenient, COLUMNS), partitions=2)
+    lenient = native_jobs.JOBS["tumbling"]().allowed_lateness("1 hour", rule="window", ledger_columns="id")
+    execute_adoption(plan_adoption(spark, location, str(root), lenient.graph.description, COLUMNS), partitions=2)
     # Another rule than Spark's, from now on.
-    for job in (lenient, lenient.late("1 hour", rule="event", keep="id")):
+    for job in (lenient, lenient.allowed_lateness("1 hour", rule="event", ledger_columns="id")):
         query = job.on_spark(stream(spark, killed / "input"), checkpoint=root).start()
         query.processAllAvailable()
         query.stop()
@@ -200,7 +201,7 @@ def test_command_shows_what_it_does_and_does_it(
     root, location = tmp_path / "root", str(killed / "native" / "sliding" / "checkpoint")
     arguments = [location, str(root), "tests.helpers.native_jobs:sliding_job"]
     assert CliRunner().invoke(adopt_command, arguments).exit_code == 0
-    plan = Root(root).adopt(location, native_jobs.sliding_job())
+    plan = ts.Root(root).adopt(location, native_jobs.sliding_job())
     assert "windows: " in repr(plan)
     assert not root.exists()
     dry = json.loads(CliRunner().invoke(adopt_command, [*arguments, "--json"]).stdout)
@@ -230,14 +231,16 @@ def test_source_of_any_other_kind_goes_on_at_its_offset(spark: SparkSession, tmp
     wait_for(lambda: len(list((tmp_path / "native" / "commits").glob("[1-9]"))) > 0)
     query.stop()
     job = (
-        windowed(event_time="timestamp", watermark_delay="1 second", name="counted")
-        .window(tumbling("30 days"))
-        .aggregate(n=count(), x=max_("value"))
-        .late("0 seconds", rule="window")
-        .trigger(early=each_batch())
+        ts.stream(event_time="timestamp", watermark_delay="1 second")
+        .group_by()
+        .window(ts.tumbling("30 days"))
+        .aggregate(n=agg.count(), x=agg.max("value"))
+        .allowed_lateness("0 seconds", rule="window")
+        .trigger(early=trigger.each_batch())
+        .named("counted")
     )
     root, schema = tmp_path / "root", schema_of("timestamp timestamp, value long")
-    adoption = plan_adoption(spark, str(tmp_path / "native"), str(root), job, schema)
+    adoption = plan_adoption(spark, str(tmp_path / "native"), str(root), job.graph.description, schema)
     before = adoption.query.end
     execute_adoption(adoption)
     running = job.on_spark(numbers, checkpoint=root).start()

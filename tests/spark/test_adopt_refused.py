@@ -15,27 +15,13 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.state import GroupState
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.native_jobs import JOBS, windows_of
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import (
-    after_count,
-    chain,
-    count,
-    count_distinct_approx,
-    global_window,
-    max_,
-    mean,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import OperatorStream, agg, trigger
 from tidestate.operators.cli.adopt import adopt_command
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark import state_reader
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
@@ -117,22 +103,22 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder
 
 
-def counting(**aggregates: Any) -> Runnable:
-    return windows_of(**(aggregates or {"n": count()}))
+def counting(**aggregates: Any) -> OperatorStream:
+    return windows_of(**(aggregates or {"n": agg.count()}))
 
 
-REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
+REFUSED: dict[str, tuple[str, Callable[[], OperatorStream], str, str]] = {
     "mode complete": ("complete", counting, "adopt-mode", "output mode complete"),
     "function of the user": ("own", counting, "adopt-operator", "applyInPandasWithState|flatMapGroups"),
     "another aggregate": ("sketched", counting, "adopt-aggregate", "no more and no fewer"),
     "aggregate of the job": (
         "counted",
-        lambda: counting(d=count_distinct_approx("v")),
+        lambda: counting(d=agg.count_distinct_approx("v")),
         "adopt-aggregate",
         "another state",
     ),
     "fewer aggregates": ("counted", counting, "adopt-aggregate", "0 count int64"),
-    "which of two": ("same", lambda: counting(x=max_("v"), y=max_("id")), "adopt-ambiguous", "buffers="),
+    "which of two": ("same", lambda: counting(x=agg.max("v"), y=agg.max("id")), "adopt-ambiguous", "buffers="),
     "two operators": ("twice", counting, "adopt-operators", "several stateful operators"),
     "join": ("joined", counting, "adopt-operator", "symmetricHashJoin"),
     "no window": ("grouped", counting, "adopt-operator", "stateStoreSave"),
@@ -141,44 +127,59 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
     "null keys": ("null", counting, "adopt-null-key", "rows=1"),
     "no checkpoint": ("nothing", counting, "adopt-no-checkpoint", "checkpointLocation"),
     "other kind": ("sessions", counting, "adopt-job", "session"),
-    "gap": ("sessions", lambda: windows_of(session("3 seconds"), n=count()), "adopt-window", "gap"),
-    "size": ("counted", lambda: windows_of(tumbling("5 seconds"), n=count(), s=sum_("v")), "adopt-window", "size"),
+    "gap": ("sessions", lambda: windows_of(ts.sessions("3 seconds"), n=agg.count()), "adopt-window", "gap"),
+    "size": (
+        "counted",
+        lambda: windows_of(ts.tumbling("5 seconds"), n=agg.count(), s=agg.sum("v")),
+        "adopt-window",
+        "size",
+    ),
     "slide": (
         "counted",
-        lambda: windows_of(sliding("20 seconds", "10 seconds"), n=count(), s=sum_("v")),
+        lambda: windows_of(ts.sliding("20 seconds", "10 seconds"), n=agg.count(), s=agg.sum("v")),
         "adopt-window",
         "slide",
     ),
-    "delay": ("counted", lambda: windows_of(delay="6 seconds", n=count(), s=sum_("v")), "adopt-watermark", "delay"),
-    "key": ("counted", lambda: windows_of(key="id", n=count(), s=sum_("v")), "adopt-key", "k string"),
+    "delay": (
+        "counted",
+        lambda: windows_of(delay="6 seconds", n=agg.count(), s=agg.sum("v")),
+        "adopt-watermark",
+        "delay",
+    ),
+    "key": ("counted", lambda: windows_of(key="id", n=agg.count(), s=agg.sum("v")), "adopt-key", "k string"),
     "no watermark": ("unmarked", lambda: windows_of(key=None), "adopt-watermark", "no watermark"),
     "window of all time": (
         "counted",
-        lambda: windows_of(global_window(), n=count(), s=sum_("v")),
+        lambda: windows_of(ts.global_window(), n=agg.count(), s=agg.sum("v")),
         "adopt-job",
         "tumbling",
     ),
-    "gaps of events": ("sessions", lambda: windows_of(session(gap_column="v")), "adopt-job", "session"),
+    "gaps of events": ("sessions", lambda: windows_of(ts.sessions(gap_column="v")), "adopt-job", "session"),
     "trigger that counts": (
         "summed",
-        lambda: windows_of(s=sum_("v")).trigger(early=after_count(3)),
+        lambda: windows_of(s=agg.sum("v")).trigger(early=trigger.after_count(3)),
         "adopt-job",
         "counts events",
     ),
     "single events": (
         "counted",
-        lambda: windows_of(n=count(), s=sum_("v")).trigger(when=repeatedly(after_count(3))),
+        lambda: windows_of(n=agg.count(), s=agg.sum("v")).trigger(when=trigger.repeatedly(trigger.after_count(3))),
         "adopt-job",
         "single events",
     ),
-    "rule": ("counted", lambda: windows_of(rule="event", n=count(), s=sum_("v")), "adopt-job", 'rule="window"'),
+    "rule": (
+        "counted",
+        lambda: windows_of(rule="event", n=agg.count(), s=agg.sum("v")),
+        "adopt-job",
+        'rule="window"',
+    ),
     "chain": (
         "counted",
-        lambda: chain(counting(), windowed(key="k", name="second").window(tumbling("1 minute")).aggregate(m=count())),
+        lambda: counting().group_by("k").window(ts.tumbling("1 minute")).aggregate(m=agg.count()).named("second"),
         "adopt-job",
         "one operator",
     ),
-    "mean": ("counted", lambda: counting(m=mean("v")), "adopt-aggregate", "mean"),
+    "mean": ("counted", lambda: counting(m=agg.mean("v")), "adopt-aggregate", "mean"),
     "identities": ("counted", JOBS["distinct"], "adopt-job", "windowed"),
 }
 
@@ -187,42 +188,49 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
 def test_refused_before_anything_is_written(spark: SparkSession, folder: Path, tmp_path: Path, case: str) -> None:
     name, job, code, reason = REFUSED[case]
     with pytest.raises(TidestateError, match=reason) as raised:
-        plan_adoption(spark, str(folder / "native" / name), str(tmp_path / "root"), job(), COLUMNS)
+        plan_adoption(spark, str(folder / "native" / name), str(tmp_path / "root"), job().graph.description, COLUMNS)
     assert raised.value.code == code
     assert list(tmp_path.iterdir()) == []
 
 
 def test_which_of_two_is_what_the_user_says(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    job = counting(x=max_("v"), y=max_("id"))
+    job = counting(x=agg.max("v"), y=agg.max("id"))
     location, root = str(folder / "native" / "same"), str(tmp_path / "root")
-    found = plan_adoption(spark, location, root, job, COLUMNS, buffers={"y": 1})
+    found = plan_adoption(spark, location, root, job.graph.description, COLUMNS, buffers={"y": 1})
     assert sorted(zip(*(found.taken.rows[name].to_pylist() for name in "xy"), strict=True)) == [(3, 2), (4, 3)]
 
 
 def test_root_that_exists_and_spark_without_a_reader(
     spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    location, root, job = str(folder / "native" / "counted"), tmp_path / "root", counting(n=count(), s=sum_("v"))
+    location, root, job = (
+        str(folder / "native" / "counted"),
+        tmp_path / "root",
+        counting(n=agg.count(), s=agg.sum("v")),
+    )
     for place in (location, f"{location}/"):
         with pytest.raises(TidestateError, match="adopt-root"):
-            plan_adoption(spark, location, place, job, COLUMNS)
-    found = plan_adoption(spark, location, str(root), job, COLUMNS)
+            plan_adoption(spark, location, place, job.graph.description, COLUMNS)
+    found = plan_adoption(spark, location, str(root), job.graph.description, COLUMNS)
     execute_adoption(found)
     files = sorted(root.rglob("*"))
-    for attempt in (lambda: plan_adoption(spark, location, str(root), job, COLUMNS), lambda: execute_adoption(found)):
+    for attempt in (
+        lambda: plan_adoption(spark, location, str(root), job.graph.description, COLUMNS),
+        lambda: execute_adoption(found),
+    ):
         with pytest.raises(TidestateError, match="bootstrap-used"):
             attempt()
     assert sorted(root.rglob("*")) == files
     monkeypatch.setattr(state_reader, "SPARK_4", False)
     with pytest.raises(TidestateError, match="adopt-spark"):
-        plan_adoption(spark, location, str(tmp_path / "other"), job, COLUMNS)
+        plan_adoption(spark, location, str(tmp_path / "other"), job.graph.description, COLUMNS)
     assert not (tmp_path / "other").exists()
 
 
 def test_query_that_goes_on_meanwhile(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    copy, job = tmp_path / "copy", counting(n=count(), s=sum_("v"))
+    copy, job = tmp_path / "copy", counting(n=agg.count(), s=agg.sum("v"))
     shutil.copytree(folder / "native" / "counted", copy)
-    found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job, COLUMNS)
+    found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job.graph.description, COLUMNS)
     (copy / "offsets" / "9").write_bytes((copy / "offsets" / "1").read_bytes())
     with pytest.raises(ConflictError, match="adopt-moved"):
         execute_adoption(found)
@@ -232,19 +240,22 @@ def test_query_that_goes_on_meanwhile(spark: SparkSession, folder: Path, tmp_pat
 def test_checkpoint_of_an_older_spark_does_not_name_its_operators(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    jobs = {"counted": (counting(n=count(), s=sum_("v")), 2), "sessions": (windows_of(session("4 seconds")), 3)}
+    jobs = {
+        "counted": (counting(n=agg.count(), s=agg.sum("v")), 2),
+        "sessions": (windows_of(ts.sessions("4 seconds")), 3),
+    }
     for name, (job, rows) in jobs.items():
         copy = tmp_path / name
         shutil.copytree(folder / "native" / name, copy)
         shutil.rmtree(copy / "state" / "0" / "_metadata")
-        found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job, COLUMNS)
+        found = plan_adoption(spark, str(copy), str(tmp_path / "root"), job.graph.description, COLUMNS)
         assert found.taken.rows.num_rows == rows
 
 
 def test_files_that_spark_would_not_read_again_and_state_that_it_cannot_read(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    job = counting(n=count(), s=sum_("v"))
+    job = counting(n=agg.count(), s=agg.sum("v"))
     for name in ("old", "damaged"):
         shutil.copytree(folder / "native" / "counted", tmp_path / name)
     entry = {"path": "file:///in/old.parquet", "timestamp": 1_000_000_000_000 - 8 * 86_400_000, "batchId": 2}
@@ -252,7 +263,7 @@ def test_files_that_spark_would_not_read_again_and_state_that_it_cannot_read(
     (tmp_path / "damaged" / "state" / "0" / "0" / "2.delta").unlink()
     for name, code in (("old", "adopt-file-age"), ("damaged", "adopt-unreadable")):
         with pytest.raises(TidestateError, match=code):
-            plan_adoption(spark, str(tmp_path / name), str(tmp_path / "root"), job, COLUMNS)
+            plan_adoption(spark, str(tmp_path / name), str(tmp_path / "root"), job.graph.description, COLUMNS)
     assert not (tmp_path / "root").exists()
 
 

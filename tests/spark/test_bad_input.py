@@ -7,14 +7,17 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
+import tidestate as ts
+from tests.helpers.changed_jobs import changed
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
+from tidestate import Aggregation, agg
+from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import (
@@ -28,9 +31,9 @@ from tidestate.statestore.errors import (
 pytestmark = pytest.mark.spark
 
 
-def per_key(**changes: str) -> Windowed:
-    settings = {"event_time": "t", "key": "k"} | changes
-    return windowed(**settings).window(tumbling("10 seconds")).aggregate(n=count())  # type: ignore[arg-type]
+def per_key(event_time: str = "t", key: str = "k", **more: Any) -> Aggregation:
+    grouped = ts.stream(event_time=event_time).group_by(key).window(ts.tumbling("10 seconds"))
+    return grouped.aggregate(n=agg.count(), **more)
 
 
 DESCRIPTIONS = {
@@ -38,9 +41,9 @@ DESCRIPTIONS = {
     "event-time-type": per_key(event_time="v"),
     "key-float": per_key(key="f"),
     "key-type": per_key(key="list"),
-    "aggregate-type": per_key().aggregate(m=mean("text")),
-    "no-window": windowed(event_time="t", key="k").aggregate(n=count()),
-    "no-aggregate": windowed(event_time="t", key="k").window(tumbling("10 seconds")),
+    "aggregate-type": per_key(m=agg.mean("text")),
+    "no-window": ts.stream(event_time="t").group_by("k").aggregate(n=agg.count()),
+    "no-aggregate": ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(),
 }
 
 
@@ -95,7 +98,7 @@ def refused(
     spark: SparkSession,
     folder: Path,
     source: Path,
-    description: Windowed | None = None,
+    description: Aggregation | None = None,
     policy: Policy | None = None,
 ) -> TidestateError:
     """Start the job; it must be refused before anything is written."""
@@ -181,14 +184,20 @@ def test_a_broken_checkpoint_is_refused_before_anything_happens(
     break_it, kind, code = BREAKS[name]
     break_it(stopped / "cp")
     # What has merely lost something is rewritten, unless a policy says otherwise: tests/spark/test_mended.py.
-    policy = Policy(spark="stop") if code == "spark-log-differs" else None
+    policy = ts.Policy(spark="stop") if code == "spark-log-differs" else None
     error = refused(spark, stopped, finished / "input", policy=policy)
     assert type(error) is kind
     assert error.code == code
 
 
 def test_the_checkpoint_of_another_job(spark: SparkSession, stopped: Path, finished: Path) -> None:
-    other = windowed(event_time="t", key="k", name="other").window(tumbling("10 seconds")).aggregate(n=count())
+    other = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("other")
+    )
     error = refused(spark, stopped, finished / "input", other)
     assert isinstance(error, IncompatibleError)
     assert error.code == "other-job"
@@ -196,7 +205,7 @@ def test_the_checkpoint_of_another_job(spark: SparkSession, stopped: Path, finis
 
 
 def test_a_changed_configuration_shows_the_difference(spark: SparkSession, stopped: Path, finished: Path) -> None:
-    error = refused(spark, stopped, finished / "input", replace(job(), key=("k", "id")))
+    error = refused(spark, stopped, finished / "input", changed(job(), key=("k", "id")))
     assert isinstance(error, IncompatibleError)
     assert error.code == "configuration-changed"
     assert error.context["changed"]["group_by"] == "k -> k, id"

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import join
 from tidestate.operators.describe.runs import SparkJob
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -164,15 +164,16 @@ def test_a_chain_of_two_streams_one_of_them_without_history(spark: SparkSession,
 def test_a_join_with_history_of_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     left, right = sample(3, 40, seed=1), sample(3, 40, seed=2)
     files = {name: write_all(tmp_path / name, tables) for name, tables in (("left", left), ("right", right))}
-    met = join(event_time=("t", "t"), on="k", within=("0 seconds", "5 seconds"), how="full", late="5 seconds")
-    sides = [stream(spark, tmp_path / name) for name in ("left", "right")]
-    begun = met.on_spark(*sides, checkpoint=tmp_path / "root", partitions=2)
+    met = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"), on="k", within=("0 seconds", "5 seconds"), how="full", allowed_lateness="5 seconds"
+    )
+    sides = {name: stream(spark, tmp_path / name) for name in ("left", "right")}
+    begun = met.on_spark(sides, checkpoint=tmp_path / "root", partitions=2)
     begun.bootstrap({name: history(spark, *found[:2]) for name, found in files.items()})
     finish(begun)
-    schema = met.schema(left[0].schema, right[0].schema)
     pairs = [(pa.concat_tables(left[:2]), pa.concat_tables(right[:2])), (left[2], right[2])]
     met.standalone(checkpoint=tmp_path / "alone").run(
-        [met.rows(schema, left=one, right=other) for one, other in pairs], drain=True
+        [{"left": one, "right": other} for one, other in pairs], drain=True
     )
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")

@@ -11,26 +11,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    chain,
-    count,
-    deduplicated,
-    fixed,
-    max_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import agg, watermark
 from tidestate.operators.spark import sent_states
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 
 pytestmark = pytest.mark.spark
 
@@ -38,20 +26,29 @@ pytestmark = pytest.mark.spark
 def aggregates() -> Any:
     """Sessions per key, then of all keys together by half minute, then the largest of those by minute."""
     visits = (
-        windowed(event_time="t", key="k", watermark_delay="5 seconds", name="visits")
-        .window(session("4 seconds"))
-        .aggregate(n=count(), total=sum_("v"))
-        .late("30 seconds", keep="id")
-        .accumulation(RETRACTING)
+        ts.stream(event_time="t", watermark_delay="5 seconds")
+        .group_by("k")
+        .window(ts.sessions("4 seconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+        .allowed_lateness("30 seconds", ledger_columns="id")
+        .accumulation("retracting")
+        .named("visits")
     )
     together = (
-        windowed(name="together")
-        .window(tumbling("30 seconds"))
-        .aggregate(visits=count(), n=sum_("n"), most=max_("n"))
+        visits.group_by()
+        .window(ts.tumbling("30 seconds"))
+        .aggregate(visits=agg.count(), n=agg.sum("n"), most=agg.max("n"))
+        .named("together")
     )
-    largest = windowed(name="largest").window(tumbling("1 minute")).aggregate(most=max_("visits"), n=sum_("n"))
-    late = "60 seconds"
-    return chain(visits, together.late(late).accumulation(RETRACTING), largest.late(late).accumulation(RETRACTING))
+    largest = (
+        together.allowed_lateness("60 seconds")
+        .accumulation("retracting")
+        .group_by()
+        .window(ts.tumbling("1 minute"))
+        .aggregate(most=agg.max("visits"), n=agg.sum("n"))
+        .named("largest")
+    )
+    return largest.allowed_lateness("60 seconds").accumulation("retracting")
 
 
 # A job of one operator is compared on every store in test_job.
@@ -112,9 +109,9 @@ def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: 
 
 
 def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path: Path) -> None:
-    once = deduplicated(event_time="t", on="v", within="10 seconds", name="once")
-    visits = windowed(event_time="t", key="k", name="visits").window(session("4 seconds")).aggregate(n=count())
-    described = chain(once, visits.late("5 seconds").retain("1 hour").accumulation(RETRACTING))
+    once = ts.stream(event_time="t").deduplicate("v", within="10 seconds", name="once")
+    visits = once.group_by("k").window(ts.sessions("4 seconds")).aggregate(n=agg.count()).named("visits")
+    described = visits.allowed_lateness("5 seconds").retain_windows("1 hour").accumulation("retracting")
     batches = [batch([(100, "a", 1)]), batch([(95, "b", 2), (94, "c", 3), (94, "d", 3)])]
     for number, rows in enumerate(batches):
         write(tmp_path / "input", number, rows)
@@ -129,11 +126,23 @@ def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path
 
 @pytest.mark.long
 def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Path) -> None:
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 second")).aggregate(n=count())
-    first = first.watermark(fixed("1 second")).late("0 seconds")
-    second = windowed(name="second").window(tumbling("2 seconds")).aggregate(n=sum_("n")).late("0 seconds")
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 second"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    first = first.watermark(watermark.fixed("1 second")).allowed_lateness("0 seconds")
+    second = (
+        first.group_by()
+        .window(ts.tumbling("2 seconds"))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
     (tmp_path / "input").mkdir()
-    query = chain(first, second).on_spark(
+    query = second.on_spark(
         stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2, tick="100 milliseconds"
     )
     running = query.start()
@@ -155,9 +164,22 @@ def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Pa
 
 def test_an_error_of_a_later_operator_reaches_the_driver_whole(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 0, sample(1, 30)[0])
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 second")).aggregate(n=max_("v"))
-    grown = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
-    described = chain(first.late("0 seconds"), grown)
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 second"))
+        .aggregate(n=agg.max("v"))
+        .named("first")
+    )
+    grown = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("1 minute"))
+        .aggregate(total=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    described = grown
     query = described.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=2).start()
     data = next((tmp_path / "root").rglob("tidestate.json"))
     assert data.exists()

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import tidestate as ts
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import advance_time, count, generation, join, tumbling, windowed
-from tidestate.operators.describe.runnable import Runnable
+from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.spark import rdd_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -33,10 +33,30 @@ def files(folder: Path, count: int = 4, seed: int = 7) -> list[pa.Table]:
     return tables
 
 
+def by_name(job: OperatorStream, streams: list[Any]) -> dict[str, Any]:
+    return streams[0] if isinstance(streams[0], dict) else dict(zip(job.graph.streams, streams, strict=True))
+
+
+def ways_to_take(direct: bool) -> set[Any]:
+    return {"in_driver", "direct_scan"} if direct else {"in_driver"}
+
+
 def run(
-    description: Runnable, streams: list[Any], root: Path, *, direct: bool = True, drain: bool = True, **settings: Any
+    description: OperatorStream,
+    streams: list[Any],
+    root: Path,
+    *,
+    direct: bool = True,
+    drain: bool = True,
+    **settings: Any,
 ) -> None:
-    started = description.on_spark(*streams, checkpoint=root, partitions=2, direct_scan=direct, **settings).start()
+    started = description.on_spark(
+        by_name(description, streams),
+        checkpoint=root,
+        partitions=2,
+        paths=ways_to_take(direct),
+        **settings,
+    ).start()
     started.processAllAvailable()
     started.stop(drain=drain)
 
@@ -80,7 +100,7 @@ def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_othe
         write(tmp_path / "input", number, table)
         way = number % 2 == 0
         dying = job().on_spark(
-            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=2, direct_scan=not way
+            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=2, paths=ways_to_take(not way)
         )
         query = dying.with_hook(fail).start()
         with pytest.raises(RuntimeError, match="the driver dies"):
@@ -97,7 +117,9 @@ def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_othe
 def test_several_streams_are_read_each_from_its_files(spark: SparkSession, tmp_path: Path, name: str) -> None:
     files(tmp_path / "left", 3, 1)
     files(tmp_path / "right", 3, 2)
-    near = join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds")
+    near = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"), on="k", within=("-1 second", "2 seconds"), how="full", allowed_lateness="5 seconds"
+    )
     for way in (True, False):
         sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
         if name == "join":
@@ -180,8 +202,9 @@ def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkS
     assert ways(tmp_path / "other") == [
         (False, "the files lie in folders with = in the name, which may be partitions")
     ]
-    ordered = windowed(event_time="t", key="v", offset="id", origin="k").window(tumbling("10 seconds"))
-    ordered = ordered.aggregate(n=count()).advance_time(advance_time("drop", generation(7)), sources=["a"])
+    made = watermark.ctis(watermark.cti_settings("drop", generate=watermark.generate_ctis(7)))
+    events = ts.stream(event_time="t", offset="id", origin="k").watermark(made, sources=["a"])
+    ordered = events.group_by("v").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     run(ordered, [stream(spark, tmp_path / "input" / "day=1")], tmp_path / "ordered")
     assert ways(tmp_path / "ordered") == [(False, "rows are processed in the order of columns")]
 
@@ -207,7 +230,7 @@ def test_a_lost_or_damaged_file_ends_as_it_does_with_spark(spark: SparkSession, 
 
         root = tmp_path / str(way)
         started = job().on_spark(
-            stream(spark, tmp_path / f"input-{way}"), checkpoint=root, partitions=2, direct_scan=way
+            stream(spark, tmp_path / f"input-{way}"), checkpoint=root, partitions=2, paths=ways_to_take(way)
         )
         query = started.with_hook(damage).start()
         try:

@@ -9,25 +9,36 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import every_element, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg, trigger
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.spark
 
 
-def first() -> Windowed:
-    began = windowed(event_time="t", key="k", name="job", watermark_delay="2 seconds").window(tumbling("10 seconds"))
-    return began.late("30 seconds").accumulation("retracting").aggregate(total=sum_("v"), low=min_("v"))
+def first() -> Aggregation:
+    began = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(ts.tumbling("10 seconds"))
+    return (
+        began.aggregate(total=agg.sum("v"), low=agg.min("v"))
+        .named("job")
+        .allowed_lateness("30 seconds")
+        .accumulation("retracting")
+    )
 
 
-def changed() -> Windowed:
-    began = windowed(event_time="t", key="k", name="job", watermark_delay="5 seconds").window(tumbling("10 seconds"))
-    described = began.late("40 seconds").accumulation("retracting").trigger(early=every_element())
-    described = described.aggregate(amount=sum_("v"), high=max_("v"), average=mean("v"))
+def changed() -> Aggregation:
+    began = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k").window(ts.tumbling("10 seconds"))
+    described = began
+    described = (
+        described.aggregate(amount=agg.sum("v"), high=agg.max("v"), average=agg.mean("v"))
+        .named("job")
+        .allowed_lateness("40 seconds")
+        .accumulation("retracting")
+        .trigger(early=trigger.each_batch())
+    )
     return described.renamed(aggregates={"total": "amount"})
 
 

@@ -3,91 +3,78 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import finish, output, stream
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    Windowed,
-    after_count,
-    after_watermark,
-    any_of,
-    count,
-    count_window,
-    deduplicated,
-    every_event_time,
-    global_window,
-    list_,
-    max_,
-    median,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate import Aggregation, OperatorStream, agg, trigger
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 pytestmark = pytest.mark.spark
 
 
-def job() -> Windowed:
-    return windowed(event_time="t", key="k", watermark_delay="5 seconds").aggregate(n=count(), s=sum_("v"))
+def job(window: Any, **more: Any) -> Aggregation:
+    grouped = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k").window(window)
+    return grouped.aggregate(n=agg.count(), s=agg.sum("v"), **more)
 
 
-DESCRIPTIONS: dict[str, tuple[Runnable, StoreConfig]] = {
+DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
     "sessions, retracting": (
-        job().window(session("3 seconds")).late("20 seconds").accumulation(RETRACTING).trigger(early=after_count(2)),
+        job(ts.sessions("3 seconds"))
+        .allowed_lateness("20 seconds")
+        .accumulation("retracting")
+        .trigger(early=trigger.after_count(2)),
         Parquet(),
     ),
     "sliding by window, early by event time": (
-        job()
-        .window(sliding("20 seconds", "10 seconds"))
-        .late("10 seconds", rule="window")
-        .trigger(early=every_event_time("5 seconds"), late=after_count(2), only_updated=True),
+        job(ts.sliding("20 seconds", "10 seconds"))
+        .allowed_lateness("10 seconds", rule="window")
+        .trigger(early=trigger.every_event_time("5 seconds"), late=trigger.after_count(2), only_updated=True),
         RocksDB(),
     ),
-    "counted, discarding": (job().window(count_window(7, 5)).accumulation(DISCARDING), Memory()),
+    "counted, discarding": (job(ts.count_windows(7, 5)).accumulation("discarding"), Memory()),
     "global, composite": (
-        windowed(event_time="t")
-        .window(global_window())
-        .aggregate(n=count(), most=max_("v"), middle=median("v"))
-        .trigger(when=repeatedly(after_count(100))),
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.global_window())
+        .aggregate(n=agg.count(), most=agg.max("v"), middle=agg.median("v"))
+        .trigger(when=trigger.repeatedly(trigger.after_count(100))),
         Parquet(max_levels=2, snapshot_bytes=1),
     ),
     "composite that finishes": (
-        job()
-        .window(tumbling("10 seconds"))
-        .aggregate(all=list_("id"))
-        .trigger(when=or_finally(repeatedly(after_count(9)), any_of(after_watermark(), after_count(30)))),
+        job(ts.tumbling("10 seconds"), all=agg.list("id")).trigger(
+            when=trigger.or_finally(
+                trigger.repeatedly(trigger.after_count(9)),
+                trigger.any_of(trigger.after_watermark(), trigger.after_count(30)),
+            )
+        ),
         Parquet(),
     ),
     "offsets, a pane at each third": (
-        windowed(key="k", offset="id")
-        .window(count_window(40, 20, by="offset"))
-        .aggregate(n=count(), all=list_("id"))
-        .trigger(early=after_count(3), per_element=True)
-        .accumulation(RETRACTING),
+        ts.stream(offset="id")
+        .group_by("k")
+        .window(ts.offset_windows(40, 20))
+        .aggregate(n=agg.count(), all=agg.list("id"))
+        .trigger(early=trigger.after_count(3), evaluate="element")
+        .accumulation("retracting"),
         Parquet(),
     ),
     "sessions of offsets": (
-        windowed(key="k", offset="id").window(session(offsets=6)).aggregate(n=count()).accumulation(RETRACTING),
+        ts.stream(offset="id")
+        .group_by("k")
+        .window(ts.offset_sessions(6))
+        .aggregate(n=agg.count())
+        .accumulation("retracting"),
         Memory(),
     ),
     "deduplicated": (
-        deduplicated(event_time="t", on=["k", "v"], within="10 seconds", watermark_delay="20 seconds").late(
-            "10 seconds"
+        ts.stream(event_time="t", watermark_delay="20 seconds").deduplicate(
+            ["k", "v"], within="10 seconds", allowed_lateness="10 seconds"
         ),
         Parquet(),
     ),
@@ -114,19 +101,21 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
 
 
-FED: dict[str, Windowed] = {
-    "tumbling, retained": job().window(tumbling("10 seconds")).late("5 seconds").retain("30 seconds"),
-    "overlapping, only two kept": job()
-    .window(sliding("20 seconds", "10 seconds"))
-    .late("0 seconds")
-    .retain(windows=3),
-    "sessions": job().window(session("3 seconds")).late("5 seconds").retain("1 minute").trigger(late=after_count(2)),
+FED: dict[str, Aggregation] = {
+    "tumbling, retained": job(ts.tumbling("10 seconds")).allowed_lateness("5 seconds").retain_windows("30 seconds"),
+    "overlapping, only two kept": job(ts.sliding("20 seconds", "10 seconds"))
+    .allowed_lateness("0 seconds")
+    .retain_windows(windows=3),
+    "sessions": job(ts.sessions("3 seconds"))
+    .allowed_lateness("5 seconds")
+    .retain_windows("1 minute")
+    .trigger(late=trigger.after_count(2)),
 }
 
 
 @pytest.mark.parametrize("name", FED if LONG else ["sessions"])
 def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    description = FED[name].accumulation(RETRACTING)
+    description = FED[name].accumulation("retracting")
     tables = sample(4, 150)
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)

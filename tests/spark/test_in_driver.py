@@ -14,15 +14,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import Memory, apply_rows, count, join, tumbling, windowed
-from tidestate.operators.describe.runnable import Runnable
+from tidestate import OperatorStream, agg
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory
 
 pytestmark = pytest.mark.spark
 
@@ -35,8 +36,24 @@ def _limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_driver, "LIMITS", in_driver.Limits())
 
 
-def run(description: Runnable, streams: list[Any], root: Path, *, drain: bool = True, **settings: Any) -> None:
-    started = description.on_spark(*streams, checkpoint=root, partitions=3, **settings).start()
+def paths(direct_scan: bool, in_driver: bool) -> set[Any]:
+    return {name for name, taken in (("direct_scan", direct_scan), ("in_driver", in_driver)) if taken}
+
+
+def run(
+    description: OperatorStream,
+    streams: list[Any],
+    root: Path,
+    *,
+    drain: bool = True,
+    direct_scan: bool = True,
+    in_driver: bool = True,
+    **settings: Any,
+) -> None:
+    names = description.graph.streams
+    given = streams[0] if isinstance(streams[0], dict) else dict(zip(names, streams, strict=True))
+    taken = paths(direct_scan, in_driver)
+    started = description.on_spark(given, checkpoint=root, partitions=3, paths=taken, **settings).start()
     started.processAllAvailable()
     started.stop(drain=drain)
 
@@ -64,7 +81,9 @@ def test_the_driver_and_tasks_make_the_same_checkpoints(
     for seed, side in enumerate(("left", "right")):
         for number, table in enumerate(sample(2, 100, seed)):
             write(tmp_path / side, number, table)
-    near = join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds")
+    near = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"), on="k", within=("-1 second", "2 seconds"), how="full", allowed_lateness="5 seconds"
+    )
     for way in (True, False):
         sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
         description, given = {
@@ -97,7 +116,7 @@ def test_batches_of_any_size_restarts_and_deaths(
                 raise RuntimeError("the driver dies")
 
         dying = job().on_spark(
-            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=3, in_driver=way
+            stream(spark, tmp_path / "input"), checkpoint=tmp_path / "one", partitions=3, paths=paths(True, way)
         )
         query = dying.with_hook(fail).start()
         for end in (query.processAllAvailable, query.stop):
@@ -158,8 +177,8 @@ def test_threads_call_no_function_of_the_users(
         return pa.array([1] * (max(rows["group"].to_pylist()) + 1))
 
     write(tmp_path / "input", 0, sample(1, 400)[0])
-    described = windowed(event_time="t", key="k").window(tumbling("1 second"))
-    own = described.aggregate(one=apply_rows(ones, columns=["v"], result_type=pa.int64()))
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 second"))
+    own = described.aggregate(one=agg.apply_rows(ones, columns=["v"], result_type=pa.int64()))
     run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
     assert places(tmp_path / "root") == [True]
     assert threads
@@ -178,8 +197,8 @@ def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
 
     write(tmp_path / "input", 0, sample(1, 400)[0])
     write(tmp_path / "input", 1, sample(2, 400)[1])
-    described = windowed(event_time="t", key="k").window(tumbling("1 second"))
-    own = described.aggregate(one=apply_rows(ones, columns=["v"], result_type=pa.int64()))
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 second"))
+    own = described.aggregate(one=agg.apply_rows(ones, columns=["v"], result_type=pa.int64()))
     run(own, [stream(spark, tmp_path / "input")], tmp_path / "root")
     assert places(tmp_path / "root")[-1] is False
     assert "failed in the driver, so tasks process" in caplog.text
@@ -189,7 +208,7 @@ def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
 def test_rows_of_which_no_column_is_read_count(spark: SparkSession, tmp_path: Path, way: str) -> None:
     for number in range(2):
         write(tmp_path / "input", number, sample(1, 15)[0])
-    described = windowed(processing_time=True).window(tumbling("1 second")).aggregate(n=count())
+    described = ts.stream(processing_time=True).group_by().window(ts.tumbling("1 second")).aggregate(n=agg.count())
     run(
         described,
         [stream(spark, tmp_path / "input")],

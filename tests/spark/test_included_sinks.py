@@ -19,6 +19,7 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
@@ -26,11 +27,13 @@ from tests.helpers.targets import Target, holds_all_once, target_of
 from tests.servers.kafka import UnavailableError, fetched
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.rows import tables_of
 from tidestate.operators.sinks.stored_columns import stored_columns
 from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tools.demo.child import Child
 
@@ -137,7 +140,7 @@ def test_a_dataframe_passes_in_parts(spark: SparkSession) -> None:
 def test_a_dataframe_can_be_stored_again(spark: SparkSession, tmp_path: Path) -> None:
     sink, frame = ParquetSink(tmp_path), spark.range(3)
     for checkpoint in (1, 2, 1, 2):
-        sink(frame, DeliveryId("f" * 32, checkpoint))
+        sink(frame, ts.DeliveryId("f" * 32, checkpoint))
     assert [pq.read_table(path).num_rows for path in sorted(tmp_path.glob("*"))] == [3, 3]
 
 

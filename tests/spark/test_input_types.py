@@ -10,22 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import at, batch, write
 from tests.helpers.spark_runs import stream
+from tidestate import Aggregation, Stream, agg, watermark
 from tidestate.operators import (
-    BufferProgress,
     DurableQuery,
-    Windowed,
-    chain,
-    count,
-    deduplicated,
-    max_,
-    max_event_time,
-    min_,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.statestore.errors import UsageError
 
@@ -37,9 +28,13 @@ def nested(spark: SparkSession, folder: Path) -> DataFrame:
     return stream(spark, folder).selectExpr(*columns)
 
 
-def per_name() -> Windowed:
-    described = windowed(event_time="t", key="who.name", name="names").window(tumbling("10 seconds"))
-    return described.aggregate(total=sum_("who.deep.v"), low=min_("who.name"), any=max_("later")).late("0 seconds")
+def per_name(events: Stream) -> Aggregation:
+    described = events.group_by("who.name").window(ts.tumbling("10 seconds"))
+    return (
+        described.aggregate(total=agg.sum("who.deep.v"), low=agg.min("who.name"), any=agg.max("later"))
+        .named("names")
+        .allowed_lateness("0 seconds")
+    )
 
 
 EVENTS = [(1, "a", 1), (2, "b", 2), (3, "a", 5), (4, None, 7)]
@@ -48,8 +43,8 @@ EVENTS = [(1, "a", 1), (2, "b", 2), (3, "a", 5), (4, None, 7)]
 @pytest.mark.parametrize("chained", [False, True])
 def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -> None:
     write(tmp_path / "in", 0, batch(EVENTS))  # type: ignore[arg-type]
-    once = deduplicated(event_time="t", on=["who.deep.v", "t"], name="once")
-    described = chain(once, per_name()) if chained else per_name()
+    events = ts.stream(event_time="t")
+    described = per_name(events.deduplicate(["who.deep.v", "t"], name="once") if chained else events)
     query = described.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
     query.stop(drain=True)
@@ -60,16 +55,16 @@ def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -
 def test_two_columns_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", 0, batch([(1, "a", 1)]))
     twice = stream(spark, tmp_path / "in").selectExpr("t", "k", "k as k")
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match="column-twice"):
         described.on_spark(twice, checkpoint=tmp_path / "root").start()
     other_case = stream(spark, tmp_path / "in").selectExpr("t", "k", "k as K")
     with pytest.raises(UsageError, match=r"column-twice.*'K', 'k'"):
         described.on_spark(other_case, checkpoint=tmp_path / "root").start()
-    lacking = windowed(event_time="t", key="city").window(tumbling("10 seconds")).aggregate(n=count())
+    lacking = ts.stream(event_time="t").group_by("city").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"column-missing.*'city'.*'t', 'k', 'v'"):
         lacking.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()
-    whole = windowed(event_time="t", key="who").window(tumbling("10 seconds")).aggregate(n=count())
+    whole = ts.stream(event_time="t").group_by("who").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r'"who.name", "who.deep"'):
         whole.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()
     assert not (tmp_path / "root").exists()
@@ -84,8 +79,9 @@ def until(found: Callable[[], object], seconds: float = 60) -> None:
 
 def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", 0, batch([(1, "a", 1), (8, "a", 1)]))
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    described = described.late("0 seconds").watermark(max_event_time("t", quiet="2 seconds"))
+    events = ts.stream(event_time="t").watermark(watermark.bounded(quiet="2 seconds"))
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    described = described.allowed_lateness("0 seconds")
 
     def start() -> DurableQuery:
         return described.on_spark(
@@ -120,9 +116,10 @@ def test_a_buffer_that_a_micro_batch_cuts_is_waited_for(spark: SparkSession, tmp
     ]
     for number, table in enumerate(tables):
         write(tmp_path / "in", number, table)
-    buffers = BufferProgress("origin", "v", "mark", whole="rows", empty="empty")
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    described = described.late("0 seconds").watermark(buffers, sources=["1"])
+    buffers = watermark.buffers(origin="origin", sequence="v", watermark="mark", whole="rows", empty="empty")
+    events = ts.stream(event_time="t").watermark(buffers, sources=["1"])
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    described = described.allowed_lateness("0 seconds")
     schema = "t timestamp, k string, v long, id long, origin long, mark timestamp, rows long, empty boolean"
     source = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     query = described.on_spark(source, checkpoint=tmp_path / "root", partitions=2).start()

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
-from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
+from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import FencedError, UsageError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 pytestmark = pytest.mark.spark
 
@@ -50,9 +51,10 @@ def test_sliding_windows_without_a_key(spark: SparkSession, tmp_path: Path) -> N
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)
     description = (
-        windowed(event_time="t", watermark_delay="5 seconds")
-        .window(sliding("30 seconds", "10 seconds", offset="3 seconds"))
-        .aggregate(n=count(), total=sum_("v"))
+        ts.stream(event_time="t", watermark_delay="5 seconds")
+        .group_by()
+        .window(ts.sliding("30 seconds", "10 seconds", offset="3 seconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
     )
     finish(description, spark, tmp_path, Parquet(), tmp_path / "spark")
     description.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.children import lost_pairs
 from tests.children.lost_pairs import ASKED, LOST_AFTER, SERVED
 from tests.helpers import evidence
@@ -22,21 +23,28 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
-from tidestate.operators import Memory, Parquet, chain, count, query, sliding, tumbling, windowed
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Join
+from tidestate import OperatorStream, agg
+from tidestate.operators import query
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 
 pytestmark = pytest.mark.spark
 
-JOINS: dict[str, tuple[Join, StoreConfig]] = {
+JOINS: dict[str, tuple[OperatorStream, StoreConfig]] = {
     "near in time, all rows": (
-        join(event_time="t", on="k", within=("-1 second", "2 seconds"), how="full", late="5 seconds"),
+        ts.stream(event_time="t").join(
+            ts.stream(event_time="t"),
+            on="k",
+            within=("-1 second", "2 seconds"),
+            how="full",
+            allowed_lateness="5 seconds",
+        ),
         Parquet(max_levels=2, snapshot_bytes=1),
     ),
     "in windows, all of the left": (
-        join(event_time="t", on="k", window=sliding("4 seconds", "2 seconds"), how="left"),
+        ts.stream(event_time="t").join(
+            ts.stream(event_time="t"), on="k", window=ts.sliding("4 seconds", "2 seconds"), how="left"
+        ),
         Memory(),
     ),
 }
@@ -51,15 +59,14 @@ def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
         write(tmp_path / "right", number, right)
 
     def run(batches: int) -> None:
-        sides = [stream(spark, tmp_path / side) for side in ("left", "right")]
-        query = description.on_spark(*sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
+        sides = {side: stream(spark, tmp_path / side) for side in ("left", "right")}
+        query = description.on_spark(sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
         query.processAllAvailable()
         query.stop(drain=batches == 4)
 
     run(3)  # a restart brings both sides back
     run(4)
-    schema = description.schema(lefts[0].schema, rights[0].schema)
-    both = [description.rows(schema, left=left, right=right) for left, right in zip(lefts, rights, strict=True)]
+    both = [{"left": left, "right": right} for left, right in zip(lefts, rights, strict=True)]
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
@@ -67,12 +74,12 @@ def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
 
 
-EACH_SIDE = join(
-    event_time="t",
+EACH_SIDE = ts.stream(event_time="t", watermark_delay="5 seconds").join(
+    ts.stream(event_time="t", watermark_delay="5 seconds"),
     on="k",
-    window=(tumbling("8 seconds"), sliding("6 seconds", "2 seconds")),
     how="full",
-    watermark_delay="5 seconds",
+    left=ts.side(window=ts.tumbling("8 seconds")),
+    right=ts.side(window=ts.sliding("6 seconds", "2 seconds")),
 )
 
 
@@ -93,9 +100,9 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
 
     def run(files: int) -> list[tuple[object, ...]]:
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", files)
-        sides = [reader.parquet(str(tmp_path / side)) for side in ("left", "right")]
+        sides = {side: reader.parquet(str(tmp_path / side)) for side in ("left", "right")}
         root = tmp_path / f"by-{files}"
-        query = EACH_SIDE.on_spark(*sides, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
+        query = EACH_SIDE.on_spark(sides, checkpoint=root, store=Parquet(max_levels=2), partitions=2).start()
         query.processAllAvailable()
         query.stop(drain=True)
         assert not output(root, "late")
@@ -104,10 +111,8 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
     found = run(1)
     assert len(found) > 60
     assert run(4) == found
-    schema = EACH_SIDE.schema(tables["left", 0].schema, tables["right", 0].schema)
-    both = [
-        EACH_SIDE.rows(schema, **{side: tables[side, number]}) for number in range(4) for side in ("right", "left")
-    ]
+    nothing = {side: tables[side, 0].slice(0, 0) for side in ("left", "right")}
+    both = [nothing | {side: tables[side, number]} for number in range(4) for side in ("right", "left")]
     EACH_SIDE.standalone(checkpoint=tmp_path / "alone", partitions=3).run(both, drain=True)
     alone = (row for rows in output(tmp_path / "alone", "panes").values() for row in rows)
     assert sorted(map(str, alone)) == found
@@ -122,8 +127,8 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
 
     def run(last: bool) -> None:
         orders = stream(spark, tmp_path / "in")
-        sides = orders.where("v > 0"), orders.where("v <= 20")
-        query = description.on_spark(*sides, checkpoint=tmp_path / "spark", partitions=2).start()
+        sides = {"left": orders.where("v > 0"), "right": orders.where("v <= 20")}
+        query = description.on_spark(sides, checkpoint=tmp_path / "spark", partitions=2).start()
         query.processAllAvailable()
         assert query.scan is not None
         assert query.scan.direct
@@ -132,9 +137,8 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     run(False)
     write(tmp_path / "in", 2, tables[2])
     run(True)
-    schema = description.schema(tables[0].schema, tables[0].schema)
     low, high = pc.field("v") > 0, pc.field("v") <= 20
-    both = [description.rows(schema, left=one.filter(low), right=one.filter(high)) for one in tables]
+    both = [{"left": one.filter(low), "right": one.filter(high)} for one in tables]
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
@@ -159,9 +163,11 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
     (table,) = sample(1, 40)
     write(tmp_path / "in", 0, table)
     given = stream(spark, tmp_path / "in").selectExpr("struct(t, k) as of", "v")
-    met = join(event_time="of.t", on="of.k", within=("-1 second", "2 seconds"), name="met")
-    counted = windowed(event_time="time", key="of.k", name="counted").window(tumbling("1 minute"))
-    whole = chain(met, counted.aggregate(n=count()), inputs={"met": ("a", "b"), "counted": "met"})
+    met = ts.stream("a", event_time="of.t").join(
+        ts.stream("b", event_time="of.t"), on="of.k", within=("-1 second", "2 seconds"), name="met"
+    )
+    counted = met.group_by("of.k").window(ts.tumbling("1 minute"))
+    whole = counted.aggregate(n=agg.count()).named("counted")
     for begun in (
         met.on_spark(given, given, checkpoint=tmp_path / "join", partitions=2),
         whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2),
@@ -182,15 +188,21 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
 def test_rows_that_were_lost_are_put_back_with_the_pairs_that_were_missed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    near = join(event_time="t", on="k", within=("-1 second", "20 seconds"), late="1 hour", offset="id")
+    near = ts.stream(event_time="t", offset="id").join(
+        ts.stream(event_time="t", offset="id"),
+        on="k",
+        within=("-1 second", "20 seconds"),
+        allowed_lateness="1 hour",
+        identity=True,
+    )
     root, given = tmp_path / "spark", {"left": sample(4, 40, seed=1), "right": sample(4, 40, seed=2)}
     pairs = []
     for first, last in ((0, 2), (2, 3), (3, 4)):
         for side, tables in given.items():
             for number in range(first, last):
                 write(tmp_path / side, number, tables[number])
-        sides = [stream(spark, tmp_path / side) for side in given]
-        running = near.on_spark(*sides, checkpoint=root, partitions=2, policy=REBUILD).start()
+        sides = {side: stream(spark, tmp_path / side) for side in given}
+        running = near.on_spark(sides, checkpoint=root, partitions=2, policy=REBUILD).start()
         running.processAllAvailable()
         pairs.append(sum(map(len, output(root, "panes").values())))
         if first == 0:
@@ -204,8 +216,7 @@ def test_rows_that_were_lost_are_put_back_with_the_pairs_that_were_missed(
             pairs.append(sum(map(len, output(root, "panes").values())))
             running.stop()
     running.stop(drain=True)
-    schema = near.schema(given["left"][0].schema, given["right"][0].schema)
-    both = [near.rows(schema, left=left, right=right) for left, right in zip(*given.values(), strict=True)]
+    both = [{"left": left, "right": right} for left, right in zip(*given.values(), strict=True)]
     near.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     found, wanted = (
         Counter(row for rows in output(tmp_path / name, "panes").values() for row in rows)

@@ -14,9 +14,10 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forks import after
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import CheckpointRetention, DurableQuery
+from tidestate.operators import DurableQuery
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
+from tidestate.recovery.retention.rules import CheckpointRetention
 
 pytestmark = pytest.mark.spark
 
@@ -88,7 +89,7 @@ def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_pat
     had = Checkpoint.open(root).stored_ids()
     for number, table in enumerate(TABLES[4:], 4):
         write(folder, number, table)
-    query = run(retain=CheckpointRetention(newest=2, grace="0 seconds"))
+    query = run(checkpoints=CheckpointRetention(newest=2, grace="0 seconds"))
     assert min(Checkpoint.open(root).stored_ids()) >= had[-1]
     assert "tidestate_collected_checkpoints_total" in query.prometheus()
     job().standalone(checkpoint=tmp_path / "alone").run(TABLES)

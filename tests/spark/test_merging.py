@@ -11,14 +11,13 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, count, merge_accumulate, session_join, sum_, tumbling
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.union import union
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate import OperatorStream, agg
+from tidestate.operators.describe.merge_accumulation import merge_accumulate
+from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 
 pytestmark = pytest.mark.spark
 
@@ -38,17 +37,40 @@ def difference() -> Any:
     )
 
 
-def merged() -> Sided:
-    begun = merge(event_time="t", key="k", watermark_delay=("5 seconds", "2 seconds"), name="both")
-    begun = begun.window(tumbling("10 seconds")).late("30 seconds")
-    return begun.aggregate(n=count(), total=sum_("right_v"), difference=difference()).cogroup(left="id", right="id")
+def merged() -> OperatorStream:
+    begun = ts.merge(
+        left=ts.stream(event_time="t", watermark_delay="5 seconds"),
+        right=ts.stream(event_time="t", watermark_delay="2 seconds"),
+    ).group_by("k")
+    begun = begun.window(ts.tumbling("10 seconds"))
+    return (
+        begun.aggregate(
+            n=agg.count(),
+            total=agg.sum("right_v"),
+            difference=difference(),
+            left=agg.list("left_id"),
+            right=agg.list("right_id"),
+        )
+        .named("both")
+        .allowed_lateness("30 seconds")
+    )
 
 
-JOBS: dict[str, tuple[Sided, StoreConfig]] = {
+JOBS: dict[str, tuple[OperatorStream, StoreConfig]] = {
     "merge": (merged(), Parquet(max_levels=2, snapshot_bytes=1)),
-    "union": (union(event_time="t", sides=("here", "there")), Memory()),
-    "session join": (session_join(event_time="t", on="k", gap="1 second", how="full", late="20 seconds"), Parquet()),
-    "session join of offsets": (session_join(on="k", offset="id", offsets=4, how="full", late=9), Parquet()),
+    "union": (ts.union(here=ts.stream(event_time="t"), there=ts.stream(event_time="t")), Memory()),
+    "session join": (
+        ts.stream(event_time="t").join_sessions(
+            ts.stream(event_time="t"), on="k", gap="1 second", how="full", allowed_lateness="20 seconds"
+        ),
+        Parquet(),
+    ),
+    "session join of offsets": (
+        ts.stream(offset="id").join_sessions(
+            ts.stream(offset="id"), on="k", offsets=4, how="full", allowed_lateness=9
+        ),
+        Parquet(),
+    ),
 }
 
 
@@ -66,7 +88,7 @@ def with_ids_out_of_order(tables: list[pa.Table], seed: int) -> list[pa.Table]:
 @pytest.mark.parametrize("name", some(JOBS, 1))
 def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOBS[name]
-    names = description.sides.names
+    names = description.graph.streams
     inputs = dict(zip(names, (sample(4, 40, seed=1), sample(4, 40, seed=2)), strict=True))
     if name == "session join of offsets":
         inputs = {side: with_ids_out_of_order(tables, seed) for seed, (side, tables) in enumerate(inputs.items())}
@@ -75,17 +97,14 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
             write(tmp_path / side, number, table)
 
     def run(drain: bool) -> None:
-        sides = [stream(spark, tmp_path / side) for side in names]
-        query = description.on_spark(*sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
+        sides = {side: stream(spark, tmp_path / side) for side in names}
+        query = description.on_spark(sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
         query.processAllAvailable()
         query.stop(drain=drain)
 
     run(False)  # a restart brings both sides back
     run(True)
-    schema = description.schema(*(tables[0].schema for tables in inputs.values()))
-    both = [
-        description.rows(schema, **dict(zip(names, pair, strict=True))) for pair in zip(*inputs.values(), strict=True)
-    ]
+    both = [dict(zip(names, pair, strict=True)) for pair in zip(*inputs.values(), strict=True)]
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.children.lost_orders import LOST_AFTER, SERVED, Order, orders
 from tests.helpers import evidence
 from tests.helpers.killed import killed
@@ -18,16 +19,9 @@ from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
+from tidestate import Aggregation, GroupedStream, agg, trigger
 from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    count_window,
-    every_element,
-    list_,
-    max_,
     query,
-    tumbling,
-    windowed,
 )
 
 pytestmark = pytest.mark.spark
@@ -43,15 +37,19 @@ def clock(hour: int, minute: int, second: int = 0) -> datetime:
     return datetime(2026, 1, 1, hour, minute, second, tzinfo=UTC)
 
 
-def highest(job: Windowed, layout: str) -> Windowed:
-    known = job.aggregate(value=max_("value"), values=list_("offset"))
-    return known.messages("offset", layout=layout, equal="value").trigger(early=every_element())
+def highest(grouped: GroupedStream, layout: str, late: str | None = None) -> Aggregation:
+    known = grouped.aggregate(value=agg.max("value"), values=agg.list("offset"))
+    if late is not None:
+        known = known.allowed_lateness(late)
+    return known.messages("offset", layout=layout, equal="value").trigger(early=trigger.each_batch())
 
 
-TUPLES = highest(windowed(name="tuples").window(count_window(3, by="offset", start=1, late=3)), "session_eq_offset")
+TUPLES = highest(
+    ts.stream(offset="offset").group_by().window(ts.offset_windows(3, start=1, late=3)), "session_eq_offset"
+).named("tuples")
 TIMES = highest(
-    windowed(event_time="time", name="times").window(tumbling("1 minute")).late("5 minutes"), "session_ts_eq_offset"
-)
+    ts.stream(event_time="time").group_by().window(ts.tumbling("1 minute")), "session_ts_eq_offset", "5 minutes"
+).named("times")
 RESULTS: dict[str, list[Any]] = {
     "tuples": [(1, 4, 5, [1, 2]), (1, 4, 9, [1, 2, 3])],
     "times": [
@@ -63,7 +61,7 @@ RESULTS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("job", some([TUPLES, TIMES], 1), ids=some(["tuples", "times"], 1))
-def test_the_orders_of_the_design(spark: SparkSession, tmp_path: Path, job: Windowed) -> None:
+def test_the_orders_of_the_design(spark: SparkSession, tmp_path: Path, job: Aggregation) -> None:
     for number, messages in enumerate(BATCHES):
         rows = [dict(zip(ORDERS.names, (*message[:2], clock(*message[2])), strict=True)) for message in messages]
         write(tmp_path / "orders", number, pa.Table.from_pylist(rows, ORDERS))
@@ -72,7 +70,7 @@ def test_the_orders_of_the_design(spark: SparkSession, tmp_path: Path, job: Wind
         running.processAllAvailable()
         running.stop()
     panes = [row[:4] for rows in output(tmp_path / "root", "panes").values() for row in rows]
-    assert panes == RESULTS[job.name]
+    assert panes == RESULTS[job.graph.description.name]
     kept = query(tmp_path / "root")
     assert kept.get_messages()["offset"].to_pylist() == ([1, 2, 3] if job is TUPLES else [1, 3, 2])
     assert kept.get_messages(equal=9)["offset"].to_pylist() == [3]
@@ -83,7 +81,7 @@ def test_the_orders_after_the_message_store_was_lost(spark: SparkSession, tmp_pa
     """What arrives after the loss is served at once. A replay that dies before its manifest changes nothing; the next
     one corrects, and the job is what it would have been.
     """
-    job, folder = TIMES.accumulation(RETRACTING), tmp_path / "orders"
+    job, folder = TIMES.accumulation("retracting"), tmp_path / "orders"
     folder.mkdir()
     stream = spark.readStream.schema("offset long, value long, time timestamp")
     stream = stream.option("maxFilesPerTrigger", 1).parquet(str(folder))

@@ -8,20 +8,23 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, write
 from tests.helpers.spark_runs import output
-from tidestate.operators import Parquet, count_window, deduplicated, list_, windowed
-from tidestate.operators.describe.runnable import Runnable
+from tidestate import OperatorStream, agg
+from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.spark
 
-JOBS: dict[str, Runnable] = {
-    "count windows": windowed(event_time="t", key="k", offset="id", watermark_delay="5 seconds", in_order=True)
-    .window(count_window(4))
-    .aggregate(ids=list_("id")),
-    "deduplicated": deduplicated(
-        event_time="t", on="k", within="3 seconds", watermark_delay="5 seconds", in_order=True
+JOBS: dict[str, OperatorStream] = {
+    "count windows": ts.stream(event_time="t", watermark_delay="5 seconds", offset="id")
+    .group_by("k")
+    .window(ts.count_windows(4))
+    .aggregate(ids=agg.list("id"))
+    .in_order(),
+    "deduplicated": ts.stream(event_time="t", watermark_delay="5 seconds").deduplicate(
+        "k", within="3 seconds", in_order=True
     ),
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.other_cuts import KINDS, judged, table
 from tests.helpers.process import some
@@ -146,7 +147,7 @@ def test_a_start_that_falls_back_takes_the_rest_in_other_batches(
     root = shutil.copytree(made / "triggered", tmp_path / "root")
     path = root / manifest_path(Checkpoint.open(root).ids()[-1])
     os.truncate(path, path.stat().st_size // 2)
-    policy = Policy(damaged="reset")
+    policy = ts.Policy(damaged="reset")
     assert goes_on(spark, made, job(root, "triggered"), "triggered", policy=policy) == len(EVENTS)
 
 

@@ -8,17 +8,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.operator_messages import SCHEMA, SECOND, stream, table
+from tidestate import agg
 from tidestate.operators import (
-    Harness,
-    apply_rows,
-    count,
     messages_on_spark,
     query,
-    sliding,
-    sum_,
-    windowed,
     windows_on_spark,
 )
 from tidestate.statestore.errors import UsageError
@@ -31,15 +27,19 @@ def longest(rows: pa.Table) -> int:
 
 
 def test_tasks_answer_as_one_process_does(spark: SparkSession, tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k", watermark_delay="6 seconds").window(sliding("6 seconds", "2 seconds"))
-    most = apply_rows(longest, columns=["v"], result_type=pa.int64(), per_group=True)
-    job = job.aggregate(n=count(), total=sum_("v"), most=most).late("8 seconds")
+    job = (
+        ts.stream(event_time="t", watermark_delay="6 seconds")
+        .group_by("k")
+        .window(ts.sliding("6 seconds", "2 seconds"))
+    )
+    most = agg.apply_rows(longest, columns=["v"], result_type=pa.int64(), per_group=True)
+    job = job.aggregate(n=agg.count(), total=agg.sum("v"), most=most).allowed_lateness("8 seconds")
     job = job.messages(identity=("part", "at"))
-    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3)
+    harness = job.harness(SCHEMA, folder=tmp_path, partitions=3)
     for batch in stream(2, 4):
         harness.feed(table(batch))
-    asked = query(tmp_path, description=job, schema=SCHEMA)
-    described = {"description": job, "schema": SCHEMA}
+    asked = query(tmp_path, description=job.graph.description, schema=SCHEMA)
+    described = {"description": job.graph.description, "schema": SCHEMA}
     order = ["window_start", "k"]
     low, high = -6 * SECOND, 0
     frames = [

@@ -12,6 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.children.second_job import FIRST, SECOND, batches
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.killed import killed
@@ -31,7 +32,6 @@ from tidestate import (
     scan_panes,
     scan_state,
     state_on_spark,
-    tumbling,
 )
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
 from tidestate.operators.spark.compat import SPARK_4
@@ -70,7 +70,7 @@ def test_frames_on_every_spark_are_the_datasets(spark: SparkSession, tmp_path: P
     run(root, stream=[*STREAM, *STREAM[:1]])
     for frame, dataset in frames:  # both stay at their checkpoint
         same(frame, dataset)
-    fed(tmp_path / "state", tumbling("10 seconds"))
+    fed(tmp_path / "state", ts.tumbling("10 seconds"))
     state = state_on_spark(spark, tmp_path / "state")
     same(state, scan_state(tmp_path / "state"))
     assert state.rdd.getNumPartitions() == 3  # one of four state partitions is empty
@@ -134,7 +134,7 @@ def test_a_filter_leaves_other_files_and_state_partitions_alone(spark: SparkSess
     assert [row["total"] for row in rows(found)] == [15]
     with pytest.raises(Exception, match="file-missing"):
         panes_on_spark(spark, root, where=ds.field("checkpoint") == 4).count()
-    fed(tmp_path / "state", tumbling("10 seconds"))
+    fed(tmp_path / "state", ts.tumbling("10 seconds"))
     last = state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[55])
     assert {row["slice_end"] for row in rows(last)} == {TIMES[60].as_py()}
     assert state_on_spark(spark, tmp_path / "state", where=ds.field("slice_end") > TIMES[61]).count() == 0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.forked import forked
 from tests.helpers.process import some
@@ -157,7 +158,7 @@ def test_a_start_falls_back_when_asked_to(
 ) -> None:
     flipped(state_file(root), 200)
     with caplog.at_level(logging.WARNING, "tidestate"):
-        goes_on(spark, made, root, Policy(damaged="reset"))
+        goes_on(spark, made, root, ts.Policy(damaged="reset"))
     answered = "\n".join(caplog.messages)
     assert f"back to checkpoint {BEFORE}, the newest intact one; abandoned: {BEFORE + 1}" in answered
 
@@ -179,7 +180,7 @@ def newer(root: Path) -> None:
 
 def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, made: Path, root: Path) -> None:
     newer(root)
-    goes_on(spark, made, root, Policy(damaged="reset"))
+    goes_on(spark, made, root, ts.Policy(damaged="reset"))
     assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]
 
 
@@ -187,7 +188,7 @@ def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, ma
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     with pytest.raises(DataError, match="tidestate repair"):
-        run(spark, made / "input", root, drain=True, policy=Policy(spark="stop"))
+        run(spark, made / "input", root, drain=True, policy=ts.Policy(spark="stop"))
     had = {path.name for path in (root / "spark").rglob("*")}
     assert tidestate("repair", root, "--resync-spark").returncode == 0
     assert {path.name for path in (root / "spark").rglob("*")} == had

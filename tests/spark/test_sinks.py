@@ -14,13 +14,15 @@ import pyarrow.feather as feather
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
+from tidestate import agg
+from tidestate.operators import DeliveryId
 from tidestate.operators.describe.runs import DurableQuery
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -41,7 +43,7 @@ class Sink:
     def __call__(self, panes: DataFrame, delivery_id: DeliveryId) -> bool:
         self.offered.append(delivery_id)
         if self.full and len(self.offered) % 2:
-            raise Refused("not now")
+            raise ts.Refused("not now")
         if self.full:
             return False
         self.took[delivery_id] = rows(arrow_of(panes))
@@ -97,7 +99,7 @@ def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path
 def test_a_sink_that_refuses_a_tick_holds_batches_too_and_can_be_left(spark: SparkSession, tmp_path: Path) -> None:
     root, sink = tmp_path / "cp", Sink()
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))
-    by_clock = windowed(processing_time=True, key="k").window(tumbling("1 second")).aggregate(n=count())
+    by_clock = ts.stream(processing_time=True).group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count())
     started = by_clock.on_spark(
         stream(spark, tmp_path / "input"), checkpoint=root, sink=sink, partitions=1, tick="200 milliseconds"
     )

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import count, sum_, tumbling
+from tidestate import agg
 from tidestate.operators.streams import inputs
 from tidestate.statestore.errors import UsageError
 
@@ -27,7 +28,7 @@ def test_a_join_into_daily_totals_equals_the_standalone_runner(spark: SparkSessi
     shipped = orders.join(
         shipments, on="k", within=("-1 second", "2 seconds"), how="left", allowed_lateness="5 seconds"
     )
-    daily = shipped.group_by("k").window(tumbling("1 day")).aggregate(n=count(), total=sum_("right_v"))
+    daily = shipped.group_by("k").window(ts.tumbling("1 day")).aggregate(n=agg.count(), total=agg.sum("right_v"))
     frames = {name: stream(spark, tmp_path / name) for name in ("shipments", "orders")}
     job = daily.on_spark(frames, checkpoint=tmp_path / "spark", partitions=3, paths={"direct_scan"})
     assert "orders, shipments" in job._repr_html_()
@@ -50,7 +51,7 @@ def test_a_single_stream_has_its_name_everywhere(spark: SparkSession, tmp_path: 
     past, new = sample(2, 40, seed=3)
     write(tmp_path / "orders", 0, past)
     per_minute = (
-        inputs.stream("orders", event_time="t").group_by("k").window(tumbling("1 minute")).aggregate(n=count())
+        inputs.stream("orders", event_time="t").group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.count())
     )
     job = per_minute.on_spark({"orders": stream(spark, tmp_path / "orders")}, checkpoint=tmp_path / "spark")
     job.bootstrap({"orders": spark.read.parquet(str(tmp_path / "orders"))})

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import LONG
-from tidestate.operators import Join, chain, count, join, max_, tumbling, windowed
+from tidestate import OperatorStream, agg
 from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather
@@ -24,21 +25,21 @@ WITHOUT = 1_528
 MEASURED = ("temp", "dewp", "humid", "wind_speed", "wind_gust", "precip", "pressure", "visib")
 
 # Flights are scheduled at whole minutes, and the latest one left 21 hours and 40 minutes behind a later one.
-JOINS: dict[str, Join] = {
-    "within the hour": join(
-        event_time=("scheduled", "time_hour"),
+JOINS: dict[str, OperatorStream] = {
+    "within the hour": ts.stream(event_time="scheduled").join(
+        ts.stream(event_time="time_hour"),
         on="origin",
         within=("-59 minutes", "0 seconds"),
         how="left",
-        late="22 hours",
+        allowed_lateness="22 hours",
         name="flights_in_weather",
     ),
-    "in the same window": join(
-        event_time=("scheduled", "time_hour"),
+    "in the same window": ts.stream(event_time="scheduled").join(
+        ts.stream(event_time="time_hour"),
         on="origin",
-        window=tumbling("1 hour"),
+        window=ts.tumbling("1 hour"),
         how="left",
-        late="22 hours",
+        allowed_lateness="22 hours",
         name="flights_in_weather",
     ),
 }
@@ -97,7 +98,7 @@ def test_each_flight_meets_the_observation_of_its_hour(
 ) -> None:
     """In the same window in the long form: of a few messages `tests.operators.test_runners` has it in every run."""
     running = JOINS[name].standalone(checkpoint=tmp_path / "root")
-    panes = running.run(_batches(JOINS[name], flights, observations), drain=True)
+    panes = running.run(_batches(flights, observations), drain=True)
     counters = total([manifest.counters for manifest in Checkpoint.open(str(tmp_path / "root")).history()])
     assert counters["accepted"] == counters["events"] == flights.num_rows + observations.num_rows
     assert counters["mildly_late"] > 20, "some flights left behind the watermark"
@@ -112,17 +113,24 @@ def test_each_flight_meets_the_observation_of_its_hour(
 def test_flights_of_each_airport_and_hour_meet_its_observation(
     tmp_path: Path, flights: pa.Table, observations: pa.Table
 ) -> None:
-    per_hour = windowed(event_time="scheduled", key="origin", watermark_delay="22 hours", name="per_hour")
-    per_hour = per_hour.window(tumbling("1 hour")).aggregate(flights=count(), worst=max_("dep_delay"))
-    met = join(
-        event_time=("window_start", "time_hour"),
-        on="origin",
-        within=("0 s", "0 s"),
-        how="full",
-        name="met",
-        late="1 h",
+    per_hour = ts.stream("flights", event_time="scheduled", watermark_delay="22 hours").group_by("origin")
+    per_hour = (
+        per_hour.window(ts.tumbling("1 hour"))
+        .aggregate(flights=agg.count(), worst=agg.max("dep_delay"))
+        .named("per_hour")
     )
-    described = chain(per_hour.late("0 seconds"), met, inputs={"per_hour": "flights", "met": ("per_hour", "weather")})
+    described = (
+        per_hour.allowed_lateness("0 seconds")
+        .timed_by("window_start")
+        .join(
+            ts.stream("weather", event_time="time_hour"),
+            on="origin",
+            within=("0 s", "0 s"),
+            how="full",
+            allowed_lateness="1 h",
+            name="met",
+        )
+    )
     root = tmp_path / "root"
     batches = [{"flights": left, "weather": right} for left, right in _pieces(flights, observations)]
     panes = described.standalone(checkpoint=root, partitions=2).run(batches, drain=True)
@@ -140,11 +148,10 @@ def test_flights_of_each_airport_and_hour_meet_its_observation(
     assert _missing(expected, found) == _missing(found, expected) == 0
 
 
-def _batches(joined: Join, flights: pa.Table, observations: pa.Table) -> Iterator[pa.Table]:
-    """Both streams as one, in pieces of the year."""
-    schema = joined.schema(flights.schema, observations.schema)
+def _batches(flights: pa.Table, observations: pa.Table) -> Iterator[dict[str, pa.Table]]:
+    """Both streams by side, in pieces of the year."""
     for left, right in _pieces(flights, observations):
-        yield joined.rows(schema, left=left, right=right)
+        yield {"left": left, "right": right}
 
 
 def _pieces(flights: pa.Table, observations: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:

@@ -13,28 +13,7 @@ from hypothesis import strategies as st
 
 from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Event, Naive
-from tidestate.operators import (
-    accumulate,
-    apply_rows,
-    arg_max,
-    arg_min,
-    count,
-    count_by_value,
-    count_distinct,
-    count_distinct_approx,
-    earliest,
-    first,
-    last,
-    latest,
-    list_,
-    median,
-    quantile,
-    set_,
-    sorted_list,
-    stddev,
-    top_n,
-    variance,
-)
+from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -57,7 +36,7 @@ def _result(states: pa.Table) -> pa.Array:
 
 
 ENDS = pa.struct([("first", pa.int64()), ("last", pa.int64()), ("number", pa.int64())])
-OWN = accumulate(
+OWN = agg.accumulate(
     name="tests.twins.aggregated:OWN",
     columns=["o"],
     state={"first": pa.int64(), "last": pa.int64(), "number": pa.int64()},
@@ -75,22 +54,22 @@ def _nulls(rows: pa.Table) -> pa.ChunkedArray:
 
 
 ANY: dict[str, tuple[Aggregate, Naive]] = {
-    "count": (count("v"), lambda events: len(naive.values(events))),
-    "first": (first("v", by="o"), naive.chosen("o", largest=False)),
-    "last_": (last("v", by="o"), naive.chosen("o", largest=True, newest=True)),
-    "earliest": (earliest("v"), naive.chosen("t", largest=False)),
-    "latest": (latest("v"), naive.chosen("t", largest=True, newest=True)),
-    "arg_min": (arg_min("v", by="w"), naive.chosen("w", largest=False)),
-    "arg_max": (arg_max("v", by="w"), naive.chosen("w", largest=True)),
-    "top_by": (top_n("v", 3, by="w"), naive.top(3, "w")),
-    "listed": (list_("v"), naive.listed()),
-    "sorted_by": (sorted_list("v", by="w", descending=True), naive.listed("w", descending=True)),
+    "count": (agg.count("v"), lambda events: len(naive.values(events))),
+    "first": (agg.first("v", by="o"), naive.chosen("o", largest=False)),
+    "last_": (agg.last("v", by="o"), naive.chosen("o", largest=True, newest=True)),
+    "earliest": (agg.earliest("v"), naive.chosen("t", largest=False)),
+    "latest": (agg.latest("v"), naive.chosen("t", largest=True, newest=True)),
+    "arg_min": (agg.arg_min("v", by="w"), naive.chosen("w", largest=False)),
+    "arg_max": (agg.arg_max("v", by="w"), naive.chosen("w", largest=True)),
+    "top_by": (agg.top_n("v", 3, by="w"), naive.top(3, "w")),
+    "listed": (agg.list("v"), naive.listed()),
+    "sorted_by": (agg.sorted_list("v", by="w", descending=True), naive.listed("w", descending=True)),
     "nulls": (
-        apply_rows(_nulls, columns=["v"], result_type=pa.int64()),
+        agg.apply_rows(_nulls, columns=["v"], result_type=pa.int64()),
         lambda events: sum(event["v"] is None for event in events),
     ),
     "rows": (
-        apply_rows(
+        agg.apply_rows(
             lambda rows: rows["o"].to_pylist(), columns=["o"], result_type=pa.list_(pa.int64()), per_group=True
         ),
         lambda events: [event["o"] for event in events],
@@ -101,26 +80,26 @@ ANY: dict[str, tuple[Aggregate, Naive]] = {
     ),
 }
 SORTABLE: dict[str, tuple[Aggregate, Naive]] = {
-    "first_own": (first("v", by="v"), naive.chosen("v", largest=False)),
-    "smallest": (top_n("v", 2, largest=False), naive.top(2, "v", largest=False)),
-    "largest": (top_n("v", 2), naive.top(2, "v")),
-    "different": (set_("v"), naive.different),
-    "number": (count_distinct("v"), lambda events: len(naive.different(events))),
-    "about": (count_distinct_approx("v"), lambda events: len(naive.different(events))),
-    "tally": (count_by_value("v"), naive.tallied),
-    "ordered": (sorted_list("v"), naive.listed("v")),
-    "lower": (quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
-    "higher": (quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
-    "nearest": (quantile("v", 0.5, interpolation="nearest"), naive.quantile(0.5, "nearest")),
+    "first_own": (agg.first("v", by="v"), naive.chosen("v", largest=False)),
+    "smallest": (agg.top_n("v", 2, largest=False), naive.top(2, "v", largest=False)),
+    "largest": (agg.top_n("v", 2), naive.top(2, "v")),
+    "different": (agg.set("v"), naive.different),
+    "number": (agg.count_distinct("v"), lambda events: len(naive.different(events))),
+    "about": (agg.count_distinct_approx("v"), lambda events: len(naive.different(events))),
+    "tally": (agg.count_by_value("v"), naive.tallied),
+    "ordered": (agg.sorted_list("v"), naive.listed("v")),
+    "lower": (agg.quantile("v", 0.4, interpolation="lower"), naive.quantile(0.4, "lower")),
+    "higher": (agg.quantile("v", 1 / 3, interpolation="higher"), naive.quantile(1 / 3, "higher")),
+    "nearest": (agg.quantile("v", 0.5, interpolation="nearest"), naive.quantile(0.5, "nearest")),
 }
 NUMERIC: dict[str, tuple[Aggregate, Naive]] = {
-    "variance": (variance("v"), naive.spread(population=False)),
-    "whole": (variance("v", population=True), naive.spread(population=True)),
-    "stddev": (stddev("v"), naive.spread(population=False, root=True)),
-    "least": (quantile("v", 0), naive.quantile(0, "linear")),
-    "most": (quantile("v", 1.0), naive.quantile(1, "linear")),
-    "middle": (median("v"), naive.quantile(0.5, "linear")),
-    "quarter": (quantile("v", 0.25), naive.quantile(0.25, "linear")),
+    "variance": (agg.variance("v"), naive.spread(population=False)),
+    "whole": (agg.variance("v", population=True), naive.spread(population=True)),
+    "stddev": (agg.stddev("v"), naive.spread(population=False, root=True)),
+    "least": (agg.quantile("v", 0), naive.quantile(0, "linear")),
+    "most": (agg.quantile("v", 1.0), naive.quantile(1, "linear")),
+    "middle": (agg.median("v"), naive.quantile(0.5, "linear")),
+    "quarter": (agg.quantile("v", 0.25), naive.quantile(0.25, "linear")),
 }
 INTEGERS = st.one_of(st.integers(-4, 4), st.integers(-(2**62), 2**62))
 DOUBLES = st.one_of(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.twins.general import Twin
 from tests.twins.naive import Event, Values, values_of
 from tests.twins.streams import KEYS, SCHEMA, arrow
@@ -28,9 +29,7 @@ from tests.twins.words import (
     sliding,
     tumbling,
 )
-from tidestate import operators as api
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import Aggregation, agg
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -200,13 +199,8 @@ class HarnessPlayer:
         self, setting: Setting, history: History, few: bool, store: StoreConfig, folder: Path, partitions: int
     ) -> None:
         self.setting, self.few = setting, few
-        self.harness = Harness(
-            description(setting, history, few),
-            SCHEMA,
-            store=store,
-            folder=folder,
-            partitions=partitions,
-            generate=history.delay is not None,
+        self.harness = description(setting, history, few).harness(
+            SCHEMA, store=store, folder=folder, partitions=partitions, generate=history.delay is not None
         )
 
     def play(self, step: Step) -> list[Row]:
@@ -264,33 +258,34 @@ def ledger_rows(row: Rejected) -> list[tuple]:
     return [(*row.event, row.reason, row.watermark, *of) for of in (row.windows if row.taken else [(None, None)])]
 
 
-def description(setting: Setting, history: History, few: bool) -> Windowed:
+def description(setting: Setting, history: History, few: bool) -> Aggregation:
     """The computation of the twin in the project's own words."""
     if few:
-        aggregates = {"high": api.max_("v")}
+        aggregates = {"high": agg.max("v")}
     else:
         aggregates = {
-            "n": api.count(),
-            "counted": api.count("v"),
-            "total": api.sum_("v"),
-            "high": api.max_("v"),
-            "low": api.min_("x"),
-            "weight": api.sum_("x"),
-            "average": api.mean("x"),
+            "n": agg.count(),
+            "counted": agg.count("v"),
+            "total": agg.sum("v"),
+            "high": agg.max("v"),
+            "low": agg.min("x"),
+            "weight": agg.sum("x"),
+            "average": agg.mean("x"),
         }
     return (
-        api.windowed(event_time="time", key=setting.key, watermark_delay=span(history.delay or 0))
+        ts.stream(event_time="time", watermark_delay=span(history.delay or 0))
+        .group_by(setting.key)
         .window(windows(setting.windows))
         .aggregate(**aggregates)
-        .late(span(setting.allowed), rule=setting.rule, keep=tuple(SCHEMA.names))  # type: ignore[arg-type]
+        .allowed_lateness(span(setting.allowed), rule=setting.rule, ledger_columns=tuple(SCHEMA.names))
         .trigger(
             early=trigger(setting.early),
-            on_time=setting.on_time,  # type: ignore[arg-type]
+            on_time=setting.on_time,
             late=trigger(setting.late),
-            closing=setting.closing,  # type: ignore[arg-type]
+            closing=setting.closing,
             only_updated=setting.only_updated,
         )
-        .accumulation(setting.mode)  # type: ignore[arg-type]
+        .accumulation(setting.mode)
     )
 
 
@@ -301,12 +296,12 @@ def span(us: int) -> timedelta:
 def windows(kind: Kind):
     sizes = kind.sizes
     if kind.name == "session":
-        return api.session(span(sizes[0]))
+        return ts.sessions(span(sizes[0]))
     if kind.name == "count":
-        return api.count_window(*sizes)
+        return ts.count_windows(*sizes)
     if kind.name == "global":
-        return api.global_window()
-    return api.sliding(span(sizes[0]), span(sizes[1]), offset=span(sizes[2]), strict=False)
+        return ts.global_window()
+    return ts.sliding(span(sizes[0]), span(sizes[1]), offset=span(sizes[2]), strict=False)
 
 
 def trigger(wish: Trigger | None):
@@ -314,5 +309,5 @@ def trigger(wish: Trigger | None):
         return None
     kind, amount = wish
     if kind == "each_batch":
-        return api.each_batch()
-    return getattr(api, kind)(amount if kind == "after_count" else span(amount))
+        return ts.trigger.each_batch()
+    return getattr(ts.trigger, kind)(amount if kind == "after_count" else span(amount))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import new_folder
 from tests.twins import general_streams as streams
 from tests.twins.general_streams import (
@@ -29,12 +30,11 @@ from tests.twins.general_streams import (
 from tests.twins.naive import Event
 from tests.twins.streams import SCHEMA, arrow
 from tests.twins.words import Row, Setting, Trigger
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.plan.ledger import BEYOND_RETENTION
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.messages.tables import Retention
 
 AT = "at"
 """The identity of an event."""
@@ -61,14 +61,16 @@ class Job(NamedTuple):
         return History(tuple(Step("feed", batch) for batch in self.batches), self.delay)
 
     @property
-    def described(self) -> Windowed:
+    def described(self) -> Aggregation:
         made = description(self.setting, self.history, False)
         if self.known == "not":
             return made
         allowed, rule = timedelta(microseconds=self.setting.allowed), self.setting.rule
-        retention = None if self.known == "identity" else Retention(time=self.setting.allowed)
-        made = made.late(allowed, rule=rule, keep=(*SCHEMA.names, AT))  # type: ignore[arg-type]
-        return made.messages(AT, retention=retention)
+        retention = (
+            None if self.known == "identity" else ts.Retention(span=timedelta(microseconds=self.setting.allowed))
+        )
+        made = made.allowed_lateness(allowed, rule=rule, ledger_columns=(*SCHEMA.names, AT))  # type: ignore[arg-type]
+        return made.messages(AT, retain=retention)
 
     def tables(self) -> list[pa.Table]:
         """The batches, with what comes again."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.twins.general_streams import plain, span, trigger, windows
 from tests.twins.naive import Values
 from tests.twins.ordered import Message, OrderedSetting, OrderedTwin
@@ -17,9 +18,7 @@ from tests.twins.ordered_strategies import Step
 from tests.twins.transcripts.script import Script, answered, kept
 from tests.twins.transcripts.script import Step as Line
 from tests.twins.words import FOREVER, Rejected, Row, Trigger
-from tidestate import operators as api
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import Aggregation, agg
 from tidestate.statestore.spec.store import Memory, StoreConfig
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -33,9 +32,9 @@ TYPES = {
     "window_end": TIME,
 }
 AGGREGATES: dict[str, dict[str, Any]] = {
-    "numbers": {"all": api.sorted_list("v")},
-    "values": {"n": api.count(), "counted": api.count("v"), "total": api.sum_("v"), "high": api.max_("v")},
-    "largest": {"high": api.max_("v")},
+    "numbers": {"all": agg.sorted_list("v")},
+    "values": {"n": agg.count(), "counted": agg.count("v"), "total": agg.sum("v"), "high": agg.max("v")},
+    "largest": {"high": agg.max("v")},
 }
 
 
@@ -56,9 +55,9 @@ COMPUTED = {"values": values, "largest": largest}
 # The description
 
 
-def description(setting: OrderedSetting, aggregates: str = "values", **more: Any) -> Windowed:
+def description(setting: OrderedSetting, aggregates: str = "values", **more: Any) -> Aggregation:
     """The computation of the twin in the project's own words."""
-    options: dict[str, Any] = {"key": setting.key, **more}
+    options: dict[str, Any] = {**more}
     if setting.axis == "processing":
         options["processing_time"] = True
     elif not setting.timeless:
@@ -67,12 +66,13 @@ def description(setting: OrderedSetting, aggregates: str = "values", **more: Any
         options["offset"] = "offset"
     if setting.origin:
         options["origin"] = "origin"
-    found = api.windowed(**options).aggregate(**AGGREGATES[aggregates])
+    grouped = ts.stream(**options).group_by(*([setting.key] if setting.key else []))
     if not setting.inherited:
-        found = found.window(windows_of(setting))
+        grouped = grouped.window(windows_of(setting))
+    found = grouped.aggregate(**AGGREGATES[aggregates])
     if setting.axis != "offset":
         columns = [name for name in names(setting) if name != "time" or not setting.timeless]
-        found = found.late(span(setting.allowed), rule=setting.rule, keep=tuple(columns))  # type: ignore[arg-type]
+        found = found.allowed_lateness(span(setting.allowed), rule=setting.rule, ledger_columns=tuple(columns))  # type: ignore[arg-type]
     found = retained(found, setting)
     return triggered(found, setting).accumulation(setting.mode)  # type: ignore[arg-type]
 
@@ -82,38 +82,38 @@ def windows_of(setting: OrderedSetting) -> Any:
     if setting.axis != "offset":
         return windows(setting.windows)
     if setting.windows.name == "session":
-        return api.session(offsets=sizes[0], late=setting.allowed)
-    return api.count_window(sizes[0], sizes[1], by="offset", late=setting.allowed)
+        return ts.offset_sessions(sizes[0], late=setting.allowed)
+    return ts.offset_windows(sizes[0], sizes[1], late=setting.allowed)
 
 
-def retained(found: Windowed, setting: OrderedSetting) -> Windowed:
+def retained(found: Aggregation, setting: OrderedSetting) -> Aggregation:
     if setting.retain is None and setting.newest is None:
         return found
     # No span of time says anything of offsets, so there the number is alone.
-    return found.retain(span(setting.retain) if setting.retain is not None else None, windows=setting.newest)
+    return found.retain_windows(span(setting.retain) if setting.retain is not None else None, windows=setting.newest)
 
 
-def triggered(found: Windowed, setting: OrderedSetting) -> Windowed:
+def triggered(found: Aggregation, setting: OrderedSetting) -> Aggregation:
     if setting.when is not None:
         return found.trigger(when=condition(setting.when), closing=setting.closing)  # type: ignore[arg-type]
-    options: dict[str, Any] = {"per_element": True} if setting.per_element else {}
+    options: dict[str, Any] = {"evaluate": "element"} if setting.per_element else {}
     return found.trigger(
         early=trigger(setting.early),
-        on_time=setting.on_time,  # type: ignore[arg-type]
+        on_time=setting.on_time,
         late=trigger(setting.late),
-        closing=setting.closing,  # type: ignore[arg-type]
+        closing=setting.closing,
         only_updated=setting.only_updated,
         **options,
     )
 
 
 def condition(wish: Trigger) -> Any:
-    count, end = api.after_count(wish.amount), api.after_watermark()
+    count, end = ts.trigger.after_count(wish.amount), ts.trigger.after_watermark()
     return {
         "after_count": lambda: count,
-        "count_or_end": lambda: api.any_of(count, end),
-        "count_and_end": lambda: api.all_of(count, end),
-        "counts_until_end": lambda: api.or_finally(api.repeatedly(count), end),
+        "count_or_end": lambda: ts.trigger.any_of(count, end),
+        "count_and_end": lambda: ts.trigger.all_of(count, end),
+        "counts_until_end": lambda: ts.trigger.or_finally(ts.trigger.repeatedly(count), end),
     }[wish.kind]()
 
 
@@ -149,8 +149,7 @@ class OrderedHarness:
         generate: bool | None = None,
     ) -> None:
         self.setting = setting
-        self.harness = Harness(
-            description(setting, aggregates),
+        self.harness = description(setting, aggregates).harness(
             schema(setting),
             store=store or Memory(),
             folder=folder,

@@ -11,34 +11,12 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Naive
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    any_of,
-    count,
-    count_by_value,
-    every_element,
-    global_window,
-    last,
-    list_,
-    max_,
-    mean,
-    median,
-    min_,
-    repeatedly,
-    sliding,
-    stddev,
-    sum_,
-    top_n,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.triggers import after_watermark
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.graph import single_operator
@@ -102,19 +80,19 @@ def doubles(events: list[dict[str, Any]]) -> float | None:
 
 
 AGGREGATES: dict[str, tuple[Aggregate, Naive, tuple[str, ...]]] = {
-    "n": (count(), len, ()),
-    "nv": (count("v"), lambda events: len(naive.values(events)), ()),
-    "total": (sum_("v"), total, ()),
-    "avg": (mean("v"), average, ()),
-    "sx": (sum_("x"), doubles, ("x",)),
-    "least": (min_("v"), lambda events: min(naive.values(events), default=None), ("v",)),
-    "most": (max_("v"), lambda events: max(naive.values(events), default=None), ("v",)),
-    "newest": (last("v", by="t"), naive.chosen("t", largest=True, newest=True), ("v", "t")),
-    "listed": (list_("v"), naive.listed(), ("v",)),
-    "tally": (count_by_value("v"), naive.tallied, ("v",)),
-    "middle": (median("v"), naive.quantile(0.5, "linear"), ("v",)),
-    "best": (top_n("v", 2), naive.top(2, "v"), ("v",)),
-    "spread": (stddev("v"), naive.spread(population=False, root=True), ("v",)),
+    "n": (agg.count(), len, ()),
+    "nv": (agg.count("v"), lambda events: len(naive.values(events)), ()),
+    "total": (agg.sum("v"), total, ()),
+    "avg": (agg.mean("v"), average, ()),
+    "sx": (agg.sum("x"), doubles, ("x",)),
+    "least": (agg.min("v"), lambda events: min(naive.values(events), default=None), ("v",)),
+    "most": (agg.max("v"), lambda events: max(naive.values(events), default=None), ("v",)),
+    "newest": (agg.last("v", by="t"), naive.chosen("t", largest=True, newest=True), ("v", "t")),
+    "listed": (agg.list("v"), naive.listed(), ("v",)),
+    "tally": (agg.count_by_value("v"), naive.tallied, ("v",)),
+    "middle": (agg.median("v"), naive.quantile(0.5, "linear"), ("v",)),
+    "best": (agg.top_n("v", 2), naive.top(2, "v"), ("v",)),
+    "spread": (agg.stddev("v"), naive.spread(population=False, root=True), ("v",)),
 }
 LINEAR = ("n", "nv", "total")
 
@@ -128,18 +106,18 @@ class Case:
     triggers: dict[str, Any]
     names: tuple[str, ...]
 
-    def description(self) -> Windowed:
+    def description(self) -> Aggregation:
         given_ = self.windows == "given"
-        job = windowed(event_time=None if given_ else "t", key="k")
+        job = ts.stream(event_time=None if given_ else "t").group_by("k")
         kinds = {
-            "tumbling": tumbling("10 microseconds"),
-            "sliding": sliding("10 microseconds", "5 microseconds"),
-            "global": global_window(),
+            "tumbling": ts.tumbling("10 microseconds"),
+            "sliding": ts.sliding("10 microseconds", "5 microseconds"),
+            "global": ts.global_window(),
         }
         if not given_:
             job = job.window(kinds[self.windows])
         job = job.aggregate(**{name: AGGREGATES[name][0] for name in self.names})
-        job = job.late(f"{self.allowed} microseconds", rule=self.rule)  # type: ignore[arg-type]
+        job = job.allowed_lateness(f"{self.allowed} microseconds", rule=self.rule)  # type: ignore[arg-type]
         return job.trigger(**self.triggers).accumulation(self.mode)  # type: ignore[arg-type]
 
     def windows_of(self, row: Row) -> list[tuple[int, int]]:
@@ -153,14 +131,14 @@ class Case:
 TRIGGERS: list[dict[str, Any]] = [
     {},
     {},
-    {"early": every_element()},
-    {"early": every_element(), "only_updated": True},
-    {"early": after_count(2), "late": after_count(3), "closing": "if_new"},
+    {"early": trigger.each_batch()},
+    {"early": trigger.each_batch(), "only_updated": True},
+    {"early": trigger.after_count(2), "late": trigger.after_count(3), "closing": "if_new"},
     {"late": None, "closing": "if_new"},
     {"on_time": "non_empty", "closing": "always"},
-    {"on_time": "never", "early": every_element(), "closing": "always"},
-    {"early": after_processing_time("3 microseconds"), "late": every_element()},
-    {"when": repeatedly(any_of(after_count(2), after_watermark()))},
+    {"on_time": "never", "early": trigger.each_batch(), "closing": "always"},
+    {"early": trigger.after_processing_time("3 microseconds"), "late": trigger.each_batch()},
+    {"when": trigger.repeatedly(trigger.any_of(trigger.after_count(2), trigger.after_watermark()))},
 ]
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.twins.naive import Event, Setting
-from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
+from tidestate import Aggregation, agg
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import StoreConfig
@@ -77,23 +77,24 @@ def arrow(batch: Sequence[Event]) -> pa.Table:
     return pa.table(columns, schema=SCHEMA)
 
 
-def description(setting: Setting) -> Windowed:
+def description(setting: Setting) -> Aggregation:
     """The computation of `naive_twin` in the project's own words."""
     size, slide, offset = (timedelta(microseconds=n) for n in (setting.size, setting.slide, setting.offset))
     return (
-        windowed(event_time="time", key=setting.key, watermark_delay=timedelta(microseconds=setting.delay))
-        .window(sliding(size, slide, offset=offset, strict=False))
+        ts.stream(event_time="time", watermark_delay=timedelta(microseconds=setting.delay))
+        .group_by(setting.key)
+        .window(ts.sliding(size, slide, offset=offset, strict=False))
         .aggregate(
-            n=count(),
-            counted=count("v"),
-            total=sum_("v"),
-            high=max_("v"),
-            low=min_("x"),
-            weight=sum_("x"),
-            average=mean("x"),
+            n=agg.count(),
+            counted=agg.count("v"),
+            total=agg.sum("v"),
+            high=agg.max("v"),
+            low=agg.min("x"),
+            weight=agg.sum("x"),
+            average=agg.mean("x"),
         )
-        .late(timedelta(microseconds=setting.allowed), keep=tuple(SCHEMA.names))
-        .accumulation(setting.mode)  # type: ignore[arg-type]
+        .allowed_lateness(timedelta(microseconds=setting.allowed), ledger_columns=tuple(SCHEMA.names))
+        .accumulation(setting.mode)
     )
 
 
@@ -106,5 +107,5 @@ def run(
     hook: JobHook = no_job_hook,
 ) -> pa.Table:
     """The real thing over ``stream``, to the end."""
-    job = StandaloneRunner(description(setting), str(root), store, Sinks(), partitions, hook)
+    job = StandaloneRunner(description(setting).graph.description, str(root), store, Sinks(), partitions, hook)
     return job.run([arrow(batch) for batch in stream], drain=True)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.faults.damage.answers import Refused, Went, answered
 from tests.faults.damage.harm import Kinds
 from tests.faults.damage.verbs import READERS, Reader, printed, rows, state_of, verified, went
@@ -18,8 +19,6 @@ from tests.helpers.planned_batch import BATCHES as PLANNED
 from tests.helpers.planned_batch import fold, plan, seen, start
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import session
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.summary import events_of
@@ -34,7 +33,7 @@ STORES: tuple[Store, ...] = ("memory", "parquet", "rocksdb")
 FOLDED = Parquet(max_levels=2, snapshot_bytes=1)
 KEPT = batch([(46, "a", 1), (47, "b", 2), (30, "b", 3)])
 NEXT = batch([(80, "a", 1), (81, "b", 2), (82, "c", 3)])
-SESSIONS = session("6 seconds")
+SESSIONS = ts.sessions("6 seconds")
 INTERVAL = 3
 """How often Spark has folded its list of files."""
 
@@ -212,13 +211,13 @@ def _left(root: str, batches: list[Any]) -> list[Any]:
 def make_many(folder: Path, seed: int = 0) -> None:
     """So many state partitions that the manifest names files that list them, in a test harness."""
     root = folder / "root"
-    tested = Harness(example("retracting"), STREAM[0].schema, store=FOLDED, folder=root, partitions=66)
+    tested = example("retracting").harness(STREAM[0].schema, store=FOLDED, folder=root, partitions=66)
     for some in STREAM[:5]:
         tested.feed(_values(some, seed))
 
 
 def _harness(root: str, store: StoreConfig) -> Went:
-    tested = Harness(example("retracting"), STREAM[0].schema, store=store, folder=root)
+    tested = example("retracting").harness(STREAM[0].schema, store=store, folder=root)
     for some in _left(root, [*STREAM, KEPT]):
         tested.feed(some)
     return went(root)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tests.faults.simulation.auditor import Site
 from tests.faults.simulation.targets import SinkError
-from tidestate.operators import Memory, Parquet
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import (
@@ -20,7 +19,7 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 
 if TYPE_CHECKING:
     from tests.faults.simulation.world import World
@@ -82,7 +81,7 @@ def drive(world: World, site: Site, start: Start, *, to_the_end: bool = False) -
         late_sink=site.late_targets,
         partitions=world.chance.whole(1, 2, "partitions"),
         policy=Policy("refuse" if start.refuses else "takeover", "reset" if start.goes_back else "stop"),
-        retain=CheckpointRetention(newest=2, grace="0 seconds") if start.retains else None,
+        checkpoints=CheckpointRetention(newest=2, grace="0 seconds") if start.retains else None,
     )
     source = Source(world, world.auditor.case.batches)
     try:

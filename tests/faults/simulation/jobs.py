@@ -14,22 +14,11 @@ from typing import Any
 import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
+import tidestate as ts
 from tests.faults.simulation.twin import Event, Twin, Window
-from tidestate.operators import (
-    RETRACTING,
-    Checkpoint,
-    chain,
-    count,
-    deduplicated,
-    join,
-    list_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.runnable import Runnable
+from tidestate import Aggregation, OperatorStream, Stream, agg
 from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 
 Rows = Counter[str]
@@ -46,7 +35,7 @@ class Case:
     """A job with an input. ``accounts``: the lists in its panes and state have the ids of its events."""
 
     name: str
-    description: Runnable
+    description: OperatorStream
     batches: tuple[pa.Table, ...]
     accounts: bool
 
@@ -91,8 +80,11 @@ def ids_in(table: pa.Table) -> Counter[int]:
     return found
 
 
-def ids_of(table: pa.Table) -> Counter[int]:
-    """The ids of these rows."""
+def ids_of(rows: pa.Table | dict[str, pa.Table]) -> Counter[int]:
+    """The ids of these rows, of all streams."""
+    if isinstance(rows, dict):
+        return sum((ids_of(table) for table in rows.values()), Counter[int]())
+    table = rows
     return Counter(table["id"].to_pylist()) if "id" in table.column_names else Counter()
 
 
@@ -141,7 +133,7 @@ def table_of(events: Iterable[Event]) -> pa.Table:
 def _sides(batch: list[Event]) -> pa.Table:
     """Half of the events on each side of the join."""
     odd, even = (table_of(one for one in batch if one.id % 2 == side) for side in (1, 0))
-    return JOINED.rows(JOINED.schema(SCHEMA, SCHEMA), left=odd, right=even)
+    return {"left": odd, "right": even}
 
 
 def _events(chance: random.Random, *, repeats: bool) -> list[list[Event]]:
@@ -161,27 +153,30 @@ def _events(chance: random.Random, *, repeats: bool) -> list[list[Event]]:
     return batches
 
 
-def _listing(name: str = "windows") -> Any:
-    return windowed(event_time="at", key="k", watermark_delay=f"{DELAY} s", name=name)
+def _listing(window: Any, events: Stream | None = None) -> Aggregation:
+    events = events or ts.stream(event_time="at", watermark_delay=f"{DELAY} s")
+    described = events.group_by("k").window(window).aggregate(n=agg.count(), ids=agg.list("id"))
+    return described.allowed_lateness(f"{ALLOWED} s", ledger_columns="id").accumulation("retracting")
 
 
-def _kept(described: Any, window: Any) -> Any:
-    described = described.window(window).aggregate(n=count(), ids=list_("id"))
-    return described.late(f"{ALLOWED} s", keep="id").accumulation(RETRACTING)
-
-
-JOINED = join(event_time="at", on="k", within=("-6 s", "6 s"), how="left", late="8 s", watermark_delay=f"{DELAY} s")
-DESCRIPTIONS: dict[str, Runnable] = {
-    "tumbling": _kept(_listing(), tumbling(f"{SIZE} s")),
-    "sessions": _kept(_listing(), session(f"{GAP} s")),
-    "deduplicated": chain(
-        deduplicated(event_time="at", on="id", within="90 s", watermark_delay=f"{ALLOWED} s", name="once"),
-        _kept(windowed(event_time="at", key="k", name="windows"), tumbling(f"{SIZE} s")),
-    ),
-    "chain": chain(
-        _kept(_listing("windows"), tumbling(f"{SIZE} s")),
-        windowed(key="k", name="totals").window(tumbling("40 s")).aggregate(total=sum_("n")).accumulation(RETRACTING),
-    ),
+JOINED = ts.stream(event_time="at", watermark_delay=f"{DELAY} s").join(
+    ts.stream(event_time="at", watermark_delay=f"{DELAY} s"),
+    on="k",
+    within=("-6 s", "6 s"),
+    how="left",
+    allowed_lateness="8 s",
+)
+ONCE = ts.stream(event_time="at", watermark_delay=f"{ALLOWED} s").deduplicate("id", within="90 s", name="once")
+DESCRIPTIONS: dict[str, OperatorStream] = {
+    "tumbling": _listing(ts.tumbling(f"{SIZE} s")),
+    "sessions": _listing(ts.sessions(f"{GAP} s")),
+    "deduplicated": _listing(ts.tumbling(f"{SIZE} s"), ONCE),
+    "chain": _listing(ts.tumbling(f"{SIZE} s"))
+    .group_by("k")
+    .window(ts.tumbling("40 s"))
+    .aggregate(total=agg.sum("n"))
+    .accumulation("retracting")
+    .named("totals"),
     "join": JOINED,
 }
 

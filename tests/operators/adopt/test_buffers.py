@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, max_, mean, min_, sum_
+from tidestate import agg
 from tidestate.operators.adopt.buffers import match_buffers, state_columns
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, bind
 from tidestate.statestore.errors import UsageError
@@ -28,7 +28,15 @@ def fields(*columns: tuple[str, pa.DataType]) -> list[pa.Field]:
 
 
 def test_every_function_in_any_order() -> None:
-    job = bound(n=count(), m=mean("d"), s=sum_("i"), x=max_("t"), y=min_("i"), ps=sum_("p"), pm=mean("p"))
+    job = bound(
+        n=agg.count(),
+        m=agg.mean("d"),
+        s=agg.sum("i"),
+        x=agg.max("t"),
+        y=agg.min("i"),
+        ps=agg.sum("p"),
+        pm=agg.mean("p"),
+    )
     spark = fields(
         ("min", pa.int32()),
         ("sum", DECIMAL),
@@ -58,11 +66,11 @@ def test_every_function_in_any_order() -> None:
 )
 def test_other_aggregates_are_refused(spark: list[tuple[str, pa.DataType]]) -> None:
     with pytest.raises(UsageError, match="adopt-aggregate"):
-        match_buffers(bound(n=count(), x=max_("t")), fields(*spark), {})
+        match_buffers(bound(n=agg.count(), x=agg.max("t")), fields(*spark), {})
 
 
 def test_two_that_look_the_same_are_named() -> None:
-    job, spark = bound(x=max_("t"), y=max_("t2")), fields(("max", pa.string()), ("max", pa.string()))
+    job, spark = bound(x=agg.max("t"), y=agg.max("t2")), fields(("max", pa.string()), ("max", pa.string()))
     with pytest.raises(UsageError, match="adopt-ambiguous") as raised:
         match_buffers(job, spark, {})
     assert raised.value.context["unclear"] == ["x", "y"]
@@ -74,12 +82,12 @@ def test_two_that_look_the_same_are_named() -> None:
 
 def test_columns_that_two_queries_keep_are_what_the_job_describes() -> None:
     spark = fields(("sum", DOUBLE), ("count", LONG))
-    assert match_buffers(bound(m=mean("d")), spark, {}) == {"m": 0}
-    assert match_buffers(bound(s=sum_("d"), n=count()), spark, {}) == {"s": 0, "n": 1}
+    assert match_buffers(bound(m=agg.mean("d")), spark, {}) == {"m": 0}
+    assert match_buffers(bound(s=agg.sum("d"), n=agg.count()), spark, {}) == {"s": 0, "n": 1}
 
 
 def test_sums_that_spark_has_not_kept_exactly_are_refused() -> None:
-    (of_ints, of_decimals) = bound(m=mean("i"), p=sum_("p"))
+    (of_ints, of_decimals) = bound(m=agg.mean("i"), p=agg.sum("p"))
     counts = pa.array([1, 1, 0])
     made = state_columns(of_ints, [pa.array([-3.0, 2.0**53 - 1, 0.0]), counts])
     assert [column.to_pylist() for column in made] == [[-3, 2**53 - 1, 0], [1, 1, 0]]
@@ -94,14 +102,14 @@ def test_sums_that_spark_has_not_kept_exactly_are_refused() -> None:
 
 
 def test_a_sum_of_nulls_alone_is_null() -> None:
-    (of_decimals,) = bound(p=sum_("p"))
+    (of_decimals,) = bound(p=agg.sum("p"))
     (state,) = state_columns(of_decimals, [pa.array([0, 5], DECIMAL), pa.array([True, False])])
     assert state.to_pylist() == [None, Decimal(5)]
 
 
 def test_decimals_of_few_digits_are_whole_numbers_in_spark() -> None:
     few = pa.schema({"p": pa.decimal128(8, 2)})
-    total, average = bind("s", sum_("p"), few), bind("m", mean("p"), few)
+    total, average = bind("s", agg.sum("p"), few), bind("m", agg.mean("p"), few)
     spark = fields(("sum", LONG), ("sum", DOUBLE), ("count", LONG))
     assert match_buffers([average, total], spark, {}) == {"s": 0, "m": 1}
     (state,) = state_columns(total, [pa.chunked_array([[1234, None], [-5]], LONG)])

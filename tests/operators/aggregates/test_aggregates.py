@@ -13,32 +13,18 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Parquet,
-    RocksDB,
-    count,
-    max_,
-    mean,
-    median,
-    min_,
-    quantile,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg
 from tidestate.operators.aggregates.aggregate import Aggregate, bind, doubles
 from tidestate.operators.aggregates.arithmetic import BoundPlain
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.statestore.errors import LimitError, UsageError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
 
 TIME = pa.timestamp("us", tz="UTC")
-FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}
+FUNCTIONS = {"count": agg.count, "sum": agg.sum, "min": agg.min, "max": agg.max, "mean": agg.mean}
 DECIMAL = pa.decimal128(10, 2)
 NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
 MIDNIGHT = datetime(1960, 1, 1, tzinfo=UTC)
@@ -76,7 +62,7 @@ def totals(folder: Path, store: str, column: pa.Array, functions: list[str]) -> 
     times = pa.array(range(len(column)), TIME)
     table = pa.table({"t": times, "v": column})
     chosen: dict[str, Aggregate] = {f"{name}_of_v": FUNCTIONS[name]("v") for name in functions}
-    job = windowed(event_time="t").window(tumbling("1 minute")).aggregate(**chosen)
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 minute")).aggregate(**chosen)
     runner = job.standalone(checkpoint=folder / "root", store=stores(folder)[store])
     (row,) = runner.run([table.slice(0, 1), table.slice(1)], drain=True).to_pylist()
     return {name: row[f"{name}_of_v"] for name in functions}
@@ -139,7 +125,7 @@ def test_sums_of_the_longest_decimals_may_pass_their_type_on_the_way(cut: list[i
 
 @pytest.mark.parametrize("cut", [[1, 1, 1], [3]])
 def test_the_mean_of_large_numbers_fits_although_their_sum_does_not(cut: list[int]) -> None:
-    means = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(m=mean("v"))
+    means = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 minute")).aggregate(m=agg.mean("v"))
     assert summed_in(cut, [2**62] * 3, job=means)["m"] == float(2**62)
     nanoseconds = [1_700_000_000_000_000_001 + number for number in range(10)]
     assert summed_in([5, 5], nanoseconds, job=means)["m"] == sum(nanoseconds) / 10
@@ -149,10 +135,10 @@ def test_the_mean_of_large_numbers_fits_although_their_sum_does_not(cut: list[in
 def test_sums_of_an_older_form_are_read_as_the_wider_ones(tmp_path: Path, store: str) -> None:
     with mock.patch.object(BoundPlain, "_running_type", property(lambda bound: bound._sum_type)):
         first = [2**62 - 1, 1]
-        Harness(large_sums(), large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root").feed(
+        large_sums().harness(large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root").feed(
             large(first)
         )
-    second = Harness(large_sums(), large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root")
+    second = large_sums().harness(large(first).schema, store=stores(tmp_path)[store], folder=tmp_path / "root")
     second.feed(large([2**62, -1]))
     (row,) = second.advance_watermark(10**9).to_pylist()
     assert (row["s"], row["m"]) == (2**63 - 1, (2**63 - 1) / 4)
@@ -167,10 +153,10 @@ def test_doubles_of_decimals_are_the_nearest_whatever_scale_is_declared(scale: i
 
 
 DOUBLES_OF_DECIMALS: dict[str, Aggregate] = {
-    "mean": mean("v"),
-    "median": median("v"),
-    "quantile": quantile("v", 0.5),
-    "middle": quantile("v", 0.75),
+    "mean": agg.mean("v"),
+    "median": agg.median("v"),
+    "quantile": agg.quantile("v", 0.5),
+    "middle": agg.quantile("v", 0.75),
 }
 
 
@@ -182,8 +168,13 @@ def bound_to(name: str, rows: pa.Table, aggregate: Aggregate) -> Any:
     return bound.finish(combine(spec, pa.table([keys, *bound.lift(rows)], schema=spec.schema)))[0].as_py()
 
 
-def large_sums() -> Windowed:
-    return windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(s=sum_("v"), m=mean("v"))
+def large_sums() -> Aggregation:
+    return (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(s=agg.sum("v"), m=agg.mean("v"))
+    )
 
 
 def large(values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
@@ -192,12 +183,12 @@ def large(values: list[Any], kind: pa.DataType | None = None) -> pa.Table:
 
 
 def summed_in(
-    cut: list[int], values: list[Any], kind: pa.DataType | None = None, job: Windowed | None = None
+    cut: list[int], values: list[Any], kind: pa.DataType | None = None, job: Aggregation | None = None
 ) -> dict[str, Any]:
     """The one pane over ``values``, in batches of these sizes."""
     rows, starts = large(values, kind), [sum(cut[:number]) for number in range(len(cut))]
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(job or large_sums(), rows.schema, folder=folder)
+        harness = (job or large_sums()).harness(rows.schema, folder=folder)
         for start, size in zip(starts, cut, strict=True):
             harness.feed(rows.slice(start, size))
         (row,) = harness.advance_watermark(10**9).to_pylist()
@@ -224,7 +215,13 @@ def test_every_type_a_key_may_have(tmp_path: Path, case: str, store: str) -> Non
     times = pa.array([0] * len(values), TIME)
     batch = pa.table({"t": times, "k": pa.array(values, kind)})
     later = pa.table({"t": pa.array([100_000_000], TIME), "k": pa.array(values[:1], kind)})
-    job = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(n=count()).late("1 hour")
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 hour")
+    )
     runner = job.standalone(checkpoint=tmp_path / "root", store=stores(tmp_path)[store], partitions=2)
     panes = runner.run([batch, batch, later, batch])
     assert panes["k"].type == (pa.timestamp("us", kind.tz) if case == "seconds" else kind)  # see SEMANTICS, types
@@ -234,7 +231,7 @@ def test_every_type_a_key_may_have(tmp_path: Path, case: str, store: str) -> Non
 
 def test_a_key_in_nanoseconds_is_rounded_down(tmp_path: Path) -> None:
     batch = pa.table({"t": pa.array([0, 0, 0], TIME), "k": pa.array([1, 2, -1], pa.timestamp("ns"))})
-    job = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.count())
     panes = job.standalone(checkpoint=tmp_path, partitions=2).run([batch], drain=True)
     found = zip(panes["k"].cast(pa.int64()).to_pylist(), panes["n"].to_pylist(), strict=True)
     assert (panes["k"].type, sorted(found)) == (pa.timestamp("us"), [(-1, 1), (0, 2)])

@@ -13,32 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import tidestate as ts
 from tests.helpers.spark_inputs import batch, rows, sample, write
-from tidestate.operators import (
-    Windowed,
-    accumulate,
-    apply_rows,
-    arg_max,
-    count_by_value,
-    count_distinct_approx,
-    earliest,
-    first,
-    last,
-    list_,
-    max_,
-    median,
-    min_,
-    quantile,
-    set_,
-    sliding,
-    sorted_list,
-    stddev,
-    sum_,
-    top_n,
-    tumbling,
-    variance,
-    windowed,
-)
+from tidestate import Aggregation, agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of
@@ -68,40 +45,40 @@ def parts_of(plan: WindowPlan, ends: pa.Array, lifted: list[Any]) -> pa.Table:
     return pa.table([ends, none, one, *lifted], schema=plan.parts.schema)
 
 
-def job(**aggregates: Aggregate) -> Windowed:
-    return windowed(event_time="t").window(tumbling("1 minute")).aggregate(**aggregates)
+def job(**aggregates: Aggregate) -> Aggregation:
+    return ts.stream(event_time="t").group_by().window(ts.tumbling("1 minute")).aggregate(**aggregates)
 
 
 WRONG: dict[str, tuple[Callable[[], Aggregate], str]] = {
-    "variance of text": (lambda: variance("s"), "aggregate-type"),
-    "deviation of times": (lambda: stddev("t"), "aggregate-type"),
-    "no such column": (lambda: median("nothing"), "column-missing"),
-    "no such order": (lambda: first("v", by="nothing"), "column-missing"),
-    "first by a list": (lambda: first("v", by="l"), "aggregate-type"),
-    "largest by a list": (lambda: arg_max("v", by="l"), "aggregate-type"),
-    "a type no store has": (lambda: last("d", by="v"), "aggregate-type"),
-    "a list of that type": (lambda: list_("d"), "aggregate-type"),
-    "earliest of that type": (lambda: earliest("d"), "aggregate-type"),
-    "set of lists": (lambda: set_("l"), "aggregate-type"),
-    "tally of lists": (lambda: count_by_value("l"), "aggregate-type"),
-    "sketch of lists": (lambda: count_distinct_approx("l"), "aggregate-type"),
-    "top of lists": (lambda: top_n("l", 2), "aggregate-type"),
-    "sorted lists": (lambda: sorted_list("l"), "aggregate-type"),
-    "median of text": (lambda: median("s"), "aggregate-type"),
-    "quantile of times": (lambda: quantile("t", 0.5), "aggregate-type"),
-    "rows of that type": (lambda: apply_rows(len, columns=["d"], result_type=pa.int64()), "aggregate-type"),
-    "top none": (lambda: top_n("v", 0), "aggregate-option"),
-    "top half": (lambda: top_n("v", 0.5), "argument"),  # type: ignore[arg-type]
-    "top true": (lambda: top_n("v", True), "argument"),
-    "quantile above 1": (lambda: quantile("v", 1.01), "aggregate-option"),
-    "quantile below 0": (lambda: quantile("v", -0.01), "aggregate-option"),
-    "quantile of nothing": (lambda: quantile("v", float("nan")), "aggregate-option"),
-    "quantile as text": (lambda: quantile("v", "0.5"), "argument"),  # type: ignore[arg-type]
-    "interpolation": (lambda: quantile("v", 0.5, interpolation="cubic"), "aggregate-option"),  # type: ignore[arg-type]
-    "too precise": (lambda: count_distinct_approx("v", precision=22), "aggregate-option"),
-    "too coarse": (lambda: count_distinct_approx("v", precision=6), "aggregate-option"),
-    "rows of nothing": (lambda: apply_rows(len, columns=[], result_type=pa.int64()), "aggregate-option"),
-    "our column": (lambda: apply_rows(len, columns=["group"], result_type=pa.int64()), "aggregate-option"),
+    "variance of text": (lambda: agg.variance("s"), "aggregate-type"),
+    "deviation of times": (lambda: agg.stddev("t"), "aggregate-type"),
+    "no such column": (lambda: agg.median("nothing"), "column-missing"),
+    "no such order": (lambda: agg.first("v", by="nothing"), "column-missing"),
+    "first by a list": (lambda: agg.first("v", by="l"), "aggregate-type"),
+    "largest by a list": (lambda: agg.arg_max("v", by="l"), "aggregate-type"),
+    "a type no store has": (lambda: agg.last("d", by="v"), "aggregate-type"),
+    "a list of that type": (lambda: agg.list("d"), "aggregate-type"),
+    "earliest of that type": (lambda: agg.earliest("d"), "aggregate-type"),
+    "set of lists": (lambda: agg.set("l"), "aggregate-type"),
+    "tally of lists": (lambda: agg.count_by_value("l"), "aggregate-type"),
+    "sketch of lists": (lambda: agg.count_distinct_approx("l"), "aggregate-type"),
+    "top of lists": (lambda: agg.top_n("l", 2), "aggregate-type"),
+    "sorted lists": (lambda: agg.sorted_list("l"), "aggregate-type"),
+    "median of text": (lambda: agg.median("s"), "aggregate-type"),
+    "quantile of times": (lambda: agg.quantile("t", 0.5), "aggregate-type"),
+    "rows of that type": (lambda: agg.apply_rows(len, columns=["d"], result_type=pa.int64()), "aggregate-type"),
+    "top none": (lambda: agg.top_n("v", 0), "aggregate-option"),
+    "top half": (lambda: agg.top_n("v", 0.5), "argument"),  # type: ignore[arg-type]
+    "top true": (lambda: agg.top_n("v", True), "argument"),
+    "quantile above 1": (lambda: agg.quantile("v", 1.01), "aggregate-option"),
+    "quantile below 0": (lambda: agg.quantile("v", -0.01), "aggregate-option"),
+    "quantile of nothing": (lambda: agg.quantile("v", float("nan")), "aggregate-option"),
+    "quantile as text": (lambda: agg.quantile("v", "0.5"), "argument"),  # type: ignore[arg-type]
+    "interpolation": (lambda: agg.quantile("v", 0.5, interpolation="cubic"), "aggregate-option"),  # type: ignore[arg-type]
+    "too precise": (lambda: agg.count_distinct_approx("v", precision=22), "aggregate-option"),
+    "too coarse": (lambda: agg.count_distinct_approx("v", precision=6), "aggregate-option"),
+    "rows of nothing": (lambda: agg.apply_rows(len, columns=[], result_type=pa.int64()), "aggregate-option"),
+    "our column": (lambda: agg.apply_rows(len, columns=["group"], result_type=pa.int64()), "aggregate-option"),
     "state of no type": (lambda: own(state={"total": pa.string_view()}), "column-type"),
     "no state": (lambda: own(state={}), "aggregate-option"),
     "a built-in name": (lambda: own(name="moments"), "combiner-name"),
@@ -119,13 +96,13 @@ def own(**changes: Any) -> Aggregate:
         "result": lambda states: states["total"],
         "result_type": pa.int64(),
     }
-    return accumulate(**(parts | changes))
+    return agg.accumulate(**(parts | changes))
 
 
 @pytest.mark.parametrize(("make", "code"), WRONG.values(), ids=WRONG.keys())
 def test_what_cannot_be_computed_is_refused_before_anything_runs(make: Callable[[], Aggregate], code: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(job(a=make()), SCHEMA)
+        bind_plan(job(a=make()).graph.description, SCHEMA)
     assert caught.value.code == code
 
 
@@ -139,8 +116,8 @@ WRONG_ANSWERS: dict[str, Callable[[], Aggregate]] = {
     "merge gives nothing": lambda: own(name="nothing", merge=lambda older, newer: None),
     "result of too many": lambda: own(result=lambda states: pa.array([1, 2])),
     "result of another type": lambda: own(result=lambda states: pa.array(["a"])),
-    "rows give a number": lambda: apply_rows(len, columns=["v"], result_type=pa.int64()),
-    "rows give too few": lambda: apply_rows(
+    "rows give a number": lambda: agg.apply_rows(len, columns=["v"], result_type=pa.int64()),
+    "rows give too few": lambda: agg.apply_rows(
         lambda rows: pa.array([], pa.int64()), columns=["v"], result_type=pa.int64()
     ),
     "a group gives text": lambda: each_group(lambda rows: "a"),
@@ -149,13 +126,13 @@ WRONG_ANSWERS: dict[str, Callable[[], Aggregate]] = {
     "lift raises": lambda: own(lift=lambda rows: 1 // 0),
     "merge raises": lambda: own(name="failing-sum", merge=lambda older, newer: 1 // 0),
     "result raises": lambda: own(result=lambda states: 1 // 0),
-    "rows raise": lambda: apply_rows(lambda rows: 1 // 0, columns=["v"], result_type=pa.int64()),
+    "rows raise": lambda: agg.apply_rows(lambda rows: 1 // 0, columns=["v"], result_type=pa.int64()),
     "a group exits": lambda: each_group(lambda rows: sys.exit(7)),
 }
 
 
 def each_group(function: Callable[[pa.Table], Any]) -> Aggregate:
-    return apply_rows(function, columns=["v"], result_type=pa.int64(), per_group=True)
+    return agg.apply_rows(function, columns=["v"], result_type=pa.int64(), per_group=True)
 
 
 @pytest.mark.parametrize("make", WRONG_ANSWERS.values(), ids=WRONG_ANSWERS.keys())
@@ -187,7 +164,7 @@ def test_a_merge_is_called_a_few_times_for_many_rows() -> None:
         calls.append(older.num_rows)
         return pa.table({"total": pc.add(older["total"], newer["total"])})
 
-    plan = bind_plan(job(a=own(name="counting", merge=merge)), SCHEMA)
+    plan = bind_plan(job(a=own(name="counting", merge=merge)).graph.description, SCHEMA)
     bound = plan.aggregates[0]
     values = pa.table({"v": np.arange(10_000)})
     ends = pa.array(np.arange(10_000) % 10).cast(TIME)
@@ -198,9 +175,9 @@ def test_a_merge_is_called_a_few_times_for_many_rows() -> None:
 
 
 def test_a_description_names_functions_and_never_holds_them() -> None:
-    described = job(a=own(version=3), b=apply_rows(len, columns=["v"], result_type=pa.int64()))
+    described = job(a=own(version=3), b=agg.apply_rows(len, columns=["v"], result_type=pa.int64()))
     common = {"column": None, "columns": ["v"], "result_type": "int64", "functions": None}
-    assert configuration_of(described)["aggregates"] == {
+    assert configuration_of(described.graph.description)["aggregates"] == {
         "a": common
         | {
             "kind": "accumulate",
@@ -248,7 +225,7 @@ def test_where_an_accumulation_is_unpickled_stores_find_its_merge() -> None:
 def test_without_the_library_a_sketch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasketches", None)
     with pytest.raises(UsageError, match=r"pip install 'tidestate\[sketches\]'"):
-        bind_plan(job(a=count_distinct_approx("v")), SCHEMA)
+        bind_plan(job(a=agg.count_distinct_approx("v")).graph.description, SCHEMA)
 
 
 def test_every_kind_of_value_counts_in_a_sketch() -> None:
@@ -261,7 +238,7 @@ def test_every_kind_of_value_counts_in_a_sketch() -> None:
     }
     for values in kinds.values():
         schema = pa.schema([("t", TIME), ("v", values.type)])
-        plan = bind_plan(job(a=count_distinct_approx("v")), schema)
+        plan = bind_plan(job(a=agg.count_distinct_approx("v")).graph.description, schema)
         bound = plan.aggregates[0]
         lifted = bound.lift(pa.table({"v": values}))
         ends = pa.array(np.zeros(len(values), np.int64)).cast(TIME)
@@ -270,8 +247,15 @@ def test_every_kind_of_value_counts_in_a_sketch() -> None:
 
 
 def test_only_some_aggregates_can_take_events_back() -> None:
-    chosen = {"a": sum_("v"), "b": variance("v"), "c": min_("v"), "d": max_("v"), "e": set_("v"), "f": own()}
-    bounds = {bound.name: bound for bound in bind_plan(job(**chosen), SCHEMA).aggregates}
+    chosen = {
+        "a": agg.sum("v"),
+        "b": agg.variance("v"),
+        "c": agg.min("v"),
+        "d": agg.max("v"),
+        "e": agg.set("v"),
+        "f": own(),
+    }
+    bounds = {bound.name: bound for bound in bind_plan(job(**chosen).graph.description, SCHEMA).aggregates}
     assert {name: bound.invertible for name, bound in bounds.items()} == {name: name in "ab" for name in chosen}
     with pytest.raises(UsageError, match="not-invertible"):
         bounds["c"].subtract(pa.table({"c": [1]}), pa.table({"c": [1]}))
@@ -284,20 +268,21 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
         return pc.subtract(found["v_max"], found["v_min"])
 
     description = (
-        windowed(event_time="t", key="k", watermark_delay="5 seconds")
-        .window(sliding("30 seconds", "10 seconds"))
+        ts.stream(event_time="t", watermark_delay="5 seconds")
+        .group_by("k")
+        .window(ts.sliding("30 seconds", "10 seconds"))
         .aggregate(
-            values=list_("v"),
-            best=top_n("id", 3, by="v"),
-            often=count_by_value("v"),
-            about=count_distinct_approx("v"),
-            middle=median("v"),
-            deviation=stddev("v"),
-            newest=last("v", by="id"),
+            values=agg.list("v"),
+            best=agg.top_n("id", 3, by="v"),
+            often=agg.count_by_value("v"),
+            about=agg.count_distinct_approx("v"),
+            middle=agg.median("v"),
+            deviation=agg.stddev("v"),
+            newest=agg.last("v", by="id"),
             own=own(name="spark-sum"),
-            partition_by=apply_rows(partition_by, columns=["v"], result_type=pa.int64()),
+            partition_by=agg.apply_rows(partition_by, columns=["v"], result_type=pa.int64()),
         )
-        .late("1 minute")
+        .allowed_lateness("1 minute")
         .accumulation("retracting")
     )
     tables = [batch([(0.0, "a", 1)]), *sample(3, 200)]

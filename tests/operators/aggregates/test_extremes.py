@@ -11,8 +11,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH
-from tidestate.operators import RETRACTING, Windowed, chain, every_element, max_, min_, sliding, tumbling, windowed
+from tidestate import Aggregation, agg, trigger
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -35,10 +36,17 @@ ROWS = st.lists(
 )
 
 
-def described(slide: int) -> Windowed:
-    window = tumbling("10 seconds") if slide == 10 else sliding("10 seconds", f"{slide} seconds")
-    each = {f"{name}_{which}": of(name) for name in VALUES for which, of in (("min", min_), ("max", max_))}
-    return windowed(event_time="t", key="k", name="first").window(window).aggregate(**each).late("1 hour")
+def described(slide: int) -> Aggregation:
+    window = ts.tumbling("10 seconds") if slide == 10 else ts.sliding("10 seconds", f"{slide} seconds")
+    each = {f"{name}_{which}": of(name) for name in VALUES for which, of in (("min", agg.min), ("max", agg.max))}
+    return (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(window)
+        .aggregate(**each)
+        .allowed_lateness("1 hour")
+        .named("first")
+    )
 
 
 def naive(rows: list[dict[str, Any]], slide: int) -> dict[tuple[int, str], dict[str, Any]]:
@@ -76,14 +84,16 @@ def test_they_are_those_of_python(batches: list[list[dict[str, Any]]], slide: in
 @settings(max_examples=settings.default.max_examples // 2)
 @given(st.lists(ROWS, min_size=1, max_size=3))
 def test_of_panes_that_are_taken_back_too(batches: list[list[dict[str, Any]]]) -> None:
-    first = described(10).accumulation(RETRACTING).trigger(early=every_element())
+    first = described(10).accumulation("retracting").trigger(early=trigger.each_batch())
     names = {
-        f"{name}_{which}": of(f"{name}_{which}") for name in VALUES for which, of in (("min", min_), ("max", max_))
+        f"{name}_{which}": of(f"{name}_{which}")
+        for name in VALUES
+        for which, of in (("min", agg.min), ("max", agg.max))
     }
-    then = windowed(key="k", name="then").window(tumbling("40 seconds")).aggregate(**names)
+    then = first.group_by("k").window(ts.tumbling("40 seconds")).aggregate(**names).named("then")
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
         tables = [pa.Table.from_pylist(rows, SCHEMA) for rows in batches]
-        panes = chain(first, then).standalone(checkpoint=root).run(tables, drain=True)
+        panes = then.standalone(checkpoint=root).run(tables, drain=True)
         found = {pane["k"]: {name: pane[name] for name in names} for pane in panes.to_pylist()}
         groups: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in (row for rows in batches for row in rows):
@@ -93,6 +103,6 @@ def test_of_panes_that_are_taken_back_too(batches: list[list[dict[str, Any]]]) -
 
 def test_a_time_of_day_is_a_time(tmp_path: Any) -> None:
     rows = pa.table({"t": pa.array([0], TIME), "k": ["a"], "d": pa.array([time(1)], pa.time32("s"))})
-    job = windowed(event_time="t", key="k").window(tumbling("1 hour")).aggregate(low=min_("d"))
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour")).aggregate(low=agg.min("d"))
     panes = job.standalone(checkpoint=tmp_path).run(rows, drain=True)
     assert (panes.schema.field("low").type, panes["low"].to_pylist()) == (pa.time64("us"), [time(1)])

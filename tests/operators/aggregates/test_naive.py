@@ -16,29 +16,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import forget, some
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    count,
-    count_distinct_approx,
-    mean,
-    sliding,
-    stddev,
-    sum_,
-    tumbling,
-    variance,
-    windowed,
-)
+from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.windows.plan import WindowPlan
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.table.fold import combine
 
 
@@ -67,8 +54,11 @@ def test_however_cut_up_it_is_what_plain_python_says(kind: str, data: st.DataObj
     cuts = sorted(data.draw(st.lists(st.integers(0, len(events)), max_size=4), label="cuts"))
     nested = data.draw(st.integers(0, len(cuts)), label="nested")
     aggregates = wanted(kind)
-    job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
-    plan = bind_plan(job.aggregate(**{name: one for name, (one, _) in aggregates.items()}), table(kind, []).schema)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    plan = bind_plan(
+        job.aggregate(**{name: one for name, (one, _) in aggregates.items()}).graph.description,
+        table(kind, []).schema,
+    )
     rows = lifted(plan, table(kind, events))
     bounds = [0, *cuts, len(events)]
     parts = [combine(plan.parts, rows.slice(a, b - a)) for a, b in pairwise(bounds)]
@@ -114,7 +104,7 @@ def stream(kind: str) -> tuple[list[list[Event]], list[pa.Table]]:
     return batches, [table(kind, batch) for batch in batches]
 
 
-WINDOWS = [tumbling("20 seconds"), sliding("20 seconds", "10 seconds")]
+WINDOWS = [ts.tumbling("20 seconds"), ts.sliding("20 seconds", "10 seconds")]
 JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["memory", "parquet", "rocksdb"]))
 
 
@@ -124,8 +114,12 @@ def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, s
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
     aggregates = wanted(kind)
     cut, batches = stream(kind)
-    job = windowed(event_time="t", key="k").window(window).late("1 hour").accumulation(RETRACTING)
-    job = job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
+    job = ts.stream(event_time="t").group_by("k").window(window)
+    job = (
+        job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
+        .allowed_lateness("1 hour")
+        .accumulation("retracting")
+    )
     panes = []
     for taken, drain in ((2, False), (4, True)):
         runner = job.standalone(checkpoint=tmp_path / "root", store=stores(tmp_path)[store], partitions=2)
@@ -173,11 +167,11 @@ def check_retractions(panes: list[dict[str, Any]]) -> None:
 
 
 INVERTIBLE: dict[str, Callable[[], Aggregate]] = {
-    "n": lambda: count("v"),
-    "total": lambda: sum_("v"),
-    "average": lambda: mean("v"),
-    "spread": lambda: variance("v"),
-    "deviation": lambda: stddev("v", population=True),
+    "n": lambda: agg.count("v"),
+    "total": lambda: agg.sum("v"),
+    "average": lambda: agg.mean("v"),
+    "spread": lambda: agg.variance("v"),
+    "deviation": lambda: agg.stddev("v", population=True),
 }
 
 
@@ -187,8 +181,10 @@ INVERTIBLE: dict[str, Callable[[], Aggregate]] = {
 def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) -> None:
     events = [{**event, "k": "a"} for event in data.draw(events_of(kind, least=2), label="events")]
     gone = data.draw(st.integers(1, len(events) - 1), label="gone")
-    job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
-    plan = bind_plan(job.aggregate(**{name: make() for name, make in INVERTIBLE.items()}), table(kind, []).schema)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    plan = bind_plan(
+        job.aggregate(**{name: make() for name, make in INVERTIBLE.items()}).graph.description, table(kind, []).schema
+    )
     assert all(bound.invertible for bound in plan.aggregates)
     whole, part, rest = (
         combine(plan.parts, lifted(plan, table(kind, rows))) for rows in (events, events[:gone], events[gone:])
@@ -213,9 +209,14 @@ def test_invertible_aggregates_take_events_back(kind: str, data: st.DataObject) 
 @given(st.lists(st.integers(0, 200_000), min_size=1, max_size=3000), st.data())
 @example(list(range(3000)), None)
 def test_a_sketch_depends_on_what_it_saw_only(seen: list[int], data: st.DataObject | None) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("1 hour")).aggregate(about=count_distinct_approx("v"))
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 hour"))
+        .aggregate(about=agg.count_distinct_approx("v"))
+    )
     events = [{"k": "a", "t": START, "o": 0, "w": 0, "v": value} for value in seen]
-    plan = bind_plan(job, table("int64", []).schema)
+    plan = bind_plan(job.graph.description, table("int64", []).schema)
     rows = lifted(plan, table("int64", events))
     expected = finished(plan, combine(plan.parts, rows))["a"]["about"]
     assert abs(expected - len(set(seen))) <= max(1, 0.06 * len(set(seen)))

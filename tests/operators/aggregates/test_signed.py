@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import LONG
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event, Naive
-from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.windows.plan import WindowPlan
@@ -63,11 +64,15 @@ def extreme(which: Any) -> Naive:
 
 
 def all_wanted(kind: str) -> dict[str, tuple[Aggregate, Naive]]:
-    more: dict[str, tuple[Aggregate, Naive]] = {"all": (count(), len)}
+    more: dict[str, tuple[Aggregate, Naive]] = {"all": (agg.count(), len)}
     if KINDS[kind][3]:
-        more |= {"mean": (mean("v"), average), "min": (min_("v"), extreme(min)), "max": (max_("v"), extreme(max))}
+        more |= {
+            "mean": (agg.mean("v"), average),
+            "min": (agg.min("v"), extreme(min)),
+            "max": (agg.max("v"), extreme(max)),
+        }
         if kind != "int64":  # of which a sum may leave the type
-            more["total"] = (sum_("v"), total)
+            more["total"] = (agg.sum("v"), total)
     if kind == "int64":
         more.pop("mean")
     return wanted(kind) | more
@@ -108,9 +113,9 @@ def signed_rows(draw: st.DrawFn, kind: str) -> list[tuple[int, Event]]:
 
 
 def plan_of(kind: str, aggregates: dict[str, tuple[Aggregate, Naive]]) -> WindowPlan:
-    job = windowed(event_time="t", key="k").window(tumbling("1 hour"))
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
     job = job.aggregate(**{name: one for name, (one, _) in aggregates.items()})
-    plan = bind_plan(job, with_kind(table(kind, []), []).schema, signed=True)
+    plan = bind_plan(job.graph.description, with_kind(table(kind, []), []).schema, signed=True)
     assert isinstance(plan, WindowPlan)
     return plan
 
@@ -196,7 +201,7 @@ def test_what_is_taken_back_leaves_no_state() -> None:
 
 
 def test_doubles_are_as_exact_as_without_what_was_taken_back() -> None:
-    aggregates = {"total": (sum_("v"), total), "mean": (mean("v"), average)}
+    aggregates = {"total": (agg.sum("v"), total), "mean": (agg.mean("v"), average)}
     plan = plan_of("double", aggregates)
     event = {"k": "a", "t": 0, "o": 1, "w": 2, "v": 0.1}
     huge = event | {"v": 1e18}

@@ -9,23 +9,26 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 
-from tests.helpers.changed_jobs import CASES, CHANGED, KINDS, OLD, Case, Row, events, first, tables, without
-from tests.helpers.process import LONG, forget, in_turn
-from tidestate.operators import (
-    after_count,
-    count,
-    every_element,
-    max_,
-    quantile,
-    session,
-    tumbling,
-    windowed,
+import tidestate as ts
+from tests.helpers.changed_jobs import (
+    CASES,
+    CHANGED,
+    KINDS,
+    OLD,
+    Case,
+    Row,
+    added,
+    changed,
+    events,
+    first,
+    tables,
+    without,
 )
+from tests.helpers.process import LONG, forget, in_turn
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.aggregates.collection import Quantile
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.cli.printing import Format, print_rows
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference
@@ -150,7 +153,7 @@ def test_in_every_store(tmp_path: Path, case: str, store: str, kind: str) -> Non
 def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows, before = tables(events(0)), first("tumbling")
     before.standalone(checkpoint=tmp_path).run(rows[:2])
-    after = before.aggregate(high=max_("v"))
+    after = added(before, high=agg.max("v"))
     after.standalone(checkpoint=tmp_path).run(rows[:3])
     after.standalone(checkpoint=tmp_path).run(rows[:4])
     head = Checkpoint.open(tmp_path).head()
@@ -211,13 +214,13 @@ def test_an_aggregate_that_comes_back_begins_again(tmp_path: Path) -> None:
     assert stands == {key: values for key, values in wanted.items() if key in touched}
 
 
-REFUSED: dict[str, tuple[Callable[[Windowed], Windowed], list[str]]] = {
-    "size": (lambda d: d.window(tumbling("10 seconds")), ["window"]),
-    "kind": (lambda d: d.window(session("10 seconds")), ["window"]),
-    "key": (lambda d: replace(d, key=()), ["group_by"]),
-    "event time": (lambda d: replace(d, event_time="u"), ["event_time"]),
-    "function": (lambda d: without(d, "total").aggregate(total=max_("v")), ["aggregate total"]),
-    "composite": (lambda d: replace(d, triggers=replace(d.triggers, when=every_element())), ["trigger"]),
+REFUSED: dict[str, tuple[Callable[[Aggregation], Aggregation], list[str]]] = {
+    "size": (lambda d: changed(d, windows=ts.tumbling("10 seconds")), ["window"]),
+    "kind": (lambda d: changed(d, windows=ts.sessions("10 seconds")), ["window"]),
+    "key": (lambda d: changed(d, key=()), ["group_by"]),
+    "event time": (lambda d: changed(d, event_time="u"), ["event_time"]),
+    "function": (lambda d: added(without(d, "total"), total=agg.max("v")), ["aggregate total"]),
+    "composite": (lambda d: d.trigger(when=trigger.each_batch()), ["trigger"]),
 }
 
 
@@ -245,7 +248,7 @@ def test_state_panes_and_queries_across_a_change(tmp_path: Path) -> None:
     now = query(tmp_path, checkpoint=fence).get_windows()
     assert now.drop_columns(["high"]) == was.drop_columns(["low"])
     assert now["high"].null_count == now.num_rows > 0
-    described = query(tmp_path, description=after, schema=rows[0].schema).get_windows()
+    described = query(tmp_path, description=after.graph.description, schema=rows[0].schema).get_windows()
     assert described == query(tmp_path).get_windows()
     assert described["high"].null_count < described.num_rows
     checkpoint = Checkpoint.open(tmp_path)
@@ -259,9 +262,9 @@ def test_state_panes_and_queries_across_a_change(tmp_path: Path) -> None:
 
 
 def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_path: Path) -> None:
-    def described(late: str) -> Windowed:
-        began = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-        return began.trigger(late=after_count(5), closing="if_new").late(late)
+    def described(late: str) -> Aggregation:
+        began = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+        return began.trigger(late=trigger.after_count(5), closing="if_new").allowed_lateness(late)
 
     parts = [[(1, "a")], [(25, "b")], [(5, "a"), (6, "a")], [(26, "b")], [(3, "a"), (12, "a"), (27, "b")]]
     rows = tables([[{"t": t, "k": k, "v": 0} for t, k in part] for part in parts])
@@ -283,10 +286,10 @@ def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_p
 def test_a_default_that_is_stored_is_the_same_as_one_that_is_not(tmp_path: Path) -> None:
     """Text that was read, as of a file of settings, is no literal: a default was stored, or not, by that."""
     read = "".join(("lin", "ear"))
-    stored = without(first("tumbling"), "low").aggregate(middle=Quantile("quantile", "v", 0.5, read))
-    assert configuration_of(stored)["aggregates"]["middle"]["interpolation"] == "linear"
-    given = without(first("tumbling"), "low").aggregate(middle=quantile("v", 0.5, interpolation=read))  # type: ignore[arg-type]
-    assert "interpolation" not in configuration_of(given)["aggregates"]["middle"]
+    stored = added(without(first("tumbling"), "low"), middle=Quantile("quantile", "v", 0.5, read))
+    assert configuration_of(stored.graph.description)["aggregates"]["middle"]["interpolation"] == "linear"
+    given = added(without(first("tumbling"), "low"), middle=agg.quantile("v", 0.5, interpolation=read))  # type: ignore[arg-type]
+    assert "interpolation" not in configuration_of(given.graph.description)["aggregates"]["middle"]
     rows = tables(events(0))
     stored.standalone(checkpoint=tmp_path).run(rows[:2])
     assert given.plan(tmp_path).changes == ()

@@ -9,26 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
+from tidestate import Aggregation, Stream, agg
 from tidestate.operators import (
     Policy,
-    arg_max,
-    arg_min,
-    chain,
-    count,
-    deduplicated,
-    earliest,
-    first,
-    join,
-    last,
-    latest,
-    max_,
-    median,
-    quantile,
-    sum_,
-    tumbling,
-    windowed,
 )
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -49,9 +34,9 @@ def events(*rows: tuple[int, str, int]) -> pa.Table:
 BATCHES = [events((1, "a", 1)), events((2, "a", 100)), events((30, "a", 5))]
 
 
-def described(**aggregates: Any) -> Windowed:
-    began = windowed(event_time="t", key="k", name="windows").window(tumbling("10 seconds"))
-    return began.aggregate(n=count(), **aggregates)
+def described(events: Stream | None = None, **aggregates: Any) -> Aggregation:
+    began = (events or ts.stream(event_time="t")).group_by("k").window(ts.tumbling("10 seconds"))
+    return began.aggregate(n=agg.count(), **aggregates).named("windows")
 
 
 def changed(root: Path, before: Any, after: Any, policy: Policy | None = None) -> pa.Table:
@@ -70,74 +55,83 @@ def refused(root: Path, before: Any, after: Any, policy: Policy | None = None) -
 
 
 def test_a_sum_by_another_name_is_asked_about(tmp_path: Path) -> None:
-    error = refused(tmp_path, described(s=sum_("v")), described(total=sum_("v")))
+    error = refused(tmp_path, described(s=agg.sum("v")), described(total=agg.sum("v")))
     assert error.code == "renamed-unclear"
     assert '.renamed(aggregates={"s": "total"})' in str(error)
-    renamed = described(total=sum_("v")).renamed(aggregates={"s": "total"})
+    renamed = described(total=agg.sum("v")).renamed(aggregates={"s": "total"})
     panes = renamed.standalone(checkpoint=tmp_path).run(BATCHES)
     assert panes.select(["n", "total"]).to_pylist() == [{"n": 2, "total": 101}]
 
 
 def test_who_accepts_gets_what_comes_from_now_on(tmp_path: Path) -> None:
-    panes = changed(tmp_path, described(s=sum_("v")), described(total=sum_("v")), Policy(dropped="accept"))
+    panes = changed(tmp_path, described(s=agg.sum("v")), described(total=agg.sum("v")), ts.Policy(dropped="accept"))
     assert panes.select(["n", "total"]).to_pylist() == [{"n": 2, "total": 100}]
 
 
 @pytest.mark.parametrize(
     "after",
-    [described(), described(other=sum_("w")), described(high=max_("v"))],
+    [described(), described(other=agg.sum("w")), described(high=agg.max("v"))],
     ids=["nothing", "another column", "another function"],
 )
 def test_a_plain_removal_is_logged_or_refused(tmp_path: Path, after: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "tidestate")
-    changed(tmp_path / "asks", described(s=sum_("v")), after)
+    changed(tmp_path / "asks", described(s=agg.sum("v")), after)
     assert "its values are dropped" in caplog.text
-    error = refused(tmp_path / "refuses", described(s=sum_("v")), after, Policy(dropped="refuse"))
+    error = refused(tmp_path / "refuses", described(s=agg.sum("v")), after, ts.Policy(dropped="refuse"))
     assert error.code == "configuration-changed"
     assert list(error.context["why"]) == ["aggregate s"]
 
 
 def test_where_nothing_is_stored_nothing_is_lost(tmp_path: Path) -> None:
-    described(s=sum_("v")).standalone(checkpoint=tmp_path).run([events()])
-    later = described(total=sum_("v")).standalone(checkpoint=tmp_path, policy=Policy(dropped="refuse"))
+    described(s=agg.sum("v")).standalone(checkpoint=tmp_path).run([events()])
+    later = described(total=agg.sum("v")).standalone(checkpoint=tmp_path, policy=ts.Policy(dropped="refuse"))
     assert later.run([events(), *BATCHES])["total"].to_pylist() == [101]
 
 
 def test_an_operator_that_goes_takes_its_state_with_it(tmp_path: Path) -> None:
-    both = chain(deduplicated(event_time="t", on="k", within="1 minute", name="once"), described(s=sum_("v")))
-    error = refused(tmp_path, both, described(s=sum_("v")), Policy(dropped="refuse"))
+    once = ts.stream(event_time="t").deduplicate("k", within="1 minute", name="once")
+    both = described(once, s=agg.sum("v"))
+    error = refused(tmp_path, both, described(s=agg.sum("v")), ts.Policy(dropped="refuse"))
     assert list(error.context["why"]) == ["once"]
-    described(s=sum_("v")).standalone(checkpoint=tmp_path).run(BATCHES)
+    described(s=agg.sum("v")).standalone(checkpoint=tmp_path).run(BATCHES)
 
 
-def per_window(name: str, size: str = "1 minute", key: str = "k") -> Windowed:
-    return windowed(name=name, key=key).window(tumbling(size)).aggregate(n=sum_("n")).late("1 hour")
+def per_window(name: str, size: str = "1 minute") -> Aggregation:
+    return (
+        described()
+        .allowed_lateness("0 seconds")
+        .group_by("k")
+        .window(ts.tumbling(size))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("1 hour")
+        .named(name)
+    )
 
 
 def test_an_operator_by_another_name_is_asked_about(tmp_path: Path) -> None:
-    began = chain(described().late("0 seconds"), per_window("minutes"))
+    began = per_window("minutes")
     began.standalone(checkpoint=tmp_path).run(BATCHES)
-    renamed = chain(described().late("0 seconds"), per_window("per_minute"))
+    renamed = per_window("per_minute")
     with pytest.raises(IncompatibleError, match=r'name="minutes".*renamed-unclear'):
         renamed.standalone(checkpoint=tmp_path).run(BATCHES)
-    other = chain(described().late("0 seconds"), per_window("hourly", "1 hour"))
+    other = per_window("hourly", "1 hour")
     other.standalone(checkpoint=tmp_path).run(BATCHES)
 
 
 @pytest.mark.parametrize(
     ("was", "now", "asks"),
     [
-        (median("v"), quantile("v", 0.5), True),
-        (quantile("v", 0.5), median("v"), True),
-        (median("v"), quantile("v", 0.9), False),
-        (median("v"), quantile("v", 0.5, interpolation="lower"), False),
-        (median("v"), quantile("w", 0.5), False),
-        (first("v", by="w"), arg_min("v", by="w"), True),
-        (first("v", by="w"), arg_min("v", by="t"), False),
-        (latest("v"), last("v", by="t"), True),
-        (earliest("v"), arg_min("v", by="t"), True),
-        (latest("v"), earliest("v"), False),
-        (last("v", by="w"), arg_max("v", by="w"), False),
+        (agg.median("v"), agg.quantile("v", 0.5), True),
+        (agg.quantile("v", 0.5), agg.median("v"), True),
+        (agg.median("v"), agg.quantile("v", 0.9), False),
+        (agg.median("v"), agg.quantile("v", 0.5, interpolation="lower"), False),
+        (agg.median("v"), agg.quantile("w", 0.5), False),
+        (agg.first("v", by="w"), agg.arg_min("v", by="w"), True),
+        (agg.first("v", by="w"), agg.arg_min("v", by="t"), False),
+        (agg.latest("v"), agg.last("v", by="t"), True),
+        (agg.earliest("v"), agg.arg_min("v", by="t"), True),
+        (agg.latest("v"), agg.earliest("v"), False),
+        (agg.last("v", by="w"), agg.arg_max("v", by="w"), False),
     ],
 )
 def test_a_function_of_two_names_is_one(was: Any, now: Any, asks: bool, tmp_path: Path) -> None:
@@ -151,13 +145,12 @@ def test_a_function_of_two_names_is_one(was: Any, now: Any, asks: bool, tmp_path
     described(y=was).standalone(checkpoint=tmp_path).run(BATCHES)  # under its name too
 
 
-def joined(price: str) -> tuple[Any, list[pa.Table]]:
+def joined(price: str) -> tuple[Any, list[dict[str, pa.Table]]]:
     """A left outer join and its rows: one is kept until its partner can come no more."""
-    job = join(event_time="t", on="k", within=("0 s", "20 s"), how="left")
+    job = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "20 s"), how="left")
     columns = [pa.schema([("t", TIME), ("k", pa.string()), (name, pa.int64())]) for name in (price, "weight")]
-    schema = job.schema(*columns)
     parts = [pa.table([[second * 1_000_000], [key], [7]], schema=columns[0]) for second, key in ((1, "a"), (2, "b"))]
-    return job, [job.rows(schema, left=part) for part in parts]
+    return job, [{"left": part, "right": columns[1].empty_table()} for part in parts]
 
 
 def test_a_column_that_a_join_keeps_is_one_too(tmp_path: Path) -> None:
@@ -175,4 +168,4 @@ def test_a_column_that_a_join_keeps_is_one_too(tmp_path: Path) -> None:
 
 def test_a_policy_has_three_choices() -> None:
     with pytest.raises(UsageError, match="dropped=ask"):
-        Policy(dropped="never")  # type: ignore[arg-type]
+        ts.Policy(dropped="never")  # type: ignore[arg-type]

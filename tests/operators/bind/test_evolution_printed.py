@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.spark_inputs import sample
-from tidestate.operators import Windowed, count, max_, min_, sum_, tumbling, windowed
+from tidestate import Aggregation, agg
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.inspect.rows import Wanted, output_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -19,9 +20,9 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 TABLES = sample(6, 40)
 
 
-def job(**aggregates: object) -> Windowed:
-    began = windowed(event_time="t", key="k", watermark_delay="5 seconds").window(tumbling("10 seconds"))
-    return began.aggregate(n=count(), **aggregates)  # type: ignore[arg-type]
+def job(**aggregates: object) -> Aggregation:
+    began = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k").window(ts.tumbling("10 seconds"))
+    return began.aggregate(n=agg.count(), **aggregates)  # type: ignore[arg-type]
 
 
 def printed(root: Path, form: str) -> Path:
@@ -33,8 +34,8 @@ def printed(root: Path, form: str) -> Path:
 
 def test_columns_that_came_and_went_are_null_elsewhere(tmp_path: Path) -> None:
     root = tmp_path / "root"
-    job(low=min_("v")).standalone(checkpoint=root).run(TABLES[:3])
-    job(high=max_("v")).standalone(checkpoint=root).run(TABLES, drain=True)
+    job(low=agg.min("v")).standalone(checkpoint=root).run(TABLES[:3])
+    job(high=agg.max("v")).standalone(checkpoint=root).run(TABLES, drain=True)
     checkpoint = Checkpoint.open(root)
     parts = list(output_rows(checkpoint, checkpoint.outputs(), "panes", "windows", Wanted()))
     expected = pa.concat_tables(parts, promote_options="default")
@@ -51,9 +52,9 @@ def test_columns_that_came_and_went_are_null_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
 def test_one_name_for_two_things_is_refused_before_anything_is_written(tmp_path: Path, form: str) -> None:
     root, target = tmp_path / "root", tmp_path / "panes"
-    job(x=sum_("v")).standalone(checkpoint=root).run(TABLES[:3])
+    job(x=agg.sum("v")).standalone(checkpoint=root).run(TABLES[:3])
     job().standalone(checkpoint=root).run(TABLES[:4])
-    job(x=max_("t")).standalone(checkpoint=root).run(TABLES, drain=True)
+    job(x=agg.max("t")).standalone(checkpoint=root).run(TABLES, drain=True)
     done = CliRunner().invoke(app, ["panes", str(root), "--format", form, "--output", str(target)])
     assert done.exit_code != 0
     assert getattr(done.exception, "code", "") == "read-columns" or "read-columns" in done.output

@@ -15,17 +15,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
-from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables
+from tests.helpers.changed_jobs import CASES, CHANGED, added, events, first, tables
 from tests.helpers.forked import forked
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
 from tests.helpers.process import LONG, forget
 from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
-from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
-from tidestate.operators.describe.chain import Chain, chain
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg
+from tidestate.operators import query
+from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
@@ -34,7 +35,7 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.refs import FileRef
-from tidestate.statestore.spec.store import StoreConfig, StoreName
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName
 from tidestate.statestore.spec.tables import TIME
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
@@ -173,16 +174,21 @@ def test_a_fork_that_is_changed(tmp_path: Path, name: str, store: StoreConfig) -
         assert verify(Checkpoint.open(one), read_percent=100).worst is None
 
 
-def per_key(*, later: bool) -> Chain:
-    """Counts per key, added up. Later the first operator has an aggregate more, one renamed, and more patience."""
-    began = windowed(event_time="t", key="k", watermark_delay="5 seconds", name="job").window(tumbling("10 seconds"))
-    second = windowed(name="second").window(tumbling(f"{CHAINED} seconds")).late("1 hour").accumulation(RETRACTING)
-    if not later:
-        began = began.aggregate(n=count(), bits=sum_("bit")).late("10 seconds", keep=["id"])
-        return chain(began.accumulation(RETRACTING), second.aggregate(n=sum_("n"), bits=sum_("bits")))
-    began = began.aggregate(n=count(), which=sum_("bit"), highest=max_("id")).late("20 seconds", keep=["id"])
-    began = began.accumulation(RETRACTING).renamed(aggregates={"bits": "which"})
-    return chain(began, second.aggregate(n=sum_("n"), bits=sum_("which")).renamed(columns={"bits": "which"}))
+def per_key(*, later: bool, **more: Aggregate) -> Aggregation:
+    """Counts per key, added up. Later the first operator has an aggregate more, one renamed, and more patience; the
+    second one has ``more``.
+    """
+    began = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k").window(ts.tumbling("10 seconds"))
+    if later:
+        first = began.aggregate(n=agg.count(), which=agg.sum("bit"), highest=agg.max("id")).named("job")
+        first = first.allowed_lateness("20 seconds", ledger_columns=["id"]).renamed(aggregates={"bits": "which"})
+    else:
+        first = began.aggregate(n=agg.count(), bits=agg.sum("bit")).named("job")
+        first = first.allowed_lateness("10 seconds", ledger_columns=["id"])
+    grouped = first.accumulation("retracting").group_by().window(ts.tumbling(f"{CHAINED} seconds"))
+    second = grouped.aggregate(n=agg.sum("n"), bits=agg.sum("which" if later else "bits"), **more).named("second")
+    second = second.allowed_lateness("1 hour").accumulation("retracting")
+    return second.renamed(columns={"bits": "which"}) if later else second
 
 
 @pytest.mark.slow
@@ -193,15 +199,15 @@ def test_a_chain_of_which_one_operator_changes(tmp_path: Path, store: StoreConfi
     rows, since, looked = [table(part) for part in batches], 5, 6
     run(per_key(later=False), tmp_path, rows[:since], store)
     had = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    added = per_key(later=True)
-    refused = chain(added.operators[0], added.operators[1].aggregate(highest=max_("highest")))
+    more = per_key(later=True)
+    refused = per_key(later=True, highest=agg.max("highest"))
     with pytest.raises(IncompatibleError, match="rows that are taken back"):
         run(refused, tmp_path, rows, store)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == had
-    run(added, tmp_path, rows[:looked], store)
+    run(more, tmp_path, rows[:looked], store)
     taken, ledger = taken_in(batches, since)
     check_added(tmp_path, [one for part in batches[:looked] for one in part if one.id in taken], since * 6)
-    run(added, tmp_path, rows, store, drain=True)
+    run(more, tmp_path, rows, store, drain=True)
     checkpoint = Checkpoint.open(tmp_path)
     panes = [read(checkpoint, one.panes) for one in checkpoint.outputs()]
     late = [row["id"] for one in checkpoint.outputs() for row in read(checkpoint, one.late)]
@@ -269,10 +275,15 @@ def rows_of(parts: list[list[tuple[int, str, int]]], names: tuple[str, str, str]
     ]
 
 
-def named(names: tuple[str, str, str]) -> Windowed:
+def named(names: tuple[str, str, str]) -> Aggregation:
     time, key, value = names
-    began = windowed(event_time=time, key=key, name="job").window(tumbling("10 seconds"))
-    return began.aggregate(n=count(), s=sum_(value)).late("0 seconds").retain("5 minutes")
+    began = ts.stream(event_time=time).group_by(key).window(ts.tumbling("10 seconds"))
+    return (
+        began.aggregate(n=agg.count(), s=agg.sum(value))
+        .named("job")
+        .allowed_lateness("0 seconds")
+        .retain_windows("5 minutes")
+    )
 
 
 FIRST_NAMES = ("t", "k", "v")
@@ -308,7 +319,7 @@ def test_a_new_column_by_an_old_name_is_not_what_the_ledger_has(tmp_path: Path) 
     run(named(FIRST_NAMES), tmp_path, rows_of(parts[:2], FIRST_NAMES), Parquet())
     later = named(("t", "k", "price")).renamed(columns={"v": "price"})
     run(later, tmp_path, rows_of(parts, ("t", "k", "price")), Parquet())
-    newest = named(("t", "k", "price")).aggregate(other=sum_("v"))
+    newest = added(named(("t", "k", "price")), other=agg.sum("v"))
     runner = newest.standalone(checkpoint=tmp_path)
     runner.run([part.append_column("v", part["price"]) for part in rows_of(parts, ("t", "k", "price"))])
     assert runner.reprocess_late().select(["n", "s", "other"]).to_pylist() == [{"n": 2, "s": 5, "other": None}]

@@ -8,29 +8,18 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 
-from tidestate.operators import (
-    accumulate,
-    after_count,
-    count,
-    count_distinct_approx,
-    deduplicated,
-    fixed,
-    join,
-    repeatedly,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tests.helpers.changed_jobs import added, changed
+from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.evolve import evolve, new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.describe.renames import given_renames
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.plan.graph import single_operator
-from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tidestate.operators.plan.plan import Plan
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError, of_type
 
 SCHEMA = pa.schema(
     [
@@ -41,55 +30,66 @@ SCHEMA = pa.schema(
         ("j", pa.int32()),
     ]
 )
-Rule = tuple[Callable[[], Runnable], Callable[[Any], Runnable], str]
+Rule = tuple[Callable[[], OperatorStream], Callable[[Any], OperatorStream], str]
 
 
-def plain() -> Any:
-    return windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), s=sum_("v"))
+def plain(*, by: str | None = None, generator: Any = None) -> Any:
+    events = ts.stream(event_time="t")
+    return (
+        (events if generator is None else events.watermark(generator, by=by))
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), s=agg.sum("v"))
+    )
 
 
 def sessions() -> Any:
-    return windowed(event_time="t", key="k").window(session("10 seconds")).aggregate(n=count())
+    return ts.stream(event_time="t").group_by("k").window(ts.sessions("10 seconds")).aggregate(n=agg.count())
 
 
 def distinct() -> Any:
-    return deduplicated(event_time="t", on="k", within="10 seconds")
+    return ts.stream(event_time="t").deduplicate("k", within="10 seconds")
 
 
 def sketch() -> Any:
-    return windowed(event_time="t").window(tumbling("10 seconds")).aggregate(d=count_distinct_approx("v"))
+    return (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(d=agg.count_distinct_approx("v"))
+    )
 
 
 def decided(
-    before: Runnable, after: Runnable, schema: pa.Schema = SCHEMA, *, signed: bool = False
+    before: OperatorStream, after: OperatorStream, schema: pa.Schema = SCHEMA, *, signed: bool = False
 ) -> tuple[list[SettingChange], dict[str, str]]:
     """The changes, or why they are refused."""
-    stored = new_operator(single_operator(bind_plan(before, SCHEMA, signed=signed)).nodes[0], 1, 1)
+    stored = new_operator(single_operator(bind_plan(before.graph.description, SCHEMA, signed=signed)).nodes[0], 1, 1)
     try:
-        return evolve(stored, bind_plan(after, schema, signed=signed), 7, may_change=True)[2], {}
+        return evolve(stored, bind_plan(after.graph.description, schema, signed=signed), 7, may_change=True)[2], {}
     except IncompatibleError as error:
         return [], error.context["why"]
 
 
 ALLOWED: dict[str, Rule] = {
-    "delay": (plain, lambda d: replace(d, watermark_delay_us=5), "watermark_delay"),
-    "generator": (plain, lambda d: d.watermark(fixed("1 second")), "watermark"),
-    "lateness": (plain, lambda d: d.late("1 second"), "allowed_lateness"),
-    "rule": (plain, lambda d: d.late(rule="window"), "allowed_lateness(rule=)"),
-    "ledger": (plain, lambda d: d.late(keep="j"), "ledger_columns"),
-    "retained": (plain, lambda d: d.retain("5 minutes"), "retain_windows"),
-    "early": (plain, lambda d: d.trigger(early=after_count(3)), "trigger"),
+    "delay": (plain, lambda d: changed(d, watermark_delay_us=5), "watermark_delay"),
+    "generator": (plain, lambda d: plain(generator=watermark.fixed("1 second")), "watermark"),
+    "lateness": (plain, lambda d: d.allowed_lateness("1 second"), "allowed_lateness"),
+    "rule": (plain, lambda d: d.allowed_lateness(rule="window"), "allowed_lateness(rule=)"),
+    "ledger": (plain, lambda d: d.allowed_lateness(ledger_columns="j"), "ledger_columns"),
+    "retained": (plain, lambda d: d.retain_windows("5 minutes"), "retain_windows"),
+    "early": (plain, lambda d: d.trigger(early=trigger.after_count(3)), "trigger"),
     "late": (sessions, lambda d: d.trigger(late=None), "trigger"),
     "retracting": (plain, lambda d: d.accumulation("retracting"), "accumulation"),
     "sessions retracting": (sessions, lambda d: d.accumulation("retracting"), "accumulation"),
-    "within": (distinct, lambda d: replace(d, within_us=5), "within"),
-    "added": (plain, lambda d: d.aggregate(m=count("v")), "aggregate m"),
+    "within": (distinct, lambda d: changed(d, within_us=5), "within"),
+    "added": (plain, lambda d: added(d, m=agg.count("v")), "aggregate m"),
 }
 REFUSED: dict[str, Rule] = {
-    "window": (plain, lambda d: d.window(tumbling("5 seconds")), "window"),
-    "gap": (sessions, lambda d: d.window(session("5 seconds")), "window"),
-    "key": (plain, lambda d: replace(d, key=("k", "j")), "group_by"),
-    "composite": (sessions, lambda d: d.trigger(when=repeatedly(after_count(2))), "trigger"),
+    "window": (plain, lambda d: changed(d, windows=ts.tumbling("5 seconds")), "window"),
+    "gap": (sessions, lambda d: changed(d, windows=ts.sessions("5 seconds")), "window"),
+    "key": (plain, lambda d: changed(d, key=("k", "j")), "group_by"),
+    "composite": (sessions, lambda d: d.trigger(when=trigger.repeatedly(trigger.after_count(2))), "trigger"),
     "discarding": (plain, lambda d: d.accumulation("discarding"), "accumulation"),
     "everything again": (lambda: plain().accumulation("discarding"), lambda d: plain(), "accumulation"),
     "sums of what was emitted": (
@@ -99,10 +99,10 @@ REFUSED: dict[str, Rule] = {
     ),
     "sessions discarding": (sessions, lambda d: d.accumulation("discarding"), "accumulation"),
     "sessions accumulating": (lambda: sessions().accumulation("discarding"), lambda d: sessions(), "accumulation"),
-    "order": (plain, lambda d: replace(d, offset="j"), "offset"),
-    "sources": (plain, lambda d: d.watermark(fixed("1 second"), by="k"), "watermark"),
-    "function": (plain, lambda d: replace(d, aggregates={"n": sum_("v"), "s": sum_("v")}), "aggregate n"),
-    "ids": (distinct, lambda d: replace(d, on=("k", "j")), "on"),
+    "order": (plain, lambda d: changed(d, offset="j"), "offset"),
+    "sources": (plain, lambda d: plain(generator=watermark.fixed("1 second"), by="k"), "watermark"),
+    "function": (plain, lambda d: changed(d, aggregates={"n": agg.sum("v"), "s": agg.sum("v")}), "aggregate n"),
+    "ids": (distinct, lambda d: changed(d, on=("k", "j")), "on"),
 }
 
 
@@ -123,7 +123,7 @@ def test_a_change_that_it_cannot_follow(name: str) -> None:
 
 
 def test_what_rows_were_taken_from_cannot_be_computed_later() -> None:
-    why = decided(plain(), plain().aggregate(m=count()), signed=True)[1]
+    why = decided(plain(), added(plain(), m=agg.count()), signed=True)[1]
     assert why == {"aggregate m": "rows that are taken back would be taken from it too, and it has not seen them"}
 
 
@@ -133,28 +133,34 @@ def test_a_sketch_of_wider_values(kind: pa.DataType, goes: bool) -> None:
     assert bool(decided(sketch(), sketch(), schema)[1]) is not goes
 
 
+def bound(job: OperatorStream, left: pa.Schema, right: pa.Schema) -> Plan:
+    description = of_type(job.graph.description, Sided)
+    return bind_plan(description, description.sides.schema({"left": left, "right": right}))
+
+
 def test_columns_of_joined_rows_come_and_go() -> None:
-    described = join(event_time="t", on="k", within=("-5 seconds", "5 seconds"))
+    described = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("-5 seconds", "5 seconds"))
     sides = [pa.schema([SCHEMA.field(n) for n in names]) for names in (("t", "k", "v"), ("t", "k", "v", "j"))]
-    stored = new_operator(single_operator(bind_plan(described, described.schema(sides[0], sides[0]))).nodes[0], 1, 1)
-    _, operator, _ = evolve(stored, bind_plan(described, described.schema(sides[0], sides[1])), 7, may_change=True)
+    stored = new_operator(single_operator(bound(described, sides[0], sides[0])).nodes[0], 1, 1)
+    _, operator, _ = evolve(stored, bound(described, sides[0], sides[1]), 7, may_change=True)
     identities = {c.name: c.identity for spec in operator.tables for c in spec.values if c.name.startswith("right_")}
     assert identities["right_j"] == "__7.right_j"
     assert identities["right_v"] == ""
-    late = replace(described, allowed_us=9)
+    late = changed(described, allowed_us=9)
     with pytest.raises(IncompatibleError, match="allowed_lateness"):
-        evolve(stored, bind_plan(late, late.schema(sides[0], sides[0])), 7, may_change=True)
+        evolve(stored, bound(late, sides[0], sides[0]), 7, may_change=True)
 
 
 def test_a_change_is_written_in_the_words_of_the_builder() -> None:
-    described = join(event_time="t", on="k", within=("0 seconds", "1 second"))
+    clicks, views = ts.stream(event_time="t"), ts.stream(event_time="t")
+    described = of_type(clicks.join(views, on="k", within=("0 seconds", "1 second")).graph.description, Sided)
     side = pa.schema([SCHEMA.field(name) for name in ("t", "k", "v")])
     stored = new_operator(single_operator(bind_plan(described, described.schema(side, side))).nodes[0], 1, 1)
-    wider = replace(described, upper_us=2_000_000, delays_us=(0, 5_000_000))
+    wider = msgspec.structs.replace(described, upper_us=2_000_000, delays_us=(0, 5_000_000))
     with pytest.raises(IncompatibleError) as caught:
         evolve(stored, bind_plan(wider, wider.schema(side, side)), 7, may_change=True)
     assert caught.value.context["changed"] == {"within": "(0 seconds, 1 second) -> (0 seconds, 2 seconds)"}
-    delayed = replace(described, delays_us=(0, 5_000_000))
+    delayed = msgspec.structs.replace(described, delays_us=(0, 5_000_000))
     changes = evolve(stored, bind_plan(delayed, delayed.schema(side, side)), 7, may_change=True)[2]
     assert [(one.setting, str(one)) for one in changes] == [
         ("watermark_delay", "0 seconds -> (0 seconds, 5 seconds)")
@@ -173,7 +179,7 @@ def test_functions_of_yours_pass_over_windows_from_before() -> None:
         assert not older["x"].null_count + newer["x"].null_count
         return newer
 
-    own = accumulate(
+    own = agg.accumulate(
         name="newest-of-rules",
         columns=["v"],
         state={"x": pa.int64()},
@@ -189,8 +195,8 @@ def test_functions_of_yours_pass_over_windows_from_before() -> None:
 
 @pytest.mark.parametrize("forged", [{"kind": "os"}, {"aggregates": 7}, {"retained": {"span_us": "x"}}], ids=str)
 def test_a_stored_configuration_that_no_job_writes_is_damage(forged: dict[str, Any]) -> None:
-    stored = new_operator(single_operator(bind_plan(plain(), SCHEMA)).nodes[0], 1, 1)
+    stored = new_operator(single_operator(bind_plan(plain().graph.description, SCHEMA)).nodes[0], 1, 1)
     stored = msgspec.structs.replace(stored, configuration=stored.configuration | forged, watermark_us=5)
-    for job in (plain(), plain().late("1 hour")):
+    for job in (plain(), plain().allowed_lateness("1 hour")):
         with pytest.raises(CorruptionError, match="manifest-damaged"):
-            evolve(stored, bind_plan(job, SCHEMA), 7, may_change=True)
+            evolve(stored, bind_plan(job.graph.description, SCHEMA), 7, may_change=True)

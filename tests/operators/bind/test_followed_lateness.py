@@ -8,54 +8,51 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
+from tidestate import OperatorStream, Stream, agg
 from tidestate.operators import (
     Harness,
-    altered,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    join,
-    session,
-    sliding,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.union import union
-from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("o", pa.int64())])
-ONCE = deduplicated(event_time="t", on="k", within="1 minute", name="once")
+EVENTS = ts.stream(event_time="t")
 
 
-def windows(kind: Any, **about: Any) -> Any:
-    return windowed(**({"event_time": "t", "key": "k"} | about)).window(kind).aggregate(n=count())
+def once_of(events: Stream = EVENTS, late: str | None = None) -> OperatorStream:
+    return events.deduplicate("k", within="1 minute", allowed_lateness=late, name="once")
 
 
-def lateness(*readers: Runnable, inputs: Any = None, once: Runnable = ONCE) -> tuple[int, Any]:
-    """In seconds, and as it is stored."""
-    described = chain(once, *readers, inputs=inputs) if readers else once
-    streams = described.streams if readers else ["input"]  # type: ignore[attr-defined]
-    plan = bind_graph(described, dict.fromkeys(streams, SCHEMA)).plans["once"]
+ONCE = once_of()
+
+
+def windows(kind: Any, events: Stream = ONCE, key: str | None = "k", name: str = "windows") -> Any:
+    keys = () if key is None else (key,)
+    return events.group_by(*keys).window(kind).aggregate(n=agg.count()).named(name)
+
+
+def lateness(job: OperatorStream) -> tuple[int, Any]:
+    """Of the operator ``once`` in front: in seconds, and as it is stored."""
+    graph = job.graph
+    schemas = SCHEMA if len(graph.streams) == 1 else dict.fromkeys(graph.streams, SCHEMA)
+    plan = bind_graph(graph.description, schemas).plans["once"]
     return plan.allowed_us // SECOND, plan.configuration.get("allowed_lateness_us")
 
 
 @pytest.mark.parametrize(
     ("reader", "seconds"),
     [
-        (windows(tumbling("10 s")), 60),
-        (windows(tumbling("10 s")).late("5 s"), 5),
-        (windows(tumbling("10 s")).late("5 s", rule="window"), 15),
-        (windows(sliding("30 s", "10 s")).late("5 s", rule="window"), 35),
-        (windows(session("20 s")).late("30 minutes"), 1800),
-        (windows(session("20 s")).late("30 minutes", rule="window"), 1820),
-        (windows(count_window(3)).late("7 s"), 7),
-        (windows(tumbling("10 s")).messages("o", retention=Retention(time=9 * SECOND)), 9),
-        (windows(tumbling("10 s")).messages("o", retention=Retention(count=9)), 0),
+        (windows(ts.tumbling("10 s")), 60),
+        (windows(ts.tumbling("10 s")).allowed_lateness("5 s"), 5),
+        (windows(ts.tumbling("10 s")).allowed_lateness("5 s", rule="window"), 15),
+        (windows(ts.sliding("30 s", "10 s")).allowed_lateness("5 s", rule="window"), 35),
+        (windows(ts.sessions("20 s")).allowed_lateness("30 minutes"), 1800),
+        (windows(ts.sessions("20 s")).allowed_lateness("30 minutes", rule="window"), 1820),
+        (windows(ts.count_windows(3)).allowed_lateness("7 s"), 7),
+        (windows(ts.tumbling("10 s")).messages(["o"], retain=ts.Retention(span="9 seconds")), 9),
+        (windows(ts.tumbling("10 s")).messages(["o"], retain=ts.Retention(messages=9)), 0),
     ],
     ids=range(9),
 )
@@ -64,25 +61,23 @@ def test_of_a_reader(reader: Any, seconds: int) -> None:
 
 
 def test_of_none_of_several_and_behind_what_passes_rows_on() -> None:
-    one, other = windows(tumbling("10 s")).late("5 s"), windows(tumbling("10 s"), name="other").late("8 s")
-    assert lateness() == (0, None)
-    every = union(event_time="pane_time", sides=("a", "b"), name="every")
-    inputs = {"other": "once", "every": ("windows", "other")}
-    assert lateness(*(each.accumulation("discarding") for each in (one, other)), every, inputs=inputs) == (
-        8,
-        8 * SECOND,
-    )
-    assert lateness(altered(event_time="t", shift="1 hour"), one) == (5, 5 * SECOND)
-    both = union(event_time="t", sides=("a", "b"))
-    of_union = windows(tumbling("10 s"), event_time="time", key=()).late("6 s")
-    assert lateness(both, of_union, inputs={"union": ("once", "x")}) == (6, 6 * SECOND)
-    again = deduplicated(event_time="t", on="o", name="again")
-    assert lateness(again, one) == (5, 5 * SECOND)
-    assert lateness(again.late("2 s"), one) == (2, 2 * SECOND)
-    met = join(event_time="t", on="k", within=("0 s", "5 s"))
-    assert lateness(met, inputs={"joined": ("once", "x")}) == (0, None)
-    assert lateness(one, once=ONCE.late("3 s")) == (3, 3 * SECOND)
-    assert lateness(one, once=ONCE.late("0 s")) == (0, None)
+    def within(span: str, events: Stream = ONCE) -> Any:
+        return windows(ts.tumbling("10 s"), events).allowed_lateness(span)
+
+    other = windows(ts.tumbling("10 s"), name="other").allowed_lateness("8 s")
+    assert lateness(ONCE) == (0, None)
+    every = ts.union(a=within("5 s").accumulation("discarding"), b=other.accumulation("discarding"), name="every")
+    assert lateness(every) == (8, 8 * SECOND)
+    assert lateness(within("5 s", ONCE.shift_time("1 hour"))) == (5, 5 * SECOND)
+    once, x = once_of(ts.stream("y", event_time="t")), ts.stream("x", event_time="t")
+    of_union = windows(ts.tumbling("10 s"), ts.union(a=once, b=x), key=None).allowed_lateness("6 s")
+    assert lateness(of_union) == (6, 6 * SECOND)
+    assert lateness(within("5 s", ONCE.deduplicate("o", name="again"))) == (5, 5 * SECOND)
+    again = ONCE.deduplicate("o", name="again", allowed_lateness="2 s")
+    assert lateness(within("5 s", again)) == (2, 2 * SECOND)
+    assert lateness(once.join(x, on="k", within=("0 s", "5 s"))) == (0, None)
+    assert lateness(within("5 s", once_of(late="3 s"))) == (3, 3 * SECOND)
+    assert lateness(within("5 s", once_of(late="0 s"))) == (0, None)
 
 
 # as it runs
@@ -101,20 +96,20 @@ def counts(panes: pa.Table) -> list[tuple[str, int]]:
     return [(row["k"], row["n"]) for row in panes.to_pylist()]
 
 
-def sessions(late: str = "30 s") -> Any:
-    return windows(session("10 s"), name="sessions").late(late)
+def sessions(late: str = "30 s", once: OperatorStream = ONCE) -> Any:
+    return windows(ts.sessions("10 s"), once, name="sessions").allowed_lateness(late)
 
 
 def stored(job: Harness) -> Any:
     return job._job.head.operators["once"].configuration.get("allowed_lateness_us")
 
 
-def begun(description: Runnable, folder: Path) -> Harness:
-    return Harness(description, SCHEMA, folder=folder)
+def begun(description: OperatorStream, folder: Path) -> Harness:
+    return description.harness(SCHEMA, folder=folder)
 
 
 def test_it_rejects_nothing_that_its_reader_would_take(tmp_path: Path) -> None:
-    job = begun(chain(ONCE, sessions()), tmp_path)
+    job = begun(sessions(), tmp_path)
     assert counts(job.feed(rows((100, "a")))) == []
     assert counts(job.feed(rows((70, "b"), (69, "c"), (70, "b")))) == [("b", 1)]
     assert [len(job.ledger(name)) for name in ("once", "sessions")] == [1, 0]
@@ -122,7 +117,7 @@ def test_it_rejects_nothing_that_its_reader_would_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("operator", [None, "once"])
 def test_its_rejects_go_through_it_into_windows_that_are_retained(operator: str | None, tmp_path: Path) -> None:
-    job = begun(chain(ONCE, sessions().retain("1 hour")), tmp_path)
+    job = begun(sessions().retain_windows("1 hour"), tmp_path)
     job.feed(rows((100, "a")))
     job.feed(rows((20, "b"), (21, "b")))
     assert counts(job.reprocess_late(operator=operator)) == [("b", 1)]
@@ -131,22 +126,22 @@ def test_its_rejects_go_through_it_into_windows_that_are_retained(operator: str 
 
 
 def test_it_follows_its_readers_and_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job = begun(chain(ONCE, sessions()), tmp_path)
+    job = begun(sessions(), tmp_path)
     assert stored(job) == 30 * SECOND
     assert job._job.head.needs == ("deduplication-lateness/1",)
-    job = begun(chain(ONCE, sessions("50 s")), tmp_path)
+    job = begun(sessions("50 s"), tmp_path)
     assert stored(job) == 50 * SECOND
     assert "operator once: allowed_lateness: 30 seconds -> 50 seconds" in warnings(caplog)[0]
-    job = begun(chain(ONCE.late("0 s"), sessions("50 s")), tmp_path)
+    job = begun(sessions("50 s", once_of(late="0 s")), tmp_path)
     assert stored(job) is None
 
 
 def test_one_that_began_without_stays_so_until_it_is_given_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun(chain(ONCE.late("0 s"), sessions()), tmp_path)
+    begun(sessions("30 s", once_of(late="0 s")), tmp_path)
     assert not warnings(caplog)
-    job = begun(chain(ONCE, sessions()), tmp_path)
+    job = begun(sessions(), tmp_path)
     assert job._job.head.needs == ()
     (line,) = warnings(caplog)
     assert "operator once has begun without a lateness" in line
@@ -154,7 +149,7 @@ def test_one_that_began_without_stays_so_until_it_is_given_one(
     job.feed(rows((100, "a")))
     job.feed(rows((99, "b")))
     assert len(job.ledger("once")) == 1
-    job = begun(chain(ONCE.late("30 s"), sessions()), tmp_path)
+    job = begun(sessions("30 s", once_of(late="30 s")), tmp_path)
     job.feed(rows((99, "b"), (100, "c")))
     job.feed(rows((120, "d")))
     assert counts(job.feed(rows((99, "e"), (101, "f"), (100, "c")))) == [("f", 1)]

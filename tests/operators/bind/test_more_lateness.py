@@ -8,18 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
+from tidestate import Aggregation, agg
 from tidestate.operators import (
-    Windowed,
-    count,
-    count_window,
-    global_window,
-    list_,
     query,
     scan_late,
-    session,
-    sliding,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.describe.windows import Windows
 from tidestate.statestore.spec.tables import TIME
@@ -33,9 +26,9 @@ def rows_of(seconds: list[int]) -> pa.Table:
     return pa.table({"t": times, "v": pa.array(seconds, pa.int64())})
 
 
-def described(windows: Windows, lateness: str, rule: Any) -> Windowed:
-    began = windowed(event_time="t").window(windows).aggregate(n=count(), values=list_("v"))
-    return began.late(lateness, rule=rule).accumulation("retracting")
+def described(windows: Windows, lateness: str, rule: Any) -> Aggregation:
+    began = ts.stream(event_time="t").group_by().window(windows).aggregate(n=agg.count(), values=agg.list("v"))
+    return began.allowed_lateness(lateness, rule=rule).accumulation("retracting")
 
 
 def kept_and_rejected(root: Path, windows: Windows, rule: Any) -> tuple[dict[int, list[int]], list[int]]:
@@ -56,8 +49,8 @@ def kept_and_rejected(root: Path, windows: Windows, rule: Any) -> tuple[dict[int
 @pytest.mark.parametrize(
     ("windows", "kept", "rejected"),
     [
-        (tumbling("10 seconds"), {0: [1, 3, 9], 10: [15]}, [-5]),
-        (sliding("10 seconds", "5 seconds"), {0: [1, 3, 9], 5: [9], 10: [15], 15: [15]}, [3, -5]),
+        (ts.tumbling("10 seconds"), {0: [1, 3, 9], 10: [15]}, [-5]),
+        (ts.sliding("10 seconds", "5 seconds"), {0: [1, 3, 9], 5: [9], 10: [15], 15: [15]}, [3, -5]),
     ],
     ids=["tumbling", "sliding"],
 )
@@ -68,7 +61,7 @@ def test_a_window_that_is_kept_takes_all_of_its_events(
     assert kept_and_rejected(tmp_path, windows, rule) == (kept, rejected)
 
 
-@pytest.mark.parametrize("windows", [global_window(), count_window(10)], ids=["global", "counted"])
+@pytest.mark.parametrize("windows", [ts.global_window(), ts.count_windows(10)], ids=["global", "counted"])
 def test_windows_that_never_end_refuse_nothing_by_what_was_forgotten(tmp_path: Path, windows: Windows) -> None:
     root = tmp_path / "root"
     described(windows, "8 seconds", "event").standalone(checkpoint=root).run([rows_of(part) for part in FIRST])
@@ -80,7 +73,7 @@ def test_windows_that_never_end_refuse_nothing_by_what_was_forgotten(tmp_path: P
 
 def test_a_session_takes_none_from_before_what_was_forgotten(tmp_path: Path) -> None:
     """A session that ended by 7 is forgotten: an event at 3 could have been one of its own."""
-    kept, rejected = kept_and_rejected(tmp_path, session("10 seconds"), "event")
+    kept, rejected = kept_and_rejected(tmp_path, ts.sessions("10 seconds"), "event")
     assert kept == {1: [1, 9, 15]}
     assert rejected == [3, -5]
 
@@ -88,9 +81,9 @@ def test_a_session_takes_none_from_before_what_was_forgotten(tmp_path: Path) -> 
 def test_identities_that_were_forgotten_are_not_taken_again(tmp_path: Path) -> None:
     """The message at 3 came before the restart: whether it did is not known any more."""
 
-    def job(lateness: str) -> Windowed:
-        began = windowed(event_time="t", origin="o", offset="i").window(tumbling("10 seconds"))
-        return began.aggregate(n=count()).messages(identity=["o", "i"]).late(lateness)
+    def job(lateness: str) -> Aggregation:
+        began = ts.stream(event_time="t", offset="i", origin="o").group_by().window(ts.tumbling("10 seconds"))
+        return began.aggregate(n=agg.count()).messages(identity=["o", "i"]).allowed_lateness(lateness)
 
     parts = [rows_of(part) for part in [[1, 3], [15], [3], [9]]]
     numbers = [[0, 1], [2], [1], [3]]

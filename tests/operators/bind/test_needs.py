@@ -6,8 +6,9 @@ from typing import Annotated
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import arg_max, chain, count, list_, max_, mean, min_, set_, sum_, top_n, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
@@ -16,7 +17,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.statestore.spec.added import Added, needs_of
 from tidestate.statestore.spec.tables import TIME
 
-CHAINED = chain(example("retracting"), windowed(name="second").window(tumbling("1 hour")).aggregate(all=sum_("n")))
+CHAINED = example("retracting").group_by().window(ts.tumbling("1 hour")).aggregate(all=agg.sum("n")).named("second")
 
 
 class Later(Runnable, frozen=True, tag="later"):
@@ -31,21 +32,30 @@ NUMBERS = pa.schema(
 
 
 def needed(*aggregates: Aggregate) -> tuple[str, ...]:
-    job = windowed(event_time="t").window(tumbling("1 hour"))
-    return needs_of_graph(bind_graph(job.aggregate(**{f"a{n}": one for n, one in enumerate(aggregates)}), NUMBERS))
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 hour"))
+    return needs_of_graph(
+        bind_graph(job.aggregate(**{f"a{n}": one for n, one in enumerate(aggregates)}).graph.description, NUMBERS)
+    )
 
 
 def test_a_job_of_the_first_version_needs_nothing() -> None:
-    assert needed(count(), max_("n"), min_("d"), sum_("x"), mean("x"), sum_("short"), mean("short")) == ()
+    assert (
+        needed(
+            agg.count(), agg.max("n"), agg.min("d"), agg.sum("x"), agg.mean("x"), agg.sum("short"), agg.mean("short")
+        )
+        == ()
+    )
 
 
 def test_sums_that_cannot_overflow_are_a_new_form_of_state() -> None:
     wide = ("wide-sums/1",)
-    assert needed(count(), sum_("n"), mean("n")) == needed(mean("n")) == needed(sum_("d")) == wide
-    for comparing in (max_("span"), top_n("n", 2, by="span"), arg_max("n", by="span"), set_("span")):
+    assert needed(agg.count(), agg.sum("n"), agg.mean("n")) == needed(agg.mean("n")) == needed(agg.sum("d")) == wide
+    for comparing in (agg.max("span"), agg.top_n("n", 2, by="span"), agg.arg_max("n", by="span"), agg.set("span")):
         assert needed(comparing) == ("duration-extremes/1",)
-    assert needed(list_("span"), arg_max("span", by="n"), count("span")) == ()
-    assert needs_of_graph(bind_graph(CHAINED, STREAM[0].schema)) == wide, "over panes that are retracted too"
+    assert needed(agg.list("span"), agg.arg_max("span", by="n"), agg.count("span")) == ()
+    assert needs_of_graph(bind_graph(CHAINED.graph.description, STREAM[0].schema)) == wide, (
+        "over panes that are retracted too"
+    )
 
 
 def test_a_new_field_is_in_the_configuration_where_it_is_used() -> None:

@@ -8,68 +8,60 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    BufferProgress,
-    advance_time,
-    altered,
-    chain,
-    count,
-    generation,
-    join,
-    session_join,
-    sliding,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import OperatorStream, Stream, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.union import union
+from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
     [("t", TIME), ("e", TIME), ("sh", "string"), ("k", "string"), ("o", "int64"), ("s", "int64"), ("m", TIME)]
 )
-CTIS = advance_time("drop", generation(5))
-LASTING = tumbling("10 seconds", end="e")
+CTIS = watermark.cti_settings("drop", generate=watermark.generate_ctis(5))
+LASTING = ts.tumbling("10 seconds", of="lifetime")
 
 
-def of(windows: Any, **about: Any) -> Runnable:
-    made = windowed(event_time="t", key="k", offset="o").window(windows).aggregate(n=count())
-    return made.advance_time(CTIS, end="e", **about)
+def of(windows: Any, **about: Any) -> OperatorStream:
+    events = ts.stream(event_time="t", offset="o", lifetime=ts.lifetime("e", **about))
+    return events.watermark(watermark.ctis(CTIS)).group_by("k").window(windows).aggregate(n=agg.count())
 
 
-def moved(duration: str | None) -> Runnable:
-    first = altered(event_time="t", shift="1 second", end="e", duration=duration, offset="o", name="moved")
-    first = first.advance_time(CTIS, end="e", shape_column="sh")
-    return chain(first, windowed(event_time="t", name="windows").window(LASTING).aggregate(n=count()))
+def moved(duration: str | None) -> OperatorStream:
+    events = ts.stream(event_time="t", offset="o", lifetime=ts.lifetime("e", shape_column="sh"))
+    first = events.watermark(watermark.ctis(CTIS)).shift_time("1 second", duration=duration, end="e", name="moved")
+    return first.group_by().window(LASTING).aggregate(n=agg.count()).named("windows")
 
 
-def merged() -> Runnable:
-    made = merge(event_time="t", key="k", offset="o", shared=["e"]).window(LASTING).aggregate(n=count())
-    return made.advance_time(CTIS, end="e", shape_column=("sh", None))
+def merged() -> OperatorStream:
+    left, right = (
+        ts.stream(event_time="t", offset="o", lifetime=lifetime).watermark(watermark.ctis(CTIS))
+        for lifetime in (ts.lifetime("e", shape_column="sh"), ts.lifetime("e"))
+    )
+    grouped = ts.merge(left=left, right=right).sharing("e").group_by("k")
+    return grouped.window(LASTING).aggregate(n=agg.count())
 
 
-EDGES: dict[str, Callable[[], Runnable]] = {
+EDGES: dict[str, Callable[[], OperatorStream]] = {
     "shapes in a column": lambda: of(LASTING, shape_column="sh"),
-    "sliding": lambda: of(sliding("10 seconds", "5 seconds", end="e"), shape_column="sh"),
+    "sliding": lambda: of(ts.sliding("10 seconds", "5 seconds", of="lifetime"), shape_column="sh"),
     "all are edges": lambda: of(LASTING, shape="edge_start"),
     "passed on by another operator": lambda: moved(None),
     "of a side": merged,
 }
-TAKEN: dict[str, Callable[[], Runnable]] = {
+TAKEN: dict[str, Callable[[], OperatorStream]] = {
     "intervals": lambda: of(LASTING, shape="interval"),
-    "windows of starts": lambda: of(tumbling("10 seconds"), shape_column="sh"),
+    "windows of starts": lambda: of(ts.tumbling("10 seconds"), shape_column="sh"),
     "each as long as the other": lambda: moved("1 second"),
 }
 
 
-def bound(description: Any) -> Graph:
-    schemas: Any = SCHEMA
-    if hasattr(description, "sides"):
-        schemas = description.schema(*[SCHEMA] * len(description.sides.names))
+def bound(job: OperatorStream) -> Graph:
+    description, schemas = job.graph.description, SCHEMA
+    if isinstance(description, Sided):
+        schemas = description.sides.schema(dict.fromkeys(description.sides.names, SCHEMA))
     return bind_graph(description, schemas)
 
 
@@ -87,27 +79,54 @@ def test_what_has_its_whole_lifetime_is_taken(name: str) -> None:
 
 
 def buffers(of_side: str) -> BufferProgress:
-    return BufferProgress(origin=f"{of_side}o", sequence=f"{of_side}s", watermark=f"{of_side}m")
+    return watermark.buffers(origin=f"{of_side}o", sequence=f"{of_side}s", watermark=f"{of_side}m")
 
 
-SIDED: dict[str, Callable[[], Any]] = {
-    "join": lambda: join(event_time="t", on="k", within=("0 seconds", "10 seconds"), how="left"),
-    "join by windows": lambda: join(event_time="t", on="k", window=tumbling("10 seconds")),
-    "windows of each side": lambda: join(event_time="t", on="k", window=(tumbling("5 s"), None), retain="1 day"),
-    "session join": lambda: session_join(event_time="t", on="k", gap="2 seconds"),
-    "merge": lambda: merge(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()),
+LEFT_ALONE = watermark.over(buffers("left_"))
+SIDED: dict[str, Callable[[Stream, Stream], OperatorStream]] = {
+    "join": lambda left, right: left.join(
+        right, on="k", within=("0 seconds", "10 seconds"), how="left", watermark=LEFT_ALONE
+    ),
+    "join by windows": lambda left, right: left.join(
+        right, on="k", window=ts.tumbling("10 seconds"), watermark=LEFT_ALONE
+    ),
+    "windows of each side": lambda left, right: left.join(
+        right,
+        on="k",
+        left=ts.side(window=ts.tumbling("5 s")),
+        sides=ts.side(retain="1 day"),
+        watermark=LEFT_ALONE,
+    ),
+    "session join": lambda left, right: left.join_sessions(right, on="k", gap="2 seconds", watermark=LEFT_ALONE),
+    "merge": lambda left, right: (
+        ts.merge(left=left, right=right)
+        .watermark(LEFT_ALONE)
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SIDED)
 def test_buffers_of_one_side_do_not_hold_the_other(name: str) -> None:
     with pytest.raises(UsageError) as refused:
-        bound(SIDED[name]().watermark(buffers("left_")))
+        bound(SIDED[name](ts.stream(event_time="t"), ts.stream(event_time="t")))
     assert refused.value.code == "watermark-sides"
 
 
 def test_buffers_in_columns_of_all_sides_are_taken() -> None:
-    (united,) = bound(union(event_time="t", sides=("left", "right")).watermark(buffers(""))).plans.values()
-    shared = merge(event_time="t", key="k", shared=["o", "s", "m"]).window(tumbling("10 seconds"))
-    (merged,) = bound(shared.aggregate(n=count()).watermark(buffers(""))).plans.values()
+    (united,) = bound(
+        ts.union(
+            left=ts.stream(event_time="t"), right=ts.stream(event_time="t"), watermark=watermark.over(buffers(""))
+        )
+    ).plans.values()
+    shared = (
+        ts.merge(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))
+        .sharing("o", "s", "m")
+        .watermark(buffers(""))
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+    )
+    (merged,) = bound(shared.aggregate(n=agg.count())).plans.values()
     assert united.watermarks.generator == merged.watermarks.generator == buffers("")

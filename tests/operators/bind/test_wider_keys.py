@@ -9,34 +9,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Memory,
-    Parquet,
-    RocksDB,
-    Windowed,
-    count,
-    deduplicated,
-    join,
-    max_,
-    query,
-    scan_panes,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.union import union
+from tidestate import Aggregation, agg
+from tidestate.operators import query, scan_panes
+from tidestate.operators.describe.runnable import Sided
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import IncompatibleError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.errors import IncompatibleError, of_type
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import TIME
 
 PARTS = [[(1, 1), (2, -7)], [(3, 1), (4, 40)], [(20, 1)], [(5, 1), (6, -7)]]
 """Seconds and keys: of window [0, 10) key 1 has two events before a change and one after, -7 one and one, 40 one."""
 
 
-def described(*, retracting: bool = True) -> Windowed:
-    began = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), newest=max_("t"))
-    return began.late("1 hour").accumulation("retracting" if retracting else "accumulating")
+def described(*, retracting: bool = True) -> Aggregation:
+    began = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), newest=agg.max("t"))
+    )
+    return began.allowed_lateness("1 hour").accumulation("retracting" if retracting else "accumulating")
 
 
 def rows_of(kind: pa.DataType, part: list[tuple[int, int]], zone: str = "UTC") -> pa.Table:
@@ -97,12 +91,13 @@ def test_the_name_of_a_zone_is_not_the_instant(tmp_path: Path, zone: str) -> Non
 def test_sides_may_call_a_zone_otherwise() -> None:
     """Rows are in the zone of the first side."""
     zones = [pa.schema([("t", TIME), ("k", pa.timestamp("us", zone))]) for zone in ("UTC", "Etc/UTC")]
-    joined = join(event_time="t", on="k", within=("0 s", "5 s"))
-    united = union(event_time="t", sides=("left", "right"))
+    joined = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "5 s"))
+    united = ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))
     for job in (joined, united):
-        schema = job.schema(*zones)
+        sides = of_type(job.graph.description, Sided).sides
+        schema = sides.schema(dict(zip(sides.names, zones, strict=True)))
         assert schema.field("k").type == pa.timestamp("us", "UTC")
-        rows = job.rows(schema, right=pa.table([[1], [2]], schema=zones[1]))
+        rows = sides.rows(schema, "right", pa.table([[1], [2]], schema=zones[1]))
         assert rows["k"].cast(pa.int64()).to_pylist() == [2]
 
 
@@ -115,16 +110,16 @@ def more_columns(job: Any, *, sided: bool) -> tuple[Any, Any]:
             pa.table([[second * 1_000_000], [key], *[[5]] * (len(one) - 2)], schema=one)
             for second, key in ((1, "a"), (2, "b"), (30, "c"))
         ]
-        found.append([job.rows(job.schema(one, one), left=batch) for batch in batches] if sided else batches)
+        found.append([{"left": batch, "right": one.empty_table()} for batch in batches] if sided else batches)
     return found[0], found[1]
 
 
 @pytest.mark.parametrize(
     ("job", "sided"),
     [
-        (join(event_time="t", on="k", within=("0 s", "5 s"), how="left"), True),
-        (union(event_time="t", sides=("left", "right")), True),
-        (deduplicated(event_time="t", on="k", within="1 hour"), False),
+        (ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "5 s"), how="left"), True),
+        (ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t")), True),
+        (ts.stream(event_time="t").deduplicate("k", within="1 hour"), False),
     ],
     ids=["join", "union", "deduplication"],
 )

@@ -69,19 +69,22 @@ def check_same(description: Runnable, schema: pa.Schema = SCHEMA, *, signed: boo
 
 @given(streams.settings())
 def test_windows_of_a_fixed_size(setting: Any) -> None:
-    check_same(streams.description(setting), streams.SCHEMA)
+    check_same(streams.description(setting).graph.description, streams.SCHEMA)
 
 
 @given(general_streams.settings(), st.booleans())
 def test_windows_of_any_kind(setting: Any, few: bool) -> None:
-    check_same(general_streams.description(setting, general_streams.History(()), few), general_streams.SCHEMA)
+    check_same(
+        general_streams.description(setting, general_streams.History(()), few).graph.description,
+        general_streams.SCHEMA,
+    )
 
 
 @given(ordered_settings() | feeding_settings() | inherited_settings())
 def test_windows_of_rows_in_order(setting: OrderedSetting) -> None:
     schema = pa.schema(ordered_streams.TYPES)
     try:
-        description = ordered_streams.description(setting)
+        description = ordered_streams.description(setting).graph.description
         bind_plan(description, schema)
     except UsageError:
         reject()  # settings are drawn one by one, and some are refused together
@@ -95,15 +98,21 @@ PAIR = st.sampled_from([(None, None), (8, 8), (30, None)])
 @given(BOUNDS, PAIR, PAIR, st.booleans(), st.booleans(), st.sampled_from(["inner", "left", "full"]))
 def test_joins_by_distance(bounds: Any, spans: Any, updates: Any, named: bool, large: bool, how: str) -> None:
     asked = Asked(how, *bounds, named=named, large=large, spans=spans, updates=updates, delays=(0, 3))
-    check_same(described_join(asked), JOINED)
+    check_same(described_join(asked).graph.description, JOINED)
 
 
 @given(st.sampled_from([Window(7, 7), Window(12, 4), Window(5, 5, True), None]), st.booleans(), st.booleans())
 def test_joins_by_windows(window: Window | None, named: bool, in_order: bool) -> None:
     offset = window is not None and window.by_offset
-    check_same(described_join(Asked(own=(window, Window(6, 6)), named=named or offset, in_order=in_order)), JOINED)
+    check_same(
+        described_join(Asked(own=(window, Window(6, 6)), named=named or offset, in_order=in_order)).graph.description,
+        JOINED,
+    )
     if window is not None and not offset:
-        check_same(described_join(Asked(window=window, named=named, first=in_order, past=(3, None))), JOINED)
+        check_same(
+            described_join(Asked(window=window, named=named, first=in_order, past=(3, None))).graph.description,
+            JOINED,
+        )
 
 
 def base(**options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
 from tests.helpers.operator_messages import (
@@ -23,7 +24,7 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import LONG
-from tidestate.operators import JoinOperator, WindowOperator, run_operator, session, tumbling
+from tidestate.operators import JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError
@@ -54,7 +55,7 @@ DRAIN: Call = ("drain", lambda one: one.drain())
 FLUSH: Call = ("flush", lambda one: one.flush())
 JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
     "tumbling": (
-        lambda root, store: operator(description(tumbling("10 seconds")).retain("1 hour"), root, store),
+        lambda root, store: operator(description(ts.tumbling("10 seconds")).retain_windows("1 hour"), root, store),
         [
             messages((1, 1, "a"), (2, 3, "b")),
             messages((3, 5, "a")),
@@ -66,7 +67,7 @@ JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
         ],
     ),
     "session": (  # in several state partitions
-        lambda root, store: operator(description(session("3 seconds"), "retracting"), root, store, partitions=2),
+        lambda root, store: operator(description(ts.sessions("3 seconds"), "retracting"), root, store, partitions=2),
         [messages((1, 1, "a"), (2, 9, "a")), messages((3, 3, "a"), (4, 40, "b")), FLUSH, DRAIN],
     ),
     "join": (
@@ -152,7 +153,7 @@ def test_where_it_is_not_known_whether_a_call_is_durable(tmp_path: Path) -> None
 
 def test_what_is_not_flushed_is_gone_with_a_close(tmp_path: Path) -> None:
     """Also for who goes on with the same object: counters and clock do not stay without the state."""
-    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", 1, 1, "a", 1)]))
         seen = standing(running)
         running.add_messages(table([Message("x", 2, 0, "a", 1)]))
@@ -166,11 +167,11 @@ def test_what_is_not_flushed_is_gone_with_a_close(tmp_path: Path) -> None:
 
 
 def test_an_older_self_gives_no_results_that_a_rewind_has_abandoned(tmp_path: Path) -> None:
-    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", 1, 1, "a", 1), Message("x", 2, 13, "a", 1)]))
         assert len(running.get_result()) == 1
         rewind(Checkpoint.open(tmp_path), 1, force=True)
         with pytest.raises(FencedError):
             running.get_result()
         with pytest.raises(FencedError):
-            run_operator(running, [], lambda _panes, _id: None)
+            ts.run_operator(running, [], lambda _panes, _id: None)

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+import tidestate as ts
+from tests.helpers.changed_jobs import changed
 from tests.helpers.join_operator_messages import (
     LEFT,
     RIGHT,
@@ -29,21 +30,10 @@ from tests.helpers.join_operator_messages import (
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
 from tests.helpers.process import examples, in_turn, some
-from tidestate.operators import (
-    Join,
-    JoinOperator,
-    Parquet,
-    count_window,
-    join,
-    query,
-    run_operator,
-    sliding,
-    tumbling,
-)
-from tidestate.operators.describe.join_choices import every
+from tidestate.operators import JoinOperator, query
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.spec.store import Parquet, StoreName
 
 ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("id", pa.int64()), ("time", TIME)])
 SHIPMENTS = pa.schema([("offset", pa.int64()), ("cost", pa.int64()), ("id", pa.int64()), ("time", TIME)])
@@ -74,13 +64,18 @@ ARRIVALS = [  # by system wall clock
 ]
 EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]] = {
     "tuples": (
-        {"window": (count_window(3, 1, by="offset"), None), "update": "1 minute", "late_update": "1 minute"},
+        {
+            "left": ts.side(window=ts.offset_windows(3, 1)),
+            "sides": ts.side(update="1 minute", late_update="1 minute"),
+        },
         {"9:01:00": [(3, 5, 0), (1, 0, 2)], "9:02:00": [(1, 0, 3)], "9:03:00": [(9, 9, 1)]},
     ),
     "time": (
         {
-            "window": (tumbling("2 minutes", offset="1 minute"), None),
-            "update": (every("2 minutes", offset="59 seconds"), every("1 minute", offset="59 seconds")),
+            "left": ts.side(
+                window=ts.tumbling("2 minutes", offset="1 minute"), update=ts.period("2 minutes", offset="59 seconds")
+            ),
+            "right": ts.side(update=ts.period("1 minute", offset="59 seconds")),
         },
         {"9:00:59": [(3, 5, 0), (1, 0, 2)], "9:01:59": [(1, 0, 3)], "9:02:59": [(9, 9, 1)]},
     ),
@@ -92,12 +87,13 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, restarts: bool, example: str) -> None:
     """Case 2 of SAMZA-552: what is observed, in which order, and when."""
     options, wanted = EXAMPLES[example]
-    job = join(event_time="time", on="id", offset="offset", **options)
+    orders, shipments = (ts.stream(event_time="time", offset="offset") for _ in "os")
+    job = orders.join(shipments, on="id", identity=True, **options)
     observed: dict[str, list[tuple[int, int, int]]] = {}
     store, waiting = store_config(name, tmp_path / "cache"), list(ARRIVALS)
 
     def begin() -> JoinOperator:
-        return JoinOperator(job, ORDERS, SHIPMENTS, checkpoint=tmp_path / "root", store=store)
+        return job.by_hand({"left": ORDERS, "right": SHIPMENTS}, checkpoint=tmp_path / "root", store=store)
 
     running = begin()
     for second in range(8 * 3600 + 59 * 60, 9 * 3600 + 4 * 60):
@@ -140,17 +136,31 @@ JOBS: dict[str, Any] = {
     "full": near(),
     "left": near("left", unmatched="final"),
     "inner": near("inner"),
-    "windows": join(
-        event_time="t", on="k", how="full", window=tumbling("6 seconds"), late="6 seconds", offset="at", origin="part"
+    "windows": ts.stream(event_time="t", offset="at", origin="part").join(
+        ts.stream(event_time="t", offset="at", origin="part"),
+        on="k",
+        window=ts.tumbling("6 seconds"),
+        how="full",
+        allowed_lateness="6 seconds",
+        identity=True,
     ),
-    "sliding": join(
-        event_time="t", on="k", window=sliding("6 seconds", "2 seconds"), late="6 seconds", offset="at", origin="part"
+    "sliding": ts.stream(event_time="t", offset="at", origin="part").join(
+        ts.stream(event_time="t", offset="at", origin="part"),
+        on="k",
+        window=ts.sliding("6 seconds", "2 seconds"),
+        allowed_lateness="6 seconds",
+        identity=True,
     ),
     "held": near("inner", update="4 seconds"),
     "sessions": sessions(),
-    "sessions apart": sessions("left", session=()),
+    "sessions apart": sessions("left", session_key=()),
     "own in order": held(),
-    "own": join(event_time="t", on="k", window=(sliding("6 seconds", "2 seconds"), None), offset="at", origin="part"),
+    "own": ts.stream(event_time="t", offset="at", origin="part").join(
+        ts.stream(event_time="t", offset="at", origin="part"),
+        on="k",
+        left=ts.side(window=ts.sliding("6 seconds", "2 seconds")),
+        identity=True,
+    ),
 }
 
 
@@ -208,9 +218,7 @@ def requests(asked: Any, what: str, side: str, *given: Any, **by: Any) -> pa.Tab
 
 
 def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
-    own = JOBS["own"]
-    assert isinstance(own, Join)
-    job = replace(own, in_order=False)
+    job = changed(JOBS["own"], in_order=False)
     made = [Row(side, "x", at, at, "ab"[at % 2], at) for at in range(12) for side in ("left", "right")]
     with operator(job, tmp_path) as running:
         running.add_messages(**sided(made))
@@ -258,13 +266,15 @@ def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
 def test_a_loop_takes_sides_by_name(tmp_path: Path) -> None:
     made, taken = two_streams(3, 5), Receiver()
     with operator(near(), tmp_path / "root", Parquet()) as running:
-        run_operator(running, [sided(batch) for batch in made], taken, clock=lambda: 0, drain=True)
+        ts.run_operator(running, [sided(batch) for batch in made], taken, clock=lambda: 0, drain=True)
     assert sorted(taken.panes, key=repr) == sorted(expected(near(), made, tmp_path / "harness"), key=repr)
 
 
 def test_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="join-offset"):
-        operator(join(event_time="t", on="k", within=("0 s", "1 s")), tmp_path)
+        ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "1 s")).by_hand(
+            {"left": LEFT, "right": RIGHT}, checkpoint=tmp_path
+        )
     with operator(near(), tmp_path) as running:
         with pytest.raises(UsageError, match="column-missing"):
             running.add_messages(left=sided([Row("left", "x", 1, 1, "a", 1)])["left"].drop_columns(["t"]))
@@ -276,6 +286,5 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         (last,) = running.get_result()
         assert plain(last.panes)[0][-1] == "emit"
     job = near()
-    schema = job.schema(LEFT, RIGHT)
     with pytest.raises(IncompatibleError, match="other-runner"):
-        job.standalone(checkpoint=tmp_path).run([job.rows(schema, **sided([]))])
+        job.standalone(checkpoint=tmp_path).run([sided([])])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.operator_messages import (
     SECOND,
     STORES,
@@ -20,7 +21,8 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
-from tidestate.operators import DeliveryId, Refused, max_event_time, run_operator, session, tumbling
+from tidestate import watermark
+from tidestate.operators import DeliveryId
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.spec.store import StoreName
 
@@ -39,7 +41,7 @@ class Slow(Receiver):
         if self.offers % 3 == 1:
             return False
         if self.refusing:
-            raise Refused("not now")
+            raise ts.Refused("not now")
         self(panes, delivery_id)
         return True
 
@@ -47,7 +49,7 @@ class Slow(Receiver):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
 def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -> None:
-    job, made, slow = description(session("3 seconds"), "retracting"), stream(4, 7), Slow()
+    job, made, slow = description(ts.sessions("3 seconds"), "retracting"), stream(4, 7), Slow()
     panes, _ = expected(job, made, tmp_path / "harness")
     pauses: list[int] = []
 
@@ -64,7 +66,7 @@ def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -
             assert len(running.ready) <= 2
             pauses.append(slow.offers)
 
-        run_operator(running, source(), slow.take, clock=lambda: 0, wait=wait, drain=True)
+        ts.run_operator(running, source(), slow.take, clock=lambda: 0, wait=wait, drain=True)
     assert sorted(slow.panes, key=repr) == sorted(panes, key=repr)
     assert len(pauses) == 2 * len(slow.taken) > 10
     with operator(job, tmp_path / "root", store_config(name, tmp_path / "cache")) as running:
@@ -76,7 +78,7 @@ class Stopped(Exception):
 
 
 def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) -> None:
-    job, receiver = description(tumbling("10 seconds")), Receiver()
+    job, receiver = description(ts.tumbling("10 seconds")), Receiver()
     messages = [table([Message("x", at, at, "a", 1)]) for at in (3, 13, 23, 33)]
     taken = iter(messages)
 
@@ -84,7 +86,7 @@ def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) 
         raise Stopped
 
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running, pytest.raises(Stopped):
-        run_operator(running, taken, lambda _panes, _id: False, clock=lambda: 0, wait=give_up)
+        ts.run_operator(running, taken, lambda _panes, _id: False, clock=lambda: 0, wait=give_up)
     assert len(list(taken)) == 2, "the intake stopped with the first pane"
 
     def breaks(panes: pa.Table, delivery_id: DeliveryId) -> None:
@@ -93,9 +95,9 @@ def test_what_a_stopped_run_had_pending_comes_first_in_the_next(tmp_path: Path) 
             raise OSError("after taking it in")
 
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running, pytest.raises(OSError):
-        run_operator(running, messages, breaks, clock=lambda: 0)
+        ts.run_operator(running, messages, breaks, clock=lambda: 0)
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
-        run_operator(running, messages, receiver, clock=lambda: 0, drain=True)
+        ts.run_operator(running, messages, receiver, clock=lambda: 0, drain=True)
     assert [row[3] for row in receiver.panes] == [1, 1, 1, 1]
 
 
@@ -107,14 +109,14 @@ def test_the_ledger_has_a_sink_and_one_that_is_not_ready_stops_the_intake(tmp_pa
             self.asked += 1
             return self.asked % 3 == 0
 
-    job, panes, late, pauses = description(tumbling("10 seconds")), Receiver(), Late(), list[int]()
+    job, panes, late, pauses = description(ts.tumbling("10 seconds")), Receiver(), Late(), list[int]()
     messages = [table([Message("x", at, at, "a", 1)]) for at in (3, 213, 5, 23, 433, 7)]
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
 
         def wait(_pause_s: float) -> None:
             pauses.append(running.counters.get("events", 0))
 
-        run_operator(running, messages, panes, clock=lambda: 0, wait=wait, late_sink=late)
+        ts.run_operator(running, messages, panes, clock=lambda: 0, wait=wait, late_sink=late)
     assert pauses == sorted(pauses)
     assert len(late.panes) == 3
     assert {one.operator for one in late.taken} == {"windows"}
@@ -122,20 +124,22 @@ def test_the_ledger_has_a_sink_and_one_that_is_not_ready_stops_the_intake(tmp_pa
 
 
 def test_a_drained_loop_ends_where_its_sink_refuses_and_the_next_delivers(tmp_path: Path) -> None:
-    job, receiver, message = description(tumbling("10 seconds")), Receiver(), table([Message("x", 3, 3, "a", 1)])
+    job, receiver, message = description(ts.tumbling("10 seconds")), Receiver(), table([Message("x", 3, 3, "a", 1)])
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
         refuses = lambda _panes, _id: False  # noqa: E731
         with pytest.raises(UnavailableError, match="sink-refuses"):
-            run_operator(running, [message], refuses, clock=lambda: 0, wait=lambda _s: None, drain=True, timeout_s=0)
+            ts.run_operator(
+                running, [message], refuses, clock=lambda: 0, wait=lambda _s: None, drain=True, timeout_s=0
+            )
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
-        run_operator(running, [], receiver, drain=True)
+        ts.run_operator(running, [], receiver, drain=True)
     assert len(receiver.panes) == 1
 
 
 def test_a_source_is_not_quiet_while_a_sink_is_waited_for(tmp_path: Path) -> None:
     """The first pane waits for ten minutes of the clock; the source says nothing for two of them at most."""
-    quiet = max_event_time("t", "2 seconds", quiet="5 minutes")
-    job, now = description(tumbling("10 seconds")).watermark(quiet), [0]
+    quiet = watermark.bounded("2 seconds", column="t", quiet="5 minutes")
+    job, now = description(ts.tumbling("10 seconds"), generator=quiet), [0]
     refused, receiver = iter([False] * 10), Receiver()
 
     def sink(panes: pa.Table, delivery_id: DeliveryId) -> bool:
@@ -150,7 +154,7 @@ def test_a_source_is_not_quiet_while_a_sink_is_waited_for(tmp_path: Path) -> Non
             yield table([Message("x", at, at, "a", 1)])
 
     with operator(job, tmp_path, store_config("parquet", tmp_path)) as running:
-        run_operator(running, source(), sink, clock=lambda: now[0], wait=wait)
+        ts.run_operator(running, source(), sink, clock=lambda: now[0], wait=wait)
         assert now[0] == 12 * 60 * SECOND
         assert running.watermark_us == 11 * SECOND
         running.timeout(now[0] + 299 * SECOND)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -21,25 +22,24 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import in_turn
-from tidestate.operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import Aggregation, agg
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.opening import _memory
 
 TOTAL = 80
 WINDOWS = {
-    "tumbling": count_window(8, by="offset"),
-    "hopping": count_window(9, 3, by="offset", late=20),
-    "sessions": session(offsets=3, late=9),
+    "tumbling": ts.offset_windows(8),
+    "hopping": ts.offset_windows(9, 3, late=20),
+    "sessions": ts.offset_sessions(3, late=9),
 }
 
 
-def job(windows: str, key: str | None = "k", mode: str = "retracting") -> Windowed:
+def job(windows: str, key: str | None = "k", mode: str = "retracting") -> Aggregation:
     """A count, a sum, and a median over whole rows, kept by the message store."""
-    middle = apply_rows(exact_median, columns=["v"], result_type=pa.float64(), per_group=True)
-    made = windowed(key=key, offset="at", origin="part").window(WINDOWS[windows])
-    return made.aggregate(n=count(), total=sum_("v"), middle=middle).accumulation(mode)
+    middle = agg.apply_rows(exact_median, columns=["v"], result_type=pa.float64(), per_group=True)
+    made = ts.stream(offset="at", origin="part").group_by(*([key] if key else [])).window(WINDOWS[windows])
+    return made.aggregate(n=agg.count(), total=agg.sum("v"), middle=middle).accumulation(mode)
 
 
 def batches(seed: int) -> list[list[Message]]:
@@ -57,7 +57,7 @@ def test_each_offset_once_and_the_panes_of_the_harness(
     tmp_path: Path, store: StoreName, windows: str, key: str | None
 ) -> None:
     description, stream = job(windows, key), batches(11)
-    harness = Harness(description, SCHEMA, folder=tmp_path / "harness")
+    harness = description.harness(SCHEMA, folder=tmp_path / "harness")
     wanted = [row for batch in stream for row in plain(harness.feed(table(sorted(batch))))] + plain(harness.finish())
     receiver = Receiver()
     for number, batch in enumerate(stream):

@@ -12,9 +12,10 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
+import tidestate as ts
 from tests.helpers import join_operator_messages as joins
 from tests.helpers import operator_messages as windows
-from tidestate.operators import DeliveryId, JoinOperator, WindowOperator, run_operator, tumbling
+from tidestate.operators import DeliveryId, JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import state_size
 
@@ -32,7 +33,7 @@ def values(text: str) -> dict[str, dict[str, float]]:
 def started(kind: str, root: Path, **more: Any) -> WindowOperator | JoinOperator:
     if kind == "join":
         return joins.operator(joins.near(), root, **more)
-    return windows.operator(windows.description(tumbling("10 seconds")), root, windows.Parquet(), **more)
+    return windows.operator(windows.description(ts.tumbling("10 seconds")), root, windows.Parquet(), **more)
 
 
 def input_of(kind: str) -> list[Any]:
@@ -47,7 +48,7 @@ def test_text_endpoint_and_opentelemetry_have_the_newest_checkpoint(tmp_path: Pa
     provider = MeterProvider([reader])
     with started(kind, tmp_path, metrics=0) as operator:
         operator.opentelemetry(provider)
-        run_operator(operator, input_of(kind), lambda *_: None, clock=lambda: 0)
+        ts.run_operator(operator, input_of(kind), lambda *_: None, clock=lambda: 0)
         head = Checkpoint.open(tmp_path).head()
         found, url = values(operator.prometheus()), operator.metrics_url
         assert url is not None
@@ -85,7 +86,7 @@ def test_what_waits_for_the_sink_of_a_loop_is_seen_meanwhile(tmp_path: Path, kin
             assert operator.waits.since_us is not None
             seen.append(values(operator.prometheus()))
 
-        run_operator(operator, input_of(kind), sink, clock=lambda: 0, wait=wait)
+        ts.run_operator(operator, input_of(kind), sink, clock=lambda: 0, wait=wait)
         after = values(operator.prometheus())
         assert operator.waits.checkpoints == 0
     assert len(seen) == len(refused) > 1

@@ -10,37 +10,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    RETRACTING,
-    after_count,
-    count,
-    count_window,
-    first,
-    last,
-    list_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import UsageError
 
-WINDOWS = {"tumbling": tumbling("8 s"), "sliding": sliding("9 s", "3 s"), "sessions": session("2 s")}
-FINISHING = or_finally(repeatedly(after_count(2)), after_count(5))
+WINDOWS = {"tumbling": ts.tumbling("8 s"), "sliding": ts.sliding("9 s", "3 s"), "sessions": ts.sessions("2 s")}
+FINISHING = trigger.or_finally(trigger.repeatedly(trigger.after_count(2)), trigger.after_count(5))
 
 
 def job(windows: str, when: Any = None) -> Any:
-    made = windowed(event_time="t", key="k", offset="at", origin="part", watermark_delay="6 s", in_order=True)
-    made = made.window(WINDOWS[windows]).aggregate(
-        n=count(), one=first("v", by="t"), other=last("v", by="t"), every=list_("v")
+    made = ts.stream(event_time="t", watermark_delay="6 s", offset="at", origin="part").group_by("k")
+    made = (
+        made.window(WINDOWS[windows])
+        .aggregate(n=agg.count(), one=agg.first("v", by="t"), other=agg.last("v", by="t"), every=agg.list("v"))
+        .in_order()
     )
-    made = made.accumulation(RETRACTING)
-    return made.trigger(when=when, per_element=True) if when else made
+    made = made.accumulation("retracting")
+    return made.trigger(when=when, evaluate="element") if when else made
+
+
+def of_messages(job: Any, root: Path) -> WindowOperator:
+    return WindowOperator(job.graph.description, EVENTS, checkpoint=root, origin="part", offset="at")
 
 
 def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: random.Random) -> list[dict[str, Any]]:
@@ -49,7 +42,7 @@ def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: rando
     where: dict[str, Any] = {"checkpoint": root, "origin": "part", "offset": "at", "store": MEMORY}
     at = 0
     while at <= len(batches):
-        with WindowOperator(description, EVENTS, **where) as operator:
+        with WindowOperator(description.graph.description, EVENTS, **where) as operator:
             until = chance.randint(at + 1, len(batches) + 1)
             for batch in batches[at : until - (until > len(batches))]:
                 operator.add_messages(batch)
@@ -79,16 +72,16 @@ def test_messages_are_taken_in_the_order_of_their_times(tmp_path: Path, windows:
 
 
 def test_what_by_hand_cannot_be_in_order(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k", in_order=True)
-    counted = base.window(count_window(3)).aggregate(n=count())
+    base = ts.stream(event_time="t").group_by("k")
+    counted = base.window(ts.count_windows(3)).aggregate(n=agg.count()).in_order()
     with pytest.raises(UsageError, match="in-order"):
-        WindowOperator(counted, EVENTS, checkpoint=tmp_path / "root", origin="part", offset="at")
+        of_messages(counted, tmp_path / "root")
     assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("bad", [[{"k": "a"}], EVENTS.empty_table().set_column(1, "t", pa.array([], pa.float64()))])
 def test_what_is_no_batch_of_messages_is_refused(tmp_path: Path, bad: Any) -> None:
-    with WindowOperator(job("tumbling"), EVENTS, checkpoint=tmp_path, origin="part", offset="at") as operator:
+    with of_messages(job("tumbling"), tmp_path) as operator:
         with pytest.raises(UsageError, match="batch-type"):
             operator.add_messages(bad)
         assert operator.counters == {}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
 from tests.helpers.operator_messages import (
     STORES,
     Message,
@@ -22,14 +23,14 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import some
-from tidestate.operators import Policy, tumbling
+from tidestate.operators import Policy
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 from tidestate.statestore.spec.store import StoreName
 
-JOB = description(tumbling("6 seconds"))
+JOB = description(ts.tumbling("6 seconds"))
 
 
 def output(root: Path) -> list[object]:
@@ -62,7 +63,7 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
         first.flush()
         before = Checkpoint.open(tmp_path / "root").ids()
         with pytest.raises(UsageError, match="running"):
-            operator(JOB, tmp_path / "root", store, policy=Policy(second="refuse"))
+            operator(JOB, tmp_path / "root", store, policy=ts.Policy(second="refuse"))
         assert Checkpoint.open(tmp_path / "root").ids() == before
         first.add_messages(table(batches[1]))
         first.flush()
@@ -73,7 +74,7 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
                 second.add_messages(table(batch))
             second.drain()
     assert output(tmp_path / "root") == undisturbed(batches, tmp_path / "twin")
-    operator(JOB, tmp_path / "root", store, policy=Policy(second="refuse")).close()
+    operator(JOB, tmp_path / "root", store, policy=ts.Policy(second="refuse")).close()
 
 
 @pytest.mark.slow
@@ -84,15 +85,15 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
     checkpoint = Checkpoint.open(root)
     head = checkpoint.head()
     assert head is not None
-    paths = {ref.path for part in head.manifest.operators[JOB.name].partitions for ref in part.files}
+    paths = {ref.path for part in head.manifest.operators["windows"].partitions for ref in part.files}
     earlier = checkpoint.read(head.manifest.id - 3).manifest
-    older = {ref.path for part in earlier.operators[JOB.name].partitions for ref in part.files}
+    older = {ref.path for part in earlier.operators["windows"].partitions for ref in part.files}
     path = root / (manifest_path(head.manifest.id) if what == "manifest" else min(paths - older))
     path.write_bytes(path.read_bytes()[:-20])
     if what == "manifest":
         with pytest.raises(CorruptionError):
             give(root, store, [])
-    again = give(root, store, batches, Policy(damaged="reset"))
+    again = give(root, store, batches, ts.Policy(damaged="reset"))
     with operator(JOB, root, store_config(store, tmp_path / "cache")) as running:
         running.drain()
         take(running, again)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -20,25 +21,26 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import in_turn
-from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.describe.windows import Windows
-from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.opening import _memory
 
 WINDOWS: dict[str, Windows] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "session": session("3 seconds"),
+    "tumbling": ts.tumbling("6 seconds"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "session": ts.sessions("3 seconds"),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("windows", "store", "rule"), in_turn(WINDOWS, STORES, ["event", "window"]))
 def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:
-    job = description(WINDOWS[windows], "retracting", allowed=3).late("3 seconds", rule=rule, keep=("part", "at"))  # type: ignore[arg-type]
-    job = job.retain("20 seconds")
-    harness, wanted, batches = Harness(job, SCHEMA, folder=tmp_path / "harness"), [], stream(4, 8)
+    job = description(WINDOWS[windows], "retracting", allowed=3).allowed_lateness(
+        "3 seconds", rule=rule, ledger_columns=("part", "at")
+    )  # type: ignore[arg-type]
+    job = job.retain_windows("20 seconds")
+    harness, wanted, batches = job.harness(SCHEMA, folder=tmp_path / "harness"), [], stream(4, 8)
     receiver, config = Receiver(), store_config(store, tmp_path / "cache")
     for number, batch in enumerate(batches):
         wanted += plain(harness.feed(table(sorted(batch))))
@@ -68,8 +70,8 @@ def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, stor
 
 def test_a_late_message_of_counted_windows_may_have_been_counted(tmp_path: Path) -> None:
     """They know identities for allowed lateness only: what is later goes to the ledger and is not reprocessed."""
-    job = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), s=sum_("v"))
-    job = job.late("0 seconds", keep=("part", "at"))
+    job = ts.stream(event_time="t").group_by("k").window(ts.count_windows(3)).aggregate(n=agg.count(), s=agg.sum("v"))
+    job = job.allowed_lateness("0 seconds", ledger_columns=("part", "at"))
     with operator(job, tmp_path, store_config("memory", tmp_path)) as running:
         running.add_messages(table([Message("x", 1, 100, "a", 1), Message("x", 2, 101, "a", 2)]))
         running.add_messages(table([Message("x", 3, 5, "a", 4)]))

@@ -14,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
 from tests.helpers.process import examples
-from tidestate.operators import JoinOperator, SessionJoin, join, query, session_join
-from tidestate.operators.local.harness import Harness
+from tidestate import OperatorStream
+from tidestate.operators import JoinOperator, query
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 
@@ -48,13 +49,15 @@ def sided(rows: Sequence[Row]) -> dict[str, pa.Table]:
     return made
 
 
-def job(session: Any = None, on: Any = ("user", "item"), **more: Any) -> SessionJoin:
-    given: dict[str, Any] = {"gap": f"{GAP} seconds", "offset": "at", "origin": "part"} | more
-    return session_join(event_time="t", on=on, session=session, late=f"{LATE} seconds", **given)
+def job(session: Any = None, on: Any = ("user", "item"), offset: str | None = "at", **more: Any) -> OperatorStream:
+    origin = "part" if offset else None
+    left, right = (ts.stream(event_time="t", offset=offset, origin=origin) for _ in "lr")
+    given: dict[str, Any] = {"gap": f"{GAP} seconds", "identity": True, "allowed_lateness": f"{LATE} seconds"} | more
+    return left.join_sessions(right, on=on, session_key=session, **given)
 
 
 def operator(made: Any, root: Path, store: StoreConfig | None = None) -> JoinOperator:
-    return JoinOperator(made, LEFT, RIGHT, checkpoint=root, store=store)
+    return made.by_hand({"left": LEFT, "right": RIGHT}, checkpoint=root, store=store)
 
 
 JOBS = {
@@ -197,9 +200,9 @@ def test_windows_and_messages_are_those_of_a_naive_look(name: StoreName, kind: s
             counters = running.add_messages(**sided(sorted(batch, key=lambda row: row.side)))
             known = naive.batch(sorted(batch, key=lambda row: row.side))
             assert counters.get("duplicates", 0) == known
-            check(running, naive, description.on)
+            check(running, naive, description.graph.description.on)
             then = running.flush()
-            check(query(root, checkpoint=then), naive, description.on)
+            check(query(root, checkpoint=then), naive, description.graph.description.on)
             if number % 2:
                 running.close()
                 running = operator(description, root, store)
@@ -277,7 +280,7 @@ def test_pairs_of_a_session_where_more_is_equal(tmp_path: Path) -> None:
 
 def test_what_it_refuses(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="join-offset"):
-        operator(job(offset=None, origin=None), tmp_path / "unnamed")
+        operator(job(offset=None), tmp_path / "unnamed")
     with pytest.raises(UsageError, match="column-missing"):
         operator(job(offset="number"), tmp_path / "missing")
     with operator(job("user"), tmp_path / "root") as running:
@@ -310,8 +313,8 @@ def test_offsets_that_are_none_and_nulls_are_in_the_ledger_whole(tmp_path: Path)
         ],
         schema.set(2, pa.field("t", pa.int64())),
     ).cast(schema)
-    harness = Harness(made, made.schema(schema, schema), folder=tmp_path)
-    harness.feed(made.rows(made.schema(schema, schema), left=table))
+    harness = made.harness({"left": schema, "right": schema}, folder=tmp_path)
+    harness.feed({"left": table})
     ledger = harness.ledger().select(["left_at", "left_part", "item", "gap", "time", "reason"]).to_pylist()
     assert sorted(row["reason"] for row in ledger) == ["bad_offset"] * 3 + ["null_key"]
     assert {row["gap"] for row in ledger} == {3 * SECOND}
@@ -322,8 +325,10 @@ def test_offsets_that_are_none_and_nulls_are_in_the_ledger_whole(tmp_path: Path)
 @pytest.mark.parametrize("name", ["first", "events"])
 def test_windows_keep_a_key_of_any_name(tmp_path: Path, name: str) -> None:
     schema = pa.schema([("at", pa.int64()), ("part", pa.string()), ("t", TIME), (name, pa.string())])
-    made = session_join(event_time="t", on=name, gap="6 seconds", offset="at", origin="part")
-    with JoinOperator(made, schema, schema, checkpoint=tmp_path) as running:
+    made = ts.stream(event_time="t", offset="at", origin="part").join_sessions(
+        ts.stream(event_time="t", offset="at", origin="part"), on=name, gap="6 seconds", identity=True
+    )
+    with made.by_hand({"left": schema, "right": schema}, checkpoint=tmp_path) as running:
         times = pa.array([0, 1, 20]).cast(TIME)
         rows = pa.table([pa.array([1, 2, 3]), pa.array(["x"] * 3), times, pa.array(["a", "b", "b"])], schema=schema)
         running.add_messages(left=rows)
@@ -339,12 +344,23 @@ def test_keys_are_called_as_they_are_and_partitions_make_no_difference(tmp_path:
     rows = [{"offset": at % 5, "origin": "ab"[at % 2], "t": at * SECOND, "n": at} for at in range(20)]
     table = pa.Table.from_pylist(rows, schema.set(2, pa.field("t", pa.int64()))).cast(schema)
     kinds: list[Any] = [
-        session_join(event_time="t", on=("offset", "origin"), session="offset", gap="6 seconds", offset="n"),
-        join(event_time="t", on=("offset", "origin"), within=("0 seconds", "1 hour"), offset="n"),
+        ts.stream(event_time="t", offset="n").join_sessions(
+            ts.stream(event_time="t", offset="n"),
+            on=("offset", "origin"),
+            gap="6 seconds",
+            session_key="offset",
+            identity=True,
+        ),
+        ts.stream(event_time="t", offset="n").join(
+            ts.stream(event_time="t", offset="n"),
+            on=("offset", "origin"),
+            within=("0 seconds", "1 hour"),
+            identity=True,
+        ),
     ]
     for place, made in enumerate(kinds):
-        harness = Harness(made, made.schema(schema, schema), folder=tmp_path / str(place), partitions=partitions)
-        harness.feed(made.rows(made.schema(schema, schema), left=table, right=table))
+        harness = made.harness({"left": schema, "right": schema}, folder=tmp_path / str(place), partitions=partitions)
+        harness.feed({"left": table, "right": table})
         asked = query(tmp_path / str(place))
         one: dict[str, Any] = {"session": 3, "equal": "a"} if place == 0 else {"equal": (3, "a")}
         assert asked.get_messages(side="left", **one)["offset"].to_pylist() == [8, 18]

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import (
@@ -34,13 +35,7 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import examples, in_turn, some
-from tidestate.operators import (
-    Parquet,
-    after_processing_time,
-    count,
-    tumbling,
-    windowed,
-)
+from tidestate import agg, trigger
 from tidestate.operators.embedded import embedded
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -48,7 +43,7 @@ from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.messages.tables import Retention
-from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.spec.store import Parquet, StoreName
 
 LAYOUTS = {
     "tumbling": "<ts>_<offset>",
@@ -158,7 +153,7 @@ def test_a_function_over_the_messages_of_a_window_is_exact(tmp_path: Path, name:
 
 
 def test_no_messages_are_kept_where_nothing_needs_them(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with operator(job, tmp_path, Parquet()) as running:
         assert running.layout is None
         assert running.add_messages(table([Message("x", 1, 3, "a", 1)] * 3))["duplicates"] == 2
@@ -170,7 +165,7 @@ def test_no_messages_are_kept_where_nothing_needs_them(tmp_path: Path) -> None:
 
 
 def test_results_come_again_until_they_are_acknowledged(tmp_path: Path) -> None:
-    job = description(tumbling("10 seconds"))
+    job = description(ts.tumbling("10 seconds"))
     with operator(job, tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", 1, 3, "a", 1)]))
         running.add_messages(table([Message("x", 2, 13, "a", 1)]))
@@ -199,7 +194,7 @@ def test_results_come_again_until_they_are_acknowledged(tmp_path: Path) -> None:
 
 
 def test_results_add_up_and_one_is_acknowledged_with_all_before_it(tmp_path: Path) -> None:
-    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         for at in (3, 13, 23, 33):
             running.add_messages(table([Message("x", at, at, "a", 1)]))
         first, second, third = running.get_result()
@@ -210,7 +205,7 @@ def test_results_add_up_and_one_is_acknowledged_with_all_before_it(tmp_path: Pat
 
 
 def test_what_is_forgotten_alone_is_flushed_too(tmp_path: Path) -> None:
-    with operator(description(tumbling("10 seconds"), allowed=20), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds"), allowed=20), tmp_path, Parquet()) as running:
         for number, (at, expected) in enumerate(((3, 2), (31, 3), (31, 3), (32, 4), (32, 4)), 1):
             running.add_messages(table([Message("x", number, at, "a", 1)]))
             assert running._job.head.id == expected, number
@@ -218,7 +213,7 @@ def test_what_is_forgotten_alone_is_flushed_too(tmp_path: Path) -> None:
 
 
 def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> None:
-    with operator(description(tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
         head = lambda: running._job.head.id  # noqa: E731
         running.add_messages(table([Message("x", 1, 3, "a", 1)]))
         assert head() == 2, "a window was opened"
@@ -234,7 +229,7 @@ def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> N
 def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many messages are flushed though they open no window and show nothing."""
     monkeypatch.setattr(embedded, "MAX_UNFLUSHED", 3)
-    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         head = lambda: running._job.head.id  # noqa: E731
         for number, expected in enumerate((2, 2, 2, 3, 3, 3, 4), 1):
             running.add_messages(table([Message("x", number, 3, "a", 1)]))
@@ -243,7 +238,7 @@ def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_late_updates_are_batched_for_a_span_of_processing_time(tmp_path: Path) -> None:
-    job = description(tumbling("10 seconds")).trigger(late=after_processing_time("10 seconds"))
+    job = description(ts.tumbling("10 seconds")).trigger(late=trigger.after_processing_time("10 seconds"))
     with operator(job, tmp_path, Parquet()) as running:
         running.timeout(0)
         running.add_messages(table([Message("x", 1, 3, "a", 1), Message("x", 2, 13, "a", 1)]))
@@ -261,7 +256,7 @@ def test_late_updates_are_batched_for_a_span_of_processing_time(tmp_path: Path) 
 
 
 def test_a_call_that_fails_takes_nothing(tmp_path: Path) -> None:
-    with operator(description(tumbling("10 seconds")), tmp_path, Parquet()) as running:
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         for bad in (table([Message("x", 1, 3, "a", 1)]).drop_columns(["v"]), table([Message(None, 1, 3, "a", 1)])):  # type: ignore[arg-type]
             with pytest.raises(UsageError):
                 running.add_messages(bad)
@@ -270,7 +265,7 @@ def test_a_call_that_fails_takes_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
-    job = description(tumbling("10 seconds"), allowed=10)
+    job = description(ts.tumbling("10 seconds"), allowed=10)
     with operator(job, tmp_path / "kept", Parquet(), retention=Retention(count=6)) as running:
         for at in range(0, 100, 5):
             running.add_messages(table([Message("x", at, at, "a", at)]))
@@ -340,7 +335,7 @@ def test_the_example_of_the_document_runs() -> None:
 
 def test_several_partitions_answer_as_one(tmp_path: Path) -> None:
     """In each of them the same is due, known and asked for; one that no message reaches keeps up with the others."""
-    job, made = description(tumbling("6 seconds")).retain("1 hour"), stream(3, 8)
+    job, made = description(ts.tumbling("6 seconds")).retain_windows("1 hour"), stream(3, 8)
     store, late = Parquet(), [Message("x", 900 + n, 0, key, n) for n, key in enumerate("abc")]
     with (
         operator(job, tmp_path / "one", store) as one,

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.children.operator import JOBS, MERGED, batches
+from tests.children.operator import JOBS, batches
 from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import SCHEMA, STORES, plain
 from tests.helpers.process import LONG
-from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreName
 
 MOMENTS = ("before-manifest", "after-manifest", "received")
@@ -38,14 +37,10 @@ def child(folder: Path, name: StoreName, kind: str, *death: str) -> Forked:
 def undisturbed(kind: str, folder: Path) -> list[tuple[object, ...]]:
     """The panes of a harness; each of its batches is in the order of offsets."""
     job = JOBS[kind]
-    schema = MERGED.schema(LEFT, RIGHT) if kind == "merge" else SCHEMA
-    harness, panes = Harness(job, schema, folder=folder), []
+    schema = {"left": LEFT, "right": RIGHT} if kind == "merge" else SCHEMA
+    harness, panes = job.harness(schema, folder=folder), []
     for batch in batches(kind):
-        rows = (
-            MERGED.rows(schema, **batch)
-            if isinstance(batch, dict)
-            else batch.sort_by([("part", "ascending"), ("at", "ascending")])
-        )
+        rows = batch if isinstance(batch, dict) else batch.sort_by([("part", "ascending"), ("at", "ascending")])
         panes += plain(harness.feed(rows))
     return panes + plain(harness.finish())
 

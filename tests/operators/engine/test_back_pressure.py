@@ -15,10 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.two_sources import SECOND
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import DeliveryId, Harness, Refused, count, fixed, max_event_time, tumbling, windowed
+from tidestate import agg, watermark
+from tidestate.operators import DeliveryId
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runs import Standalone
 from tidestate.operators.describe.sinks import Sinks
@@ -76,7 +78,7 @@ class Moody:
         if act == "break":
             raise Breakdown
         if act == "raise Refused":
-            raise Refused("not now")
+            raise ts.Refused("not now")
         if not self.busy and one.checkpoint > self.highest.get(one.run, 0):
             self.rows += Counter((one.operator, row) for row in evidence.plain(rows))
             self.highest[one.run] = one.checkpoint
@@ -174,8 +176,9 @@ def test_a_batch_that_waits_keeps_its_processing_time_and_no_source_is_idle_mean
         return clock[0] % (300 * SECOND) == 0
 
     monkeypatch.setattr(standalone, "now_us", lambda: clock[0])
-    job = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
-    job = job.watermark(max_event_time("t"), by="k", sources=["a", "b"], idle_timeout="2 minutes")
+    bounded = watermark.bounded()
+    events = ts.stream(event_time="t").watermark(bounded, by="k", sources=["a", "b"], idle_timeout="2 minutes")
+    job = events.group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     running = job.standalone(checkpoint=tmp_path, sink=Gate(opens))
     running.run([batch([(n * 10, key, 1) for key in keys]) for n, keys in enumerate(["ab", "ab", "a", "a", "b"])])
     assert clock[0] >= 600 * SECOND
@@ -212,7 +215,7 @@ def test_a_run_that_was_fenced_while_it_was_held_ends(tmp_path: Path) -> None:
 
 def test_reprocessing_waits_too_and_a_harness_keeps_the_contract() -> None:
     gate = Gate(lambda asked: asked % 2 == 0)
-    tested = Harness(example().retain("1 hour"), STREAM[0].schema, store=Parquet(), sink=gate)
+    tested = example().retain_windows("1 hour").harness(STREAM[0].schema, store=Parquet(), sink=gate)
     for one in STREAM:
         tested.feed(one)
     asked = gate.asked
@@ -249,8 +252,8 @@ def test_another_thread_sees_since_when_the_job_waits(tmp_path: Path) -> None:
 def test_time_without_input_stands_still_while_a_sink_is_not_ready(tmp_path: Path) -> None:
     """A tick does not wait: it is left out, and the first one that finds the sink ready emits what was due."""
     gate = Gate(lambda asked: asked not in range(3, 8))
-    described = example().watermark(fixed("2 seconds"))
-    graph, checkpoint = bind_graph(described, STREAM[0].schema), Checkpoint.open_or_create(tmp_path)
+    described = example(generator=watermark.fixed("2 seconds"))
+    graph, checkpoint = bind_graph(described.graph.description, STREAM[0].schema), Checkpoint.open_or_create(tmp_path)
     begun = Job.begin(graph, checkpoint, Parquet(), partitions=1)
     driver: Driver[Any, pa.Table] = Driver(begun, InProcess(), Sinks(gate))
     driver.batch([STREAM[0]], 0, lambda _id: Position())

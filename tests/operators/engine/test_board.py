@@ -24,8 +24,8 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
 from tests.servers.prometheus import PROGRAM, WHY_NOT, Prometheus, prometheus
-from tidestate.operators import CheckpointRetention
 from tidestate.recovery.log.summary import state_size
+from tidestate.recovery.retention.rules import CheckpointRetention
 
 MONITORING = ROOT / "docs" / "monitoring"
 RULES = MONITORING / "alerts.yml"
@@ -127,7 +127,7 @@ def test_every_panel_has_data_of_a_real_prometheus(tmp_path: Path) -> None:
         return not refused[-1]
 
     keep = CheckpointRetention(newest=2, grace="0 seconds")
-    alone = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, retain=keep, metrics=0, sink=sink)
+    alone = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, checkpoints=keep, metrics=0, sink=sink)
     running = alone.stream(TABLES[:6])
     next(running)  # the endpoint is there until the job goes on after its last batch
     with prometheus(tmp_path, urlsplit(alone.metrics_url or "").netloc, RULES) as server:

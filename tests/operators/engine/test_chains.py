@@ -12,33 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
 from tests.helpers.process import LONG, examples, in_turn
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Windowed,
-    after_count,
-    chain,
-    count,
-    count_window,
-    every_element,
-    global_window,
-    join,
-    last,
-    max_,
-    min_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
@@ -62,7 +41,7 @@ def observed_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any
 @pytest.mark.slow
 @pytest.mark.parametrize(("store", "partitions"), in_turn(STORES, [3, 1]))
 def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) -> None:
-    tested = Harness(chain(per_user(), per_country()), CLICKS, store=store, partitions=partitions, folder=tmp_path)
+    tested = per_country(per_user()).harness(CLICKS, store=store, partitions=partitions, folder=tmp_path)
     panes = [
         tested.feed(clicks((1, "a", "nl", 5), (2, "a", "nl", 7), (3, "b", "nl", 1), (4, "c", "be", 2))),
         tested.feed(clicks((61, "a", "nl", 10), (130, "b", "be", 3))),
@@ -83,9 +62,9 @@ def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) 
 
 @pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
 def test_late_events_are_taken_back_downstream(store: Any) -> None:
-    users = per_user(late="2 hours").accumulation(RETRACTING)
-    countries = per_country(late="2 hours").accumulation(RETRACTING)
-    tested = Harness(chain(users, countries), CLICKS, store=store, partitions=2)
+    users = per_user(late="2 hours").accumulation("retracting")
+    countries = per_country(users, late="2 hours").accumulation("retracting")
+    tested = countries.harness(CLICKS, store=store, partitions=2)
     names = ("window_start", "country", "users", "total", "most")
     parts = [
         tested.feed(clicks((1, "a", "nl", 5), (3, "b", "nl", 1), (70, "a", "nl", 2))),
@@ -108,8 +87,8 @@ def test_late_events_are_taken_back_downstream(store: Any) -> None:
 
 
 def test_what_is_new_alone_adds_up_downstream() -> None:
-    users = per_user().trigger(early=every_element()).accumulation(DISCARDING)
-    tested = Harness(chain(users, per_country()), CLICKS)
+    users = per_user().trigger(early=trigger.each_batch()).accumulation("discarding")
+    tested = per_country(users).harness(CLICKS)
     tested.feed(clicks((1, "a", "nl", 5)))
     tested.feed(clicks((2, "a", "nl", 7)))
     assert observed(tested.finish(), "country", "total") == [("nl", 12)]
@@ -117,16 +96,23 @@ def test_what_is_new_alone_adds_up_downstream() -> None:
 
 def test_sessions_that_merge_are_taken_back_downstream() -> None:
     visits = (
-        windowed(event_time="at", key="user", name="visits")
-        .window(session("10 seconds"))
-        .aggregate(n=count())
-        .late("2 hours")
-        .accumulation(RETRACTING)
+        ts.stream(event_time="at")
+        .group_by("user")
+        .window(ts.sessions("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("2 hours")
+        .accumulation("retracting")
+        .named("visits")
     )
     longest = (
-        windowed(name="longest").window(tumbling("1 hour")).aggregate(visits=count(), most=max_("n")).late("2 hours")
-    ).accumulation(RETRACTING)
-    tested = Harness(chain(visits, longest), CLICKS)
+        visits.group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(visits=agg.count(), most=agg.max("n"))
+        .allowed_lateness("2 hours")
+        .accumulation("retracting")
+        .named("longest")
+    )
+    tested = longest.harness(CLICKS)
     parts = [
         tested.feed(clicks((0, "a", "nl", 1), (5, "a", "nl", 1), (17, "a", "nl", 1), (4000, "b", "nl", 1))),
         tested.feed(clicks((8, "a", "nl", 1))),
@@ -138,8 +124,8 @@ def test_sessions_that_merge_are_taken_back_downstream() -> None:
 
 
 def test_windows_of_the_operator_before_are_kept() -> None:
-    again = windowed(key="country", name="again").aggregate(users=count(), smallest=min_("total"))
-    tested = Harness(chain(per_user(), again), CLICKS, partitions=2)
+    again = per_user().group_by("country").aggregate(users=agg.count(), smallest=agg.min("total")).named("again")
+    tested = again.harness(CLICKS, partitions=2)
     panes = tested.feed(clicks((1, "a", "nl", 5), (2, "b", "nl", 7), (61, "b", "nl", 9), (200, "x", "be", 1)))
     assert observed(panes, "window_start", "window_end", "country", "users", "smallest") == [
         (0, 1, "nl", 2, 5),
@@ -149,21 +135,31 @@ def test_windows_of_the_operator_before_are_kept() -> None:
 
 def test_the_newest_pane_may_stand_for_those_before() -> None:
     users = per_user(late="1 hour")
-    newest = windowed(key=["user", "country"], name="newest").aggregate(n=last("n", by="n"))
-    tested = Harness(chain(users, newest.late("1 hour")), CLICKS)
+    newest = users.group_by("user", "country").aggregate(n=agg.last("n", by="n")).named("newest")
+    tested = newest.allowed_lateness("1 hour").harness(CLICKS)
     parts = [tested.feed(clicks((1, "a", "nl", 5), (100, "a", "nl", 5))), tested.feed(clicks((2, "a", "nl", 5)))]
     assert [observed(part, "window_start", "n") for part in parts] == [[(0, 1)], [(0, 2)]]
 
 
 def test_two_streams_meet_behind_an_aggregate(tmp_path: Path) -> None:
     weather = pa.schema([("hour", TIME), ("place", pa.string()), ("wind", pa.float64())])
-    hourly = windowed(event_time="at", key="country", name="hourly").window(tumbling("1 hour")).late("0 seconds")
-    met = join(
-        event_time=("window_start", "hour"), on="country", within=("0 seconds", "0 seconds"), how="left", name="met"
+    hourly = ts.stream("clicks", event_time="at").group_by("country").window(ts.tumbling("1 hour"))
+    met = (
+        hourly.aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+        .named("hourly")
+        .timed_by("window_start")
+        .join(
+            ts.stream("weather", event_time="hour"),
+            on="country",
+            within=("0 seconds", "0 seconds"),
+            how="left",
+            name="met",
+        )
     )
-    described = chain(hourly.aggregate(n=count()), met, inputs={"hourly": "clicks", "met": ("hourly", "weather")})
+    described = met
     schemas = {"clicks": CLICKS, "weather": weather.set(1, pa.field("country", pa.string()))}
-    tested = Harness(described, schemas, folder=tmp_path, partitions=2)
+    tested = described.harness(schemas, folder=tmp_path, partitions=2)
     hours = [{"hour": 0, "country": "nl", "wind": 3.5}, {"hour": 3600 * SECOND, "country": "nl", "wind": 4.5}]
     rain = pa.Table.from_pylist(hours, schemas["weather"])
     parts = [
@@ -180,17 +176,17 @@ def test_two_streams_meet_behind_an_aggregate(tmp_path: Path) -> None:
 def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    alone = Harness(per_user(), CLICKS, folder=tmp_path)
+    alone = per_user().harness(CLICKS, folder=tmp_path)
     alone.feed(clicks((1, "a", "nl", 5)))
-    tested = Harness(chain(per_user(), per_country()), CLICKS, folder=tmp_path)
+    tested = per_country(per_user()).harness(CLICKS, folder=tmp_path)
     assert "operator per_country is new" in caplog.text
     tested.feed(clicks((2, "a", "nl", 7)))
     assert observed(tested.feed(clicks((7200, "x", "be", 1))), "country", "total") == [("nl", 12)]
-    shorter = Harness(per_user(), CLICKS, folder=tmp_path)
+    shorter = per_user().harness(CLICKS, folder=tmp_path)
     assert "operator per_country is not in this job any more" in caplog.text
     assert observed(shorter.finish(), "country", "total") == [("be", 1)]
     with pytest.raises(IncompatibleError, match="other-job"):
-        Harness(per_user(late="1 second", name="other"), CLICKS, folder=tmp_path)
+        per_user(late="1 second", name="other").harness(CLICKS, folder=tmp_path)
 
 
 def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None:
@@ -205,16 +201,16 @@ def test_what_another_operator_showed_is_still_delivered(tmp_path: Path) -> None
     batches = [clicks((1, "a", "nl", 5)), clicks((70, "a", "nl", 5)), clicks((7200, "b", "nl", 5))]
     with pytest.raises(OSError, match="no room"):
         per_user().standalone(checkpoint=tmp_path, sink=refuse).run(batches[:2])
-    described = chain(per_user(), per_country())
+    described = per_country(per_user())
     described.standalone(checkpoint=tmp_path, sink=take).run(batches, drain=True)
     assert [names for _, names in got] == [["n"], ["users"], ["users"]]
     assert [number for number, _ in got] == sorted({number for number, _ in got})
 
 
 def test_what_was_too_late_comes_back_through_all_operators() -> None:
-    users = per_user().retain("1 day").accumulation(RETRACTING)
-    countries = per_country().retain("1 day").accumulation(RETRACTING)
-    tested = Harness(chain(users, countries), CLICKS, partitions=2)
+    users = per_user().retain_windows("1 day").accumulation("retracting")
+    countries = per_country(users).retain_windows("1 day").accumulation("retracting")
+    tested = countries.harness(CLICKS, partitions=2)
     parts = [
         tested.feed(clicks((1, "a", "nl", 5))),
         tested.feed(clicks((3700, "a", "nl", 1))),
@@ -228,8 +224,8 @@ def test_what_was_too_late_comes_back_through_all_operators() -> None:
 
 
 def test_each_operator_has_its_own_ledger_and_windows() -> None:
-    users = per_user(late="2 hours").accumulation(RETRACTING)
-    tested = Harness(chain(users, per_country().late("0 seconds", keep="n")), CLICKS)
+    users = per_user(late="2 hours").accumulation("retracting")
+    tested = per_country(users).allowed_lateness("0 seconds", ledger_columns="n").harness(CLICKS)
     tested.feed(clicks((1, "a", "nl", 5)))
     tested.feed(clicks((3700, "a", "nl", 1)))
     tested.feed(clicks((2, "a", "nl", 6)))
@@ -242,10 +238,17 @@ def test_each_operator_has_its_own_ledger_and_windows() -> None:
 
 
 def test_a_wider_window_behind_a_sliding_one_waits_for_the_starts() -> None:
-    first = windowed(event_time="at", name="first").window(sliding("20 seconds", "10 seconds")).late("0 seconds")
-    second = windowed(event_time="window_start", name="second").window(tumbling("1 minute")).late("0 seconds")
-    described = chain(first.aggregate(n=count()), second.aggregate(n=sum_("n"), windows=count()))
-    tested = Harness(described, CLICKS)
+    first = ts.stream(event_time="at").group_by().window(ts.sliding("20 seconds", "10 seconds"))
+    second = (
+        first.aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+        .named("first")
+        .timed_by("window_start")
+        .group_by()
+        .window(ts.tumbling("1 minute"))
+    )
+    described = second.aggregate(n=agg.sum("n"), windows=agg.count()).allowed_lateness("0 seconds").named("second")
+    tested = described.harness(CLICKS)
     names = ("window_end", "n", "windows")
     # The window that starts at 50 s is not over at 69 s, so the minute that holds its start is not either.
     assert observed(tested.feed(clicks((5, "a", "nl", 1), (55, "a", "nl", 1), (69, "a", "nl", 1))), *names) == [
@@ -283,16 +286,22 @@ def naive(events: list[tuple[int, str, str, int]]) -> Counter[tuple[Any, ...]]:
 def test_the_net_is_that_of_all_accepted_events(
     batches: list[list[Any]], early: bool, restarts: set[int], store: Any, partitions: int
 ) -> None:
-    users = windowed(event_time="at", key=["user", "country"], name="users").window(tumbling("30 seconds"))
-    users = users.aggregate(total=sum_("amount")).late("2 minutes", keep="amount").accumulation(RETRACTING)
-    above = windowed(key="country", name="above").window(tumbling("2 minutes"))
-    above = above.aggregate(users=count(), total=sum_("total"), most=max_("total")).late("1 hour")
+    users = ts.stream(event_time="at").group_by("user", "country").window(ts.tumbling("30 seconds"))
+    users = (
+        users.aggregate(total=agg.sum("amount"))
+        .named("users")
+        .allowed_lateness("2 minutes", ledger_columns="amount")
+        .accumulation("retracting")
+    )
     if early:
-        users, above = users.trigger(early=every_element()), above.trigger(early=every_element())
+        users = users.trigger(early=trigger.each_batch())
+    halves = users.group_by("country").window(ts.tumbling("2 minutes"))
+    above = halves.aggregate(users=agg.count(), total=agg.sum("total"), most=agg.max("total")).named("above")
+    above = above.allowed_lateness("1 hour")
+    if early:
+        above = above.trigger(early=trigger.each_batch())
     with tempfile.TemporaryDirectory() as folder:
-        tested = Harness(
-            chain(users, above.accumulation(RETRACTING)), CLICKS, store=store, partitions=partitions, folder=folder
-        )
+        tested = above.accumulation("retracting").harness(CLICKS, store=store, partitions=partitions, folder=folder)
         panes = []
         for number, events in enumerate(batches):
             panes.append(tested.feed(clicks(*events)))
@@ -313,36 +322,49 @@ def test_the_net_is_that_of_all_accepted_events(
 
 
 LATER = {
-    "sliding": sliding("10 seconds", "5 seconds"),
-    "lifetimes": sliding("10 seconds", "5 seconds", end="ends"),
-    "gaps": sliding("5 seconds", "8 seconds", strict=False),
-    "sessions": session("5 seconds"),
-    "counted": count_window(3),
-    "global": global_window(),
+    "sliding": ts.sliding("10 seconds", "5 seconds"),
+    "lifetimes": ts.sliding("10 seconds", "5 seconds", end="ends"),
+    "gaps": ts.sliding("5 seconds", "8 seconds", strict=False),
+    "sessions": ts.sessions("5 seconds"),
+    "counted": ts.count_windows(3),
+    "global": ts.global_window(),
 }
 EVENTS = pa.schema([("t", TIME), ("k", "string"), ("v", "int64")])
 
 
-def by_five_seconds() -> Windowed:
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("5 seconds"))
-    return first.aggregate(v=sum_("v"), ends=max_("t")).late("1 minute").accumulation(DISCARDING)
+def by_five_seconds() -> Aggregation:
+    first = ts.stream(event_time="t").group_by("k").window(ts.tumbling("5 seconds"))
+    return (
+        first.aggregate(v=agg.sum("v"), ends=agg.max("t"))
+        .named("first")
+        .allowed_lateness("1 minute")
+        .accumulation("discarding")
+    )
 
 
 @pytest.mark.parametrize("column", ["window_start", "window_end"])
 @pytest.mark.parametrize("name", LATER)
 @pytest.mark.parametrize("composite", [False, True])
 def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool) -> None:
-    last_ = windowed(event_time=column, key="k", name="last").window(LATER[name]).accumulation(DISCARDING)
-    last_ = last_.aggregate(n=sum_("v")).late("0 seconds")
+    later = by_five_seconds().timed_by(column).group_by("k").window(LATER[name])
+    later = later.aggregate(n=agg.sum("v")).accumulation("discarding").named("last").allowed_lateness("0 seconds")
     if composite:
-        last_ = last_.trigger(when=or_finally(repeatedly(after_count(2)), after_count(5)))
-    assert bind_graph(chain(by_five_seconds(), last_), EVENTS).plans["last"].event_time == column
+        later = later.trigger(
+            when=trigger.or_finally(trigger.repeatedly(trigger.after_count(2)), trigger.after_count(5))
+        )
+    assert bind_graph(later.graph.description, EVENTS).plans["last"].event_time == column
 
 
 def test_the_ledger_names_the_window_that_refused_a_pane() -> None:
-    last_ = windowed(event_time="window_end", key="k", name="last").window(LATER["sliding"])
-    last_ = last_.aggregate(n=sum_("v")).late("0 seconds", rule="window").retain("1 minute").accumulation(DISCARDING)
-    harness = Harness(chain(by_five_seconds(), last_), EVENTS)
+    later = by_five_seconds().timed_by("window_end").group_by("k").window(LATER["sliding"])
+    later = (
+        later.aggregate(n=agg.sum("v"))
+        .named("last")
+        .allowed_lateness("0 seconds", rule="window")
+        .retain_windows("1 minute")
+        .accumulation("discarding")
+    )
+    harness = later.harness(EVENTS)
 
     def feed(*events: tuple[int, int]) -> list[tuple[int, int]]:
         seconds = [t * SECOND for t, _ in events]

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.helpers.click_chains import CLICKS, clicks, observed, per_country, per_user
-from tidestate.operators import (
-    RETRACTING,
-    chain,
-    count,
-    deduplicated,
-    join,
-    session,
-    session_join,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.union import union
+import tidestate as ts
+from tests.helpers.click_chains import CLICKS, EVENTS, clicks, observed, per_country, per_user
+from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
 WRONG = {
-    "chain": lambda: chain(),
-    "chain-names": lambda: chain(per_user(), per_user()),
-    "chain-inputs": lambda: chain(per_user(), per_country(), inputs={"per_country": ("per_user", "other")}),
-    "chain-accumulating": lambda: chain(per_user(late="1 hour"), per_country()),
-    "chain-watermark": lambda: chain(per_user(), per_country()).watermark(None),
-    "chain-time": lambda: chain(
-        windowed(event_time="at", key="user", name="visits").window(session("1 minute")).aggregate(n=count()),
-        windowed(event_time="window_start", name="again").window(tumbling("1 hour")).aggregate(n=count()),
+    "operator-name": lambda: per_user().group_by("user").aggregate(n=agg.count()).named("per_user"),
+    "chain-accumulating": lambda: per_country(per_user(late="1 hour")),
+    "chain-watermark": lambda: per_country(per_user()).watermark(None),
+    "chain-time": lambda: (
+        ts.stream(event_time="at")
+        .group_by("user")
+        .window(ts.sessions("1 minute"))
+        .aggregate(n=agg.count())
+        .named("visits")
+        .timed_by("window_start")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.count())
+        .named("again")
     ),
-    "chain-retractions": lambda: chain(
-        per_user(late="1 hour").accumulation(RETRACTING),
-        join(event_time=("window_end", "at"), on="user", within=("0 seconds", "1 hour"), name="met"),
-        inputs={"per_user": "clicks", "met": ("per_user", "clicks")},
+    "chain-retractions": lambda: (
+        per_user(late="1 hour")
+        .accumulation("retracting")
+        .timed_by("window_end")
+        .join(EVENTS, on="user", within=("0 seconds", "1 hour"), name="met")
     ),
 }
 
@@ -44,47 +38,35 @@ WRONG = {
 @pytest.mark.parametrize("code", WRONG)
 def test_what_makes_no_chain_is_refused(code: str) -> None:
     def begun() -> Harness:
-        return Harness(WRONG[code](), CLICKS)
+        return WRONG[code]().harness(CLICKS)
 
     with pytest.raises(UsageError, match=code):
         begun()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: chain(per_user(), per_country(), inputs={"nobody": "x"}),
-        lambda: chain(per_user(), per_country(), inputs={"per_user": "per_country"}),
-        lambda: chain(per_user(), per_country(), inputs={"per_country": "clicks"}),
-        lambda: chain(per_user(), inputs={"per_user": "clicks__old"}),
-    ],
-)
-def test_inputs_name_what_is_there(wrong: Any) -> None:
-    with pytest.raises(UsageError, match="chain-inputs"):
-        wrong()
-
-
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b"])
 def test_names_of_operators_are_those_of_folders(name: str) -> None:
-    near = {"event_time": "at", "on": "user"}
+    clicks, others = ts.stream(event_time="at"), ts.stream(event_time="at")
     for begin in (
-        lambda: windowed(event_time="at", name=name),
-        lambda: join(**near, within=("0 s", "1 s"), name=name),
-        lambda: deduplicated(**near, name=name),
-        lambda: merge(event_time="at", key="user", name=name),
-        lambda: session_join(**near, gap="1 s", name=name),
-        lambda: union(event_time="at", sides=("a", "b"), name=name),
+        lambda: clicks.group_by().aggregate(n=agg.count()).named(name),
+        lambda: clicks.join(others, on="user", within=("0 s", "1 s"), name=name),
+        lambda: clicks.deduplicate("user", name=name),
+        lambda: ts.merge(left=clicks, right=others).group_by("user").aggregate(n=agg.count()).named(name),
+        lambda: clicks.join_sessions(others, on="user", gap="1 s", name=name),
+        lambda: ts.union(a=clicks, b=others, name=name),
     ):
         with pytest.raises(UsageError, match="operator-name"):
             begin()
 
 
 def test_a_join_that_lets_no_time_through_is_warned_about() -> None:
-    met = join(event_time="at", on="user", within=("0 s", "1 s"), name="met", update="1 hour")
-    after = windowed(event_time="time", name="after").window(tumbling("1 minute")).aggregate(n=count())
-    described = chain(met, after.late("0 seconds"), inputs={"met": ("a", "b")})
+    met = ts.stream("a", event_time="at").join(
+        ts.stream("b", event_time="at"), on="user", within=("0 s", "1 s"), sides=ts.side(update="1 hour"), name="met"
+    )
+    after = met.group_by().window(ts.tumbling("1 minute")).aggregate(n=agg.count()).named("after")
+    described = after.allowed_lateness("0 seconds")
     with pytest.warns(UserWarning, match="met may emit a row of any time"):
-        tested = Harness(described, {"a": CLICKS, "b": CLICKS})
+        tested = described.harness({"a": CLICKS, "b": CLICKS})
     one = clicks((1, "u", "nl", 1), (200, "u", "nl", 1))
     assert tested.feed({"a": one, "b": one}).num_rows == 0
     assert observed(tested.finish(), "window_start", "n") == [(0, 1), (3, 1)]

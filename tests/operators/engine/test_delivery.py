@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Refused
 from tidestate.operators.describe.runs import Standalone
 from tidestate.operators.describe.sinks import ArrowSink, Sinks
 from tidestate.operators.engine import delivery
@@ -53,7 +53,7 @@ class Sink:
 
 
 def job(root: Path, sink: ArrowSink | None, **more: object) -> Standalone:
-    return StandaloneRunner(example("retracting"), str(root), Parquet(), Sinks(sink), 2, **more)  # type: ignore[arg-type]
+    return StandaloneRunner(example("retracting").graph.description, str(root), Parquet(), Sinks(sink), 2, **more)  # type: ignore[arg-type]
 
 
 def outbox(root: Path) -> dict[int, Rows]:
@@ -168,7 +168,7 @@ class Full(Sink):
         if self.offers % 3 == 1:
             return False
         if self.offers % 3 == 2:
-            raise Refused("not now")
+            raise ts.Refused("not now")
         self(panes, delivery_id)
         return True
 

@@ -54,7 +54,9 @@ class Remembers:
 
 
 def run(root: Path, sink: Remembers | None, batches: list[pa.Table], *, drain: bool = False) -> None:
-    StandaloneRunner(example("retracting"), str(root), Parquet(), Sinks(sink), 2).run(batches, drain=drain)
+    StandaloneRunner(example("retracting").graph.description, str(root), Parquet(), Sinks(sink), 2).run(
+        batches, drain=drain
+    )
 
 
 def output(root: Path) -> list[tuple[DeliveryId, Counter[evidence.Row]]]:
@@ -115,14 +117,14 @@ def test_a_delivery_that_is_made_later_is_that_of_the_run_that_made_the_panes(tm
 
 def test_each_start_is_a_run_of_its_own_after_any_opener(tmp_path: Path) -> None:
     checkpoint = Checkpoint.open_or_create(tmp_path)
-    graph = bind_graph(example(), STREAM[0].schema)
+    graph = bind_graph(example().graph.description, STREAM[0].schema)
     runs = [Job.begin(graph, checkpoint, Parquet(), partitions=1).head.writer for _ in range(3)]
     assert len({*runs, checkpoint.writer}) == 4
 
 
 def test_a_harness_on_a_root_keeps_what_was_acknowledged(tmp_path: Path) -> None:
     def harness(to: Remembers | None = None) -> Harness:
-        return Harness(example("retracting"), STREAM[0].schema, folder=tmp_path, partitions=2, sink=to)
+        return example("retracting").harness(STREAM[0].schema, folder=tmp_path, partitions=2, sink=to)
 
     sink = Remembers()
     before = harness(sink)
@@ -209,7 +211,7 @@ def test_records_go_with_their_checkpoints(tmp_path: Path) -> None:
 
 def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = Remembers()
-    runner = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), Sinks(sink), 2)
+    runner = StandaloneRunner(example("retracting").graph.description, str(tmp_path), Parquet(), Sinks(sink), 2)
     panes = runner.stream(STREAM)
     for _ in range(5):
         next(panes)
@@ -236,7 +238,9 @@ def test_an_older_self_delivers_nothing_that_a_rewind_has_abandoned(tmp_path: Pa
                 run(tmp_path, None, STREAM[:2] + OTHER)
                 collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
 
-    older = StandaloneRunner(example("retracting"), str(tmp_path), Parquet(), Sinks(sink), 2, hook=hook)
+    older = StandaloneRunner(
+        example("retracting").graph.description, str(tmp_path), Parquet(), Sinks(sink), 2, hook=hook
+    )
     with pytest.raises(FencedError):
         older.run(STREAM)
     assert [one.checkpoint for one in sink.offered] == [3]

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.twins import streams
 from tests.twins.naive import Setting
-from tidestate.operators import DeliveryId, Refused, WindowOperator, run_operator
+from tidestate import OperatorStream
+from tidestate.operators import DeliveryId
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine import delivery, job_log
@@ -28,7 +30,6 @@ from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.local import standalone
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered
 from tidestate.statestore.errors import InvariantError
@@ -55,7 +56,7 @@ class Sink:
         if number := len(self.offers) % self.takes:
             if number % 2:
                 return False
-            raise Refused("not now")
+            raise ts.Refused("not now")
         self.took.append((delivery_id, rows(panes if isinstance(panes, pa.Table) else arrow_of(panes))))
         return True
 
@@ -63,29 +64,29 @@ class Sink:
 Run = Callable[[Runnable, Path, Sequence[pa.Table], Any], None]
 
 
-def by_harness(described: Runnable, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
-    tested = Harness(described, batches[0].schema, store=Parquet(), folder=root, partitions=2, sink=sink)
+def by_harness(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
+    tested = described.harness(batches[0].schema, store=Parquet(), folder=root, partitions=2, sink=sink)
     for one in batches:
         tested.feed(one)
     tested.reprocess_late()
     tested.finish()
 
 
-def by_standalone(described: Runnable, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
+def by_standalone(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
     started = described.standalone(checkpoint=root, sink=sink, partitions=2)
     started.run(batches)
     started.reprocess_late()
     started.drain()
 
 
-def by_hand(described: Runnable, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
+def by_hand(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
     """Each message with an offset of its own."""
     numbered = [one.append_column("offset", one["id"]).append_column("origin", one["k"]) for one in batches]
-    with WindowOperator(described, numbered[0].schema, checkpoint=root) as running:  # type: ignore[arg-type]
-        run_operator(running, numbered, sink, clock=lambda: 0, drain=True)
+    with described.by_hand(numbered[0].schema, checkpoint=root) as running:  # type: ignore[arg-type]
+        ts.run_operator(running, numbered, sink, clock=lambda: 0, drain=True)
 
 
-def by_spark(described: Runnable, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
+def by_spark(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
     session = SparkSession.getActiveSession()
     assert session is not None
     folder = root.with_name(f"{root.name}-input")
@@ -119,7 +120,9 @@ def deliveries(sink: Sink) -> list[tuple[int, int, list[tuple[object, ...]]]]:
     return [(runs.index(one.run), one.checkpoint, found) for one, found in sink.took]
 
 
-def what_came(run: Run, described: Runnable, root: Path, batches: Sequence[pa.Table], *dropped: set[str]) -> Any:
+def what_came(
+    run: Run, described: OperatorStream, root: Path, batches: Sequence[pa.Table], *dropped: set[str]
+) -> Any:
     """Manifests, rows of panes and ledger, and deliveries; in how many files these rows are depends on the tasks."""
     sink = Sink(root)
     run(described, root, batches, sink)
@@ -214,7 +217,7 @@ def test_a_sink_that_says_no_is_asked_again_and_nothing_is_taken_meanwhile(
 
 @pytest.fixture
 def at_work(tmp_path: Path) -> Job:
-    graph = bind_graph(job(), batch([]).schema)
+    graph = bind_graph(job().graph.description, batch([]).schema)
     return Job.begin(graph, Checkpoint.open_or_create(tmp_path / "root"), Parquet(), partitions=2)
 
 

@@ -11,31 +11,29 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    Memory,
-    Windowed,
-    count,
-    deduplicated,
-    join,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.job_log import AheadWarnings, RejectedSince, Rejections, RejectionWarnings
-from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import Peak, TimeSteps, highest, leapt, peak_of, time_steps
+from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()), ("offset", pa.int64())])
 
 
-def job(**late: str) -> Windowed:
-    described = windowed(event_time="at", key="user", origin="source", offset="offset", name="clicks")
-    return described.window(tumbling("10 seconds")).aggregate(n=count()).late(allowed="0 seconds", **late)
+def job(generator: Any = None, **late: str) -> Aggregation:
+    events = ts.stream(event_time="at", offset="offset", origin="source")
+    described = (events if generator is None else events.watermark(generator)).group_by("user")
+    return (
+        described.window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("clicks")
+        .allowed_lateness("0 seconds", **late)
+    )
 
 
 def batch(*seconds: float, user: str = "ann", first: int = 0) -> pa.Table:
@@ -63,8 +61,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_events_in_the_future_are_a_warning_once_a_minute_that_names_the_settings(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    described = windowed(event_time="at", key="user", name="clicks", watermark_delay="2 minutes")
-    harness = Harness(described.window(tumbling("10 seconds")).aggregate(n=count()), SCHEMA)
+    described = ts.stream(event_time="at", watermark_delay="2 minutes").group_by("user")
+    harness = described.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("clicks").harness(SCHEMA)
     harness.feed(batch(320))
     assert not warnings(caplog)
     harness.feed(batch(381, 382))
@@ -144,7 +142,7 @@ def test_standalone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_harness(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "root"
-    tested = Harness(job(), SCHEMA, folder=root)
+    tested = job().harness(SCHEMA, folder=root)
     tested.feed(normal(0))
     tested.feed(leap())
     check_leap(warnings(caplog), root, 3)
@@ -156,9 +154,10 @@ def test_harness(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = tmp_path / "root"
-    described = windowed(event_time="at", key="user", name="clicks").window(tumbling("10 seconds"))
-    described = described.aggregate(n=count()).late(allowed="0 seconds")
-    with WindowOperator(described, SCHEMA, checkpoint=root, origin="source", offset="offset") as operator:
+    described = ts.stream(event_time="at").group_by("user").window(ts.tumbling("10 seconds"))
+    described = described.aggregate(n=agg.count()).named("clicks").allowed_lateness("0 seconds")
+    windows = described.graph.description
+    with WindowOperator(windows, SCHEMA, checkpoint=root, origin="source", offset="offset") as operator:
         operator.add_messages(normal(0))
         operator.flush()
         assert warnings(caplog) == []
@@ -176,7 +175,7 @@ def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing to compare it with but the steps before it."""
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested = job().harness(SCHEMA, folder=tmp_path / "root")
     for place, second in enumerate((0, 2, 5, 9, 1009)):
         tested.feed(batch(second, first=place))
     assert "leapt from 1970-01-01 00:00:09 to 1970-01-01 00:16:49" in warnings(caplog)[0]
@@ -186,7 +185,7 @@ def test_an_event_that_comes_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_what_is_no_leap_is_not_reported_to_be_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The first batch, a history of a day a batch, a night without events, one event an hour, an input that ends."""
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested = job().harness(SCHEMA, folder=tmp_path / "root")
     hours = [np.sort(np.random.default_rng(day).uniform(day, day + 1, 200)) * DAY / SECOND for day in range(3)]
     for seconds in hours:
         tested.feed(batch(*seconds))
@@ -198,8 +197,8 @@ def test_what_is_no_leap_is_not_reported_to_be_one(tmp_path: Path, caplog: pytes
 
 
 def test_events_that_are_held_back_move_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    described = job().watermark(max_event_time("at", hold_future="1 minute"))
-    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    described = job(ts.watermark.bounded(hold_future="1 minute"))
+    tested = described.harness(SCHEMA, folder=tmp_path / "root")
     tested.advance_processing_time(40 * SECOND)
     tested.feed(normal(0))
     tested.feed(leap())
@@ -208,7 +207,7 @@ def test_events_that_are_held_back_move_nothing(tmp_path: Path, caplog: pytest.L
 
 
 def test_the_reasons_of_one_batch_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root", partitions=3)
+    tested = job().harness(SCHEMA, folder=tmp_path / "root", partitions=3)
     tested.feed(normal(30))
     odd = [
         {"at": None, "user": "ann", "source": 0, "offset": 30},
@@ -238,7 +237,7 @@ def test_a_sample_finds_the_bulk_of_a_large_batch() -> None:
 
 
 def test_a_leap_in_the_first_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested = job().harness(SCHEMA, folder=tmp_path / "root")
     tested.feed(batch(*range(100), 1099))
     (answered,) = warnings(caplog)
     assert "leapt from undefined to 1970-01-01 00:18:19" in answered
@@ -247,7 +246,7 @@ def test_a_leap_in_the_first_batch(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 def test_two_stray_events_of_ten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested = job().harness(SCHEMA, folder=tmp_path / "root")
     tested.feed(batch(*range(10)))
     assert warnings(caplog) == []
     tested.feed(batch(*range(10, 18), 90_000, 90_001, first=10))
@@ -255,7 +254,7 @@ def test_two_stray_events_of_ten(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tested = Harness(deduplicated(event_time="at", on="offset"), SCHEMA, folder=tmp_path / "root")
+    tested = ts.stream(event_time="at").deduplicate("offset").harness(SCHEMA, folder=tmp_path / "root")
     for rows in (normal(0), leap(), normal(40, 41)):
         tested.feed(rows)
     leapt_to, rejected = warnings(caplog)
@@ -271,24 +270,24 @@ def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: 
             {"within": ("0 seconds", "5 seconds")},
             "(now 0 seconds) or allowed_lateness=… (now 0 seconds) waits for the others",
         ),
-        ({"window": (tumbling("1 minute"), None)}, "watermark delay (now 0 seconds) waits for the others"),
+        ({"left": ts.side(window=ts.tumbling("1 minute"))}, "watermark delay (now 0 seconds) waits for the others"),
     ],
 )
 def test_a_join_is_advised_of_settings_that_it_has(
     given: dict[str, Any], advice: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    described = join(event_time="at", on="user", **given)
+    described = ts.stream(event_time="at").join(ts.stream(event_time="at"), on="user", **given)
     side = SCHEMA.remove(3).remove(2)
-    schema = described.schema(side, side)
-    tested = Harness(described, schema, folder=tmp_path / "root")
+    schema = {"left": side, "right": side}
+    tested = described.harness(schema, folder=tmp_path / "root")
     for rows in (normal(0), leap()):
-        tested.feed(described.rows(schema, left=rows.select(side.names), right=rows.select(side.names)))
+        tested.feed({"left": rows.select(side.names), "right": rows.select(side.names)})
     (answered,) = warnings(caplog)
     assert advice in answered
 
 
 def test_before_the_first_watermark_it_is_undefined(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path / "root")
+    tested = job().harness(SCHEMA, folder=tmp_path / "root")
     tested.feed(pa.Table.from_pylist([{"at": None, "user": "ann", "source": 0, "offset": 0}], SCHEMA))
     assert "; the watermark is undefined; " in warnings(caplog)[0]
 

@@ -18,16 +18,17 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client.parser import text_string_to_metric_families
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB
-from tidestate.operators import CheckpointRetention, chain, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.engine.exposition import address_of, exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.summary import state_size
-from tidestate.recovery.retention.rules import Upkept
+from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.statestore.errors import UnavailableError, UsageError
 
 FEW = CheckpointRetention(newest=2, grace="0 seconds")
@@ -58,7 +59,7 @@ def of(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def test_what_a_job_counts_is_what_its_checkpoint_has(tmp_path: Path) -> None:
-    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW, sink=lambda *_: None)
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, checkpoints=FEW, sink=lambda *_: None)
     alone.run(TABLES[:6])
     head, found = alone.head, samples(alone.prometheus())
     mine = {"query": "windows", "operator": "windows"}
@@ -101,10 +102,16 @@ def test_each_number_is_under_its_own_name_and_times_are_in_seconds() -> None:
 
 
 def test_operators_of_a_chain_have_their_own(tmp_path: Path) -> None:
-    second = windowed(name="first_sums").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
-    plain = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds"))
-    first = plain.aggregate(n=JOB.aggregates["n"]).late("0 seconds")
-    alone = chain(first, second).standalone(checkpoint=tmp_path)
+    plain = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    first = plain.aggregate(n=agg.count()).named("first").allowed_lateness("0 seconds")
+    second = (
+        first.group_by()
+        .window(ts.tumbling("1 minute"))
+        .aggregate(total=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("first_sums")
+    )
+    alone = second.standalone(checkpoint=tmp_path)
     alone.run(TABLES[:4])
     counted = samples(alone.prometheus())["tidestate_counted_total"]
     totals = alone.head.totals
@@ -160,7 +167,7 @@ def test_a_port_that_is_taken_or_none_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_opentelemetry_observes_the_same(tmp_path: Path) -> None:
-    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW)
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, checkpoints=FEW)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     for number, _panes in enumerate(alone.stream(TABLES[:4])):
@@ -185,7 +192,7 @@ def expressions() -> list[str]:
 
 
 def test_the_board_and_the_rules_name_metrics_and_labels_that_exist(tmp_path: Path) -> None:
-    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, retain=FEW, sink=lambda *_: None)
+    alone = JOB.standalone(checkpoint=tmp_path, store=STORE, checkpoints=FEW, sink=lambda *_: None)
     alone.run(TABLES[:6])
     there = samples(alone.prometheus())
     labels = {name for values in there.values() for pairs in values for name, _ in pairs}

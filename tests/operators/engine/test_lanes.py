@@ -11,15 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.example_manifest import example
 from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
-from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, chain, run_operator
+from tidestate.operators import DeliveryId
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.describe.union import union
 from tidestate.operators.engine import delivery, lanes
 from tidestate.operators.engine.exposition import exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
@@ -48,7 +48,7 @@ class Sink:
             raise OSError("broken")
         self.refused += self.down
         if self.down:
-            raise Refused
+            raise ts.Refused
         self.took.append(one)
         return True
 
@@ -138,7 +138,7 @@ def test_at_its_bound_it_holds_the_intake(tmp_path: Path) -> None:
 
 def test_a_sink_that_is_behind_may_take_a_part_of_a_checkpoint_and_gets_the_rest_alone(tmp_path: Path) -> None:
     """Two operators have late rows in one checkpoint; those of the second are refused at first."""
-    took, refused = list[DeliveryId](), list[DeliveryId]()
+    took, refused = list[ts.DeliveryId](), list[ts.DeliveryId]()
 
     def late(_rows: pa.Table, one: DeliveryId) -> bool:
         if one.operator == "second" and len(refused) < 3:
@@ -148,9 +148,7 @@ def test_a_sink_that_is_behind_may_take_a_part_of_a_checkpoint_and_gets_the_rest
         return True
 
     late.behind = 9  # type: ignore[attr-defined]
-    both = union(event_time="window_end", sides=("first", "second"))
-    inputs = {"second": "input", "union": ["first", "second"]}
-    described = chain(per_user(name="first"), per_user(name="second"), both, inputs=inputs)
+    described = ts.union(*(per_user(name=name).timed_by("window_end") for name in ("first", "second")))
     batches = [clicks((1, "a", "nl", 5), (7300, "a", "nl", 5)), clicks((2, "z", "nl", 1)), clicks((3, "y", "nl", 1))]
     described.standalone(checkpoint=tmp_path, late_sink=late).run(batches, drain=True)
     assert len({*refused}) == 1
@@ -236,16 +234,16 @@ def test_what_waits_is_not_collected_and_is_delivered_at_the_next_start(tmp_path
 def test_by_hand_and_in_the_harness(tmp_path: Path) -> None:
     first, lagging = Sink(), Sink(behind=2, down=True)
     numbered = [one.append_column("offset", one["id"]).append_column("origin", one["id"]) for one in BATCHES]
-    with WindowOperator(job(), numbered[0].schema, checkpoint=tmp_path / "hand") as running:
+    with job().by_hand(numbered[0].schema, checkpoint=tmp_path / "hand") as running:
 
         def wait(_pause_s: float) -> None:
             lagging.down = False
 
-        run_operator(running, numbered, [first, lagging], clock=lambda: 0, drain=True, wait=wait)
+        ts.run_operator(running, numbered, [first, lagging], clock=lambda: 0, drain=True, wait=wait)
     assert first.took == lagging.took == put_out(tmp_path / "hand")
     assert lagging.refused > 2
     first, lagging = Sink(), Sink(behind=100, down=True)
-    tested = Harness(job(), BATCHES[0].schema, folder=tmp_path / "harness", sink=[first, lagging])
+    tested = job().harness(BATCHES[0].schema, folder=tmp_path / "harness", sink=[first, lagging])
     for one in BATCHES:
         tested.feed(one)
     assert (len(first.took), lagging.took) == (len(put_out(tmp_path / "harness")), [])

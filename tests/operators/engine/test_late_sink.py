@@ -10,12 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.command import tidestate
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import Harness, Refused, chain
-from tidestate.operators.describe.union import union
 from tidestate.operators.engine import delivery
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -87,9 +86,7 @@ def test_each_operator_of_a_chain_has_deliveries_of_its_own(tmp_path: Path) -> N
         late(rows, one)
 
     batches = [clicks((1, "a", "nl", 5), (7300, "a", "nl", 5)), clicks((2, "z", "nl", 1), (3700, "y", "nl", 1))]
-    first, second = per_user(name="first"), per_user(name="second")
-    both = union(event_time="window_end", sides=("first", "second"))
-    described = chain(first, second, both, inputs={"second": "input", "union": ["first", "second"]})
+    described = ts.union(*(per_user(name=name).timed_by("window_end") for name in ("first", "second")))
     described.standalone(checkpoint=tmp_path, late_sink=sink).run([*batches, clicks((3, "x", "nl", 1))], drain=True)
     assert late.rows == ledgers(tmp_path)
     assert {name for name, _ in tables} == {"first", "second"}
@@ -133,7 +130,7 @@ def test_a_late_sink_that_refuses_holds_the_intake(tmp_path: Path, monkeypatch: 
         if len(offers) % 3 == 1:
             return False
         if len(offers) % 3 == 2:
-            raise Refused("not now")
+            raise ts.Refused("not now")
         late(rows, one)
         batches_at.append(one.checkpoint)
         return True
@@ -247,7 +244,7 @@ def test_a_sink_is_a_function_and_its_ready_one_too(tmp_path: Path) -> None:
 
 def test_a_harness_delivers_its_ledger(tmp_path: Path) -> None:
     late = Receiver()
-    tested = Harness(example(), LATE[0].schema, folder=tmp_path, late_sink=late)
+    tested = example().harness(LATE[0].schema, folder=tmp_path, late_sink=late)
     for one in LATE:
         tested.feed(one)
     assert late.rows == ledgers(tmp_path) == Counter(("windows", row) for row in evidence.plain(tested.ledger()))

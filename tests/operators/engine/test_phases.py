@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
-from tidestate import count, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.engine.phases import PHASES, Stopwatch, round_times
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -71,7 +72,13 @@ def test_tasks_that_run_at_once_share_the_time() -> None:
 
 
 def test_each_checkpoint_logs_its_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job = windowed(event_time="t", key="k", name="counted").window(tumbling("1 hour")).aggregate(n=count())
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.count())
+        .named("counted")
+    )
     rows = pa.table({"t": [datetime(2013, 1, 1, tzinfo=UTC)] * 3, "k": ["a", "b", "c"]})
     began = time.monotonic()
     with caplog.at_level(logging.DEBUG, "tidestate"):

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pyarrow as pa
 
-from tidestate.operators import deduplicated
+import tidestate as ts
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces, spans
 from tidestate.operators.plan.classify import Intake, classify
@@ -18,7 +18,7 @@ PARTITIONS, TASKS = 4, 2
 
 
 def plan() -> Plan:
-    return bind_graph(deduplicated(event_time="t", on="k", within="1 minute"), SCHEMA).output
+    return bind_graph(ts.stream(event_time="t").deduplicate("k", within="1 minute").graph.description, SCHEMA).output
 
 
 def batch(number: int) -> pa.Table:

@@ -12,23 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import examples
-from tidestate.operators import (
-    count,
-    deduplicated,
-    tumbling,
-    windowed,
-)
+from tidestate import OperatorStream, agg
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine import level
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult, Round
 from tidestate.operators.engine.pieces import spans
-from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import InvariantError
@@ -46,9 +40,9 @@ def rows(*events: Event) -> pa.Table:
     return pa.table([times, pa.array([key for _, key in events], pa.string())], schema=SCHEMA)
 
 
-def job(within: int | None = 20, *, in_order: bool = False) -> Runnable:
+def job(within: int | None = 20, *, in_order: bool = False) -> OperatorStream:
     span = None if within is None else f"{within} s"
-    return deduplicated(event_time="t", on="k", within=span, in_order=in_order, name="job")
+    return ts.stream(event_time="t").deduplicate("k", within=span, in_order=in_order, name="job")
 
 
 def entries(root: Path) -> list[list[Any]]:
@@ -70,7 +64,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_only_partitions_with_arrivals_run(tmp_path: Path, ran: list[int]) -> None:
-    tested = Harness(job(), SCHEMA, store=Parquet(), folder=tmp_path, partitions=PARTITIONS)
+    tested = job().harness(SCHEMA, store=Parquet(), folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((1, "a")))
     assert ran == list(range(PARTITIONS)), "nobody knows yet what is due"
     ran.clear()
@@ -83,7 +77,7 @@ def test_only_partitions_with_arrivals_run(tmp_path: Path, ran: list[int]) -> No
 def test_time_alone_starts_no_task_where_nothing_is_due(
     tmp_path: Path, ran: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tested = Harness(job(), SCHEMA, store=Parquet(), folder=tmp_path, partitions=PARTITIONS)
+    tested = job().harness(SCHEMA, store=Parquet(), folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((1, "a")))
     monkeypatch.setattr(InProcess, "run", None)
     tested.advance_watermark(10 * SECOND)
@@ -94,7 +88,7 @@ def test_time_alone_starts_no_task_where_nothing_is_due(
 
 
 def test_the_end_of_time_reaches_all_partitions(tmp_path: Path, ran: list[int]) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path, partitions=PARTITIONS)
+    tested = job().harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((1, "a")))
     ran.clear()
     tested.finish()
@@ -102,7 +96,7 @@ def test_the_end_of_time_reaches_all_partitions(tmp_path: Path, ran: list[int]) 
 
 
 def test_rejected_rows_reach_the_ledger_though_no_partition_runs(tmp_path: Path, ran: list[int]) -> None:
-    tested = Harness(job(), SCHEMA, folder=tmp_path, partitions=PARTITIONS)
+    tested = job().harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((50, "a")))
     ran.clear()
     tested.feed(rows((1, "a"), (2, "b")))
@@ -112,8 +106,8 @@ def test_rejected_rows_reach_the_ledger_though_no_partition_runs(tmp_path: Path,
 
 
 def test_what_waits_is_due_though_something_newer_has_arrived(tmp_path: Path, ran: list[int]) -> None:
-    made = windowed(event_time="t", key="k", watermark_delay="30 seconds", name="job").window(tumbling("10 seconds"))
-    tested = Harness(made.aggregate(n=count()), SCHEMA, folder=tmp_path, partitions=PARTITIONS)
+    made = ts.stream(event_time="t", watermark_delay="30 seconds").group_by("k").window(ts.tumbling("10 seconds"))
+    tested = made.aggregate(n=agg.count()).named("job").harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS)
     tested.feed(rows((31, "a")))
     tested.feed(rows((32, "a")))
     ran.clear()
@@ -126,18 +120,24 @@ def test_what_waits_is_due_though_something_newer_has_arrived(tmp_path: Path, ra
 
 
 def test_after_another_setting_every_partition_looks_again(tmp_path: Path, ran: list[int]) -> None:
-    def described(late: str) -> Runnable:
-        made = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
-        return made.late(late)
+    def described(late: str) -> OperatorStream:
+        made = (
+            ts.stream(event_time="t")
+            .group_by("k")
+            .window(ts.tumbling("10 seconds"))
+            .aggregate(n=agg.count())
+            .named("job")
+        )
+        return made.allowed_lateness(late)
 
-    Harness(described("0 seconds"), SCHEMA, folder=tmp_path, partitions=PARTITIONS).feed(rows((1, "a")))
+    described("0 seconds").harness(SCHEMA, folder=tmp_path, partitions=PARTITIONS).feed(rows((1, "a")))
     for late in ("0 seconds", "1 hour"):
         head = Checkpoint.open(tmp_path).chosen(None).manifest
         checkpoint = Checkpoint.open(tmp_path).as_new_run()
         operator = head.operators["job"]
         marked = tuple(msgspec.structs.replace(one, due_mark=10**15) for one in operator.partitions)
         _publish(checkpoint, msgspec.structs.replace(operator, partitions=marked))
-        tested = Harness(described(late), SCHEMA, folder=tmp_path)
+        tested = described(late).harness(SCHEMA, folder=tmp_path)
         ran.clear()
         tested.feed(rows((2, "a")))
         assert len(ran) == (1 if late == "0 seconds" else PARTITIONS)
@@ -168,7 +168,7 @@ def test_results_are_those_of_a_job_that_skips_nothing(
 def played(
     root: Path, batches: Sequence[Sequence[Event]], within: int | None, partitions: int, in_order: bool
 ) -> Any:
-    tested = Harness(job(within, in_order=in_order), SCHEMA, folder=root, partitions=partitions)
+    tested = job(within, in_order=in_order).harness(SCHEMA, folder=root, partitions=partitions)
     found = []
     for number, events in enumerate(batches):
         found += [tested.feed(rows(*events)).to_pylist(), tested.advance_watermark(number * 11 * SECOND).to_pylist()]
@@ -188,7 +188,7 @@ def all_run(root: Path, *how: Any) -> Any:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Job:
-    graph = bind_graph(job(), SCHEMA)
+    graph = bind_graph(job().graph.description, SCHEMA)
     begun = Job.begin(graph, Checkpoint.open_or_create(tmp_path / "root"), Parquet(), partitions=2)
     Driver(begun, InProcess()).batch([rows((1, "a"))], 0, lambda _id: Position())
     return begun

@@ -13,29 +13,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
+import tidestate as ts
 from tests.golden.continued import read_root, root_names
-from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables, without
+from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
 from tests.helpers.process import examples, forget
-from tidestate.operators import (
-    Policy,
-    WindowOperator,
-    after_count,
-    chain,
-    count,
-    deduplicated,
-    join,
-    max_,
-    repeatedly,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
+from tidestate import agg, trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
@@ -44,17 +30,17 @@ from tidestate.statestore.errors import CorruptionError, TidestateError, UsageEr
 Change = Callable[[Windowed], Windowed]
 OTHER: dict[str, Change] = {
     "nothing": lambda d: d,
-    "size": lambda d: d.window(tumbling("10 seconds")),
-    "kind": lambda d: d.window(session("10 seconds")),
-    "key": lambda d: replace(d, key=()),
-    "function": lambda d: without(d, "total").aggregate(total=max_("v")),
-    "composite": lambda d: d.trigger(when=repeatedly(after_count(3))),
-    "an undeclared renaming": lambda d: without(d, "total").aggregate(s=sum_("v")),
-    "a name": lambda d: replace(d, name="other"),
+    "size": lambda d: changed(d, windows=ts.tumbling("10 seconds")),
+    "kind": lambda d: changed(d, windows=ts.sessions("10 seconds")),
+    "key": lambda d: changed(d, key=()),
+    "function": lambda d: added(without(d, "total"), total=agg.max("v")),
+    "composite": lambda d: d.trigger(when=trigger.repeatedly(trigger.after_count(3))),
+    "an undeclared renaming": lambda d: added(without(d, "total"), s=agg.sum("v")),
+    "a name": lambda d: d.named("other"),
     "discarding": lambda d: d.accumulation("discarding"),
-    "messages": lambda d: replace(d, offset="v").messages("v"),
-    "the delay": lambda d: replace(d, watermark_delay_us=5_000_000),
-    "a trigger": lambda d: d.trigger(late=after_count(3), closing="always"),
+    "messages": lambda d: changed(d, offset="v").messages("v"),
+    "the delay": lambda d: changed(d, watermark_delay_us=5_000_000),
+    "a trigger": lambda d: d.trigger(late=trigger.after_count(3), closing="always"),
 }
 CHANGES: dict[str, Change] = {**{name: case.change for name, case in CASES.items()}, **OTHER}
 
@@ -96,7 +82,7 @@ class Lines(logging.Handler):
 
 def check(description: Any, root: Path, rows: list[pa.Table], **policy: Any) -> None:
     """The plan of a start, and the start."""
-    plan = planned(description, root, policy=Policy(**policy), schema=rows[0].schema)
+    plan = planned(description, root, policy=ts.Policy(**policy), schema=rows[0].schema)
     before, head = contents(root), Checkpoint.open(root).newest()
     assert head is not None
     assert plan.checkpoint == head.manifest.id
@@ -105,7 +91,7 @@ def check(description: Any, root: Path, rows: list[pa.Table], **policy: Any) -> 
     log.addHandler(lines)
     refused = None
     try:
-        description.standalone(checkpoint=root, policy=Policy(**policy)).run(rows)
+        description.standalone(checkpoint=root, policy=ts.Policy(**policy)).run(rows)
     except TidestateError as error:
         refused = error
     finally:
@@ -159,11 +145,11 @@ def test_changes_together_are_announced_as_they_then_happen(tmp_path: Path) -> N
 
 def test_the_types_are_those_of_the_newest_checkpoint_or_of_a_schema(tmp_path: Path) -> None:
     begun(tmp_path)
-    added = first("tumbling").aggregate(high=max_("w"))
+    more = added(first("tumbling"), high=agg.max("w"))
     with pytest.raises(UsageError, match="give schema= for more"):
-        planned(added, tmp_path)
+        planned(more, tmp_path)
     rows = tables(events(0))[0]
-    plan = planned(added, tmp_path, schema=rows.append_column("w", rows["v"]).schema)
+    plan = planned(more, tmp_path, schema=rows.append_column("w", rows["v"]).schema)
     assert [str(change) for change in plan.changes] == [
         'operator windows: aggregate high: - -> agg.max("w") (windows that have begun compute it over what comes '
         "from now on)",
@@ -189,9 +175,9 @@ def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> 
     begun(tmp_path)
     gone = without(first("tumbling"), "total")
     assert [change.setting for change in planned(gone, tmp_path).dropped] == ["aggregate total"]
-    kept = planned(gone, tmp_path, policy=Policy(dropped="refuse"))
+    kept = planned(gone, tmp_path, policy=ts.Policy(dropped="refuse"))
     assert [one.code for one in kept.refusals] == ["configuration-changed"]
-    both = replace(gone.window(tumbling("10 seconds")), key=())
+    both = changed(gone, windows=ts.tumbling("10 seconds"), key=())
     assert list(planned(both, tmp_path).refusals[0].context["changed"]) == ["group_by", "window"]
 
 
@@ -204,7 +190,7 @@ def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) ->
     running = alone.stream(rows[:2])
     next(running)
     assert "is running this job" in planned(job, root).notes[0]
-    (refused,) = planned(job, root, policy=Policy(second="refuse")).refusals
+    (refused,) = planned(job, root, policy=ts.Policy(second="refuse")).refusals
     assert refused.code == "running"
     running.close()  # type: ignore[attr-defined]
     alone.drain()
@@ -213,19 +199,19 @@ def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) ->
 
 
 def test_graphs_and_sides(tmp_path: Path) -> None:
-    times = ("t", "t")
     row = tables(events(0))[0]
     jobs = {
-        "join": join(event_time=times, on="k", within=("0 s", "5 s")),
-        "merge": merge(event_time=times, key="k").window(tumbling("5 s")).aggregate(n=count(), x=sum_("left_v")),
-        "chain": chain(
-            deduplicated(event_time="t", on="k", within="1 s"),
-            windowed(event_time="t", key="k").window(tumbling("5 s")).aggregate(n=count()),
-        ),
-        "named": chain(
-            join(event_time=times, on="k", within=("0 s", "5 s")),
-            inputs={"joined": ["a", "b"]},
-        ),
+        "join": ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "5 s")),
+        "merge": ts.merge(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count(), x=agg.sum("left_v")),
+        "chain": ts.stream(event_time="t")
+        .deduplicate("k", within="1 s")
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count()),
+        "named": ts.stream("a", event_time="t").join(ts.stream("b", event_time="t"), on="k", within=("0 s", "5 s")),
     }
     for name, job in jobs.items():
         root = tmp_path / name
@@ -240,7 +226,10 @@ def test_graphs_and_sides(tmp_path: Path) -> None:
             with pytest.raises(UsageError, match="streams"):
                 planned(job, root, schema={"a": row.schema})
     with pytest.raises(UsageError, match="another number of streams"):
-        planned(windowed(event_time="t").window(tumbling("5 s")).aggregate(n=count()), tmp_path / "join")
+        planned(
+            ts.stream(event_time="t").group_by().window(ts.tumbling("5 s")).aggregate(n=agg.count()),
+            tmp_path / "join",
+        )
     new = stream(event_time="t").join(stream(event_time="t"), on="k", within=("0 s", "9 s"))
     assert not planned(new.graph.description, tmp_path / "join").starts
 
@@ -258,7 +247,7 @@ def test_columns_that_have_another_name_are_known_by_it(tmp_path: Path) -> None:
     case = CASES["column"].change(first("tumbling"))
     lines = [change.line for change in planned(case, tmp_path / "windows").changes]
     assert lines == ["operator windows: column v: v -> w (goes on under its new name)"]
-    pairs = join(event_time=("t", "t"), on="k", within=("0 s", "5 s"))
+    pairs = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 s", "5 s"))
     row = tables(events(0))[0]
     pairs.standalone(checkpoint=tmp_path / "join").run([{"left": row, "right": row}])
     forget()
@@ -272,14 +261,16 @@ def test_roots_that_a_start_would_not_take(tmp_path: Path) -> None:
     (tmp_path / "marker" / MARKER).unlink()
     with pytest.raises(CorruptionError, match="marker-missing"):
         planned(job, tmp_path / "marker")
-    with WindowOperator(job, rows[0].schema, checkpoint=tmp_path / "hand", origin="k", offset="v") as operator:
+    with WindowOperator(
+        job.graph.description, rows[0].schema, checkpoint=tmp_path / "hand", origin="k", offset="v"
+    ) as operator:
         operator.add_messages(rows[0])
     (refused,) = planned(job, tmp_path / "hand").refusals
     assert refused.code == "other-runner"
     begun(tmp_path / "reset")
     newest = max((tmp_path / "reset" / "manifests").iterdir())
     newest.write_bytes(newest.read_bytes()[:-9])
-    plan = planned(job, tmp_path / "reset", policy=Policy(damaged="reset"))
+    plan = planned(job, tmp_path / "reset", policy=ts.Policy(damaged="reset"))
     assert (plan.checkpoint, plan.starts) == (int(newest.stem) - 1, True)
     with pytest.raises(CorruptionError, match="tidestate repair"):
         planned(job, tmp_path / "reset")

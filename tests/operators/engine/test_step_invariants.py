@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, session, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import check_on_time
@@ -29,16 +30,17 @@ def rows(*seconds: int) -> pa.Table:
 
 def harness(window: Any, folder: Path, partitions: int = 1) -> Harness:
     job = (
-        windowed(event_time="t", key="k", watermark_delay="0 seconds")
+        ts.stream(event_time="t", watermark_delay="0 seconds")
+        .group_by("k")
         .window(window)
-        .late("1 hour")
-        .aggregate(n=count())
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 hour")
     )
-    return Harness(job, SCHEMA, folder=folder, partitions=partitions)
+    return job.harness(SCHEMA, folder=folder, partitions=partitions)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("window", [tumbling("10 seconds"), session("5 seconds")], ids=["tumbling", "session"])
+@pytest.mark.parametrize("window", [ts.tumbling("10 seconds"), ts.sessions("5 seconds")], ids=["tumbling", "session"])
 def test_a_window_that_fires_on_time_again(window: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, real = harness(window, tmp_path), step.phases
     job.feed(rows(1, 25))
@@ -78,12 +80,12 @@ def together(real: Callable[..., PartitionedRows]) -> Callable[..., PartitionedR
 
 
 def test_without_a_key_all_rows_arrive_in_the_first_partition(tmp_path: Path) -> None:
-    job = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
-    assert Harness(job, SCHEMA, folder=tmp_path, partitions=3).feed(rows(1, 2, 25))["n"].to_pylist() == [2]
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    assert job.harness(SCHEMA, folder=tmp_path, partitions=3).feed(rows(1, 2, 25))["n"].to_pylist() == [2]
 
 
 def test_rows_that_arrive_in_the_wrong_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = harness(tumbling("10 seconds"), tmp_path, partitions=3)
+    job = harness(ts.tumbling("10 seconds"), tmp_path, partitions=3)
     job.feed(rows(1, 2, 3, 4))
     monkeypatch.setattr(PartitionedRows, "of", together(PartitionedRows.of))
     with pytest.raises(InvariantError, match="in the state partition of its key"):

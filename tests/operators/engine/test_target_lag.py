@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample
-from tidestate.operators import DeliveryId, Refused
+from tidestate.operators import DeliveryId
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -43,7 +44,7 @@ class Target:
     def _up(self) -> None:
         if self.down:
             self.down -= 1
-            raise Refused("down")
+            raise ts.Refused("down")
 
 
 def run(root: Path, until: int, *sinks: Any, late: Any = None) -> None:

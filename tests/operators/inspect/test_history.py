@@ -12,6 +12,7 @@ import pyarrow.csv
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import tidestate
 from tests.helpers.orders import ORDERS, SHIPMENTS, Row, tables
@@ -19,23 +20,10 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
 from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    chain,
-    count,
-    count_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.given_join import join
+from tidestate import agg
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.operators.inspect.history.window_history import window_history
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
@@ -125,8 +113,13 @@ def test_changes_that_were_folded_are_one_value(tmp_path: Path) -> None:
 
 
 def sessions(root: Path, batches: Sequence[pa.Table]) -> None:
-    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count(), total=sum_("v"))
-    described = described.late("20 seconds").accumulation(RETRACTING)
+    described = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.sessions("5 seconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+    )
+    described = described.allowed_lateness("20 seconds").accumulation("retracting")
     described.standalone(checkpoint=root, store=Parquet(), partitions=2).run(batches)
 
 
@@ -152,8 +145,8 @@ def test_sessions_are_followed_back_to_those_they_were_merged_from(tmp_path: Pat
 
 
 def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
-    described = windowed(event_time="t", key="k").window(sliding("10 seconds", "5 seconds"))
-    described = described.aggregate(n=count(), total=sum_("v")).late("60 seconds")
+    described = ts.stream(event_time="t").group_by("k").window(ts.sliding("10 seconds", "5 seconds"))
+    described = described.aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("60 seconds")
     described.standalone(checkpoint=tmp_path, store=Parquet(), partitions=2).run(STREAM, drain=True)
     assert printed(of(tmp_path, 5, "c"))[:3] == [
         "4 | added | added to the slice up to 10 | n=1 total=7 | batch 3 | 13",
@@ -172,9 +165,23 @@ def test_a_sliding_window_is_what_came_to_its_slices(tmp_path: Path) -> None:
 
 def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
-    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
-    tested = Harness(chain(first.late("10 minutes").accumulation(DISCARDING), second), schema, folder=tmp_path)
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    second = (
+        first.allowed_lateness("10 minutes")
+        .accumulation("discarding")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    tested = second.harness(schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "a"}, {"t": 2, "k": "a"}])
     assert printed(of(tmp_path, 0, "a", "first")) == [
@@ -187,7 +194,12 @@ def test_an_operator_inside_of_a_chain(tmp_path: Path) -> None:
 
 
 def test_windows_of_counted_messages(tmp_path: Path) -> None:
-    described = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), total=sum_("v"))
+    described = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.count_windows(3))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+    )
     described.standalone(checkpoint=tmp_path, store=Parquet()).run([batch([(s, "a", s)]) for s in range(4)])
     found = window_history(Checkpoint.open(tmp_path), "1", {"k": "a"})
     assert [(one.checkpoint, one.kind, one.values.get("total")) for one in found.events] == [
@@ -202,11 +214,13 @@ def test_windows_of_counted_messages(tmp_path: Path) -> None:
 
 
 def test_rows_of_both_sides_of_a_join(tmp_path: Path) -> None:
-    described = join(event_time=("ordered", "shipped"), on="order", window=tumbling("10 s"), how="left", late="20 s")
-    schema = described.schema(ORDERS, SHIPMENTS)
-    tested = Harness(described, schema, folder=tmp_path)
+    described = ts.stream(event_time="ordered").join(
+        ts.stream(event_time="shipped"), on="order", window=ts.tumbling("10 s"), how="left", allowed_lateness="20 s"
+    )
+    schema = {"left": ORDERS, "right": SHIPMENTS}
+    tested = described.harness(schema, folder=tmp_path)
     for rows in ([Row("left", "a", 1, 1), Row("left", "b", 1, 5)], [Row("right", "a", 3, 7)]):
-        tested.feed(described.rows(schema, **tables(rows)))
+        tested.feed(tables(rows))
     found = window_history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
     assert [(one.checkpoint, one.kind, one.what) for one in found.events] == [
         (2, "row", "added to left"),
@@ -217,7 +231,7 @@ def test_rows_of_both_sides_of_a_join(tmp_path: Path) -> None:
 
 
 def test_what_was_fed_back_says_where_it_went(tmp_path: Path) -> None:
-    tested = Harness(example().retain("1 hour"), SCHEMA, folder=tmp_path)
+    tested = example().retain_windows("1 hour").harness(SCHEMA, folder=tmp_path)
     for rows in (batch([(1, "a", 1)]), batch([(100, "b", 1)]), batch([(2, "a", 5)])):
         tested.feed(rows)
     tested.reprocess_late()
@@ -310,10 +324,10 @@ def test_what_is_not_there_is_reported(
     assert getattr(caught.value, "code", None) == code
 
 
-@pytest.mark.parametrize("kind", [tumbling("10 seconds"), session("5 seconds")])
+@pytest.mark.parametrize("kind", [ts.tumbling("10 seconds"), ts.sessions("5 seconds")])
 def test_the_name_of_a_key_may_begin_with_an_underscore(tmp_path: Path, kind: Windows) -> None:
     renamed = [one.rename_columns(["_id" if name == "k" else name for name in one.column_names]) for one in STREAM]
-    job = windowed(event_time="t", key="_id").window(kind).aggregate(n=count()).accumulation(RETRACTING)
+    job = ts.stream(event_time="t").group_by("_id").window(kind).aggregate(n=agg.count()).accumulation("retracting")
     job.standalone(checkpoint=tmp_path).run(renamed[:1])
     found = window_history(Checkpoint.open(tmp_path), "1970-01-01T00:00:01", {"_id": "a"})
     assert [one.values["n"] for one in found.events]
@@ -327,9 +341,11 @@ def test_the_windows_of_a_key_that_are_near_are_named(root: Path) -> None:
 
 
 def test_a_join_without_windows_has_no_history(tmp_path: Path) -> None:
-    described = join(event_time=("ordered", "shipped"), on="order", within=("0 s", "5 s"))
-    schema = described.schema(ORDERS, SHIPMENTS)
-    Harness(described, schema, folder=tmp_path).feed(described.rows(schema, **tables([Row("left", "a", 1, 1)])))
+    described = ts.stream(event_time="ordered").join(
+        ts.stream(event_time="shipped"), on="order", within=("0 s", "5 s")
+    )
+    schema = {"left": ORDERS, "right": SHIPMENTS}
+    described.harness(schema, folder=tmp_path).feed(tables([Row("left", "a", 1, 1)]))
     with pytest.raises(UsageError, match="has no windows"):
         window_history(Checkpoint.open(tmp_path), "1970-01-01", {"order": "a"})
 

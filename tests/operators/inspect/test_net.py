@@ -8,12 +8,17 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.orders import ORDERS, SHIPMENTS, tables
 from tests.helpers.orders import Row as Sided
 from tests.helpers.scanned import opened, rows, run, sql
 from tests.helpers.worked_example import SECOND, STREAM
 from tests.twins.net import counting
-from tidestate import RETRACTING, Harness, Windowed, chain, count, join, scan_panes, session, sum_, tumbling, windowed
+from tidestate import (
+    Aggregation,
+    agg,
+    scan_panes,
+)
 from tidestate.operators.inspect import net
 from tidestate.recovery.inspect.rows import AT
 from tidestate.statestore.errors import UsageError
@@ -22,22 +27,23 @@ from tidestate.statestore.errors import UsageError
 def test_the_net_of_a_key_that_was_renamed(tmp_path: Path) -> None:
     run(tmp_path, stream=STREAM[:3])
     renamed = [table.rename_columns(["t", "city", "v"]) for table in STREAM]
-    job = windowed(event_time="t", key="city", watermark_delay="2 seconds").window(tumbling("10 seconds"))
-    job = job.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
+    job = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("city").window(ts.tumbling("10 seconds"))
+    job = job.aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("20 seconds").accumulation("retracting")
     job.renamed(columns={"k": "city"}).standalone(checkpoint=tmp_path).run(renamed)
     found = scan_panes(tmp_path, net=True).to_table().select(["city", "n"]).to_pylist()
     assert found == [{"city": "b", "n": 1}, {"city": "c", "n": 1}, {"city": "a", "n": 4}, {"city": "a", "n": 1}]
 
 
 def test_the_net_of_a_join_has_no_retracted_rows(tmp_path: Path) -> None:
-    near = {"event_time": ("ordered", "shipped"), "on": "order", "within": ("0 s", "5 s"), "late": "20 s"}
-    job = join(**near, how="left")
-    schema = job.schema(ORDERS, SHIPMENTS)
-    harness = Harness(job, schema, folder=tmp_path)
-    harness.feed(job.rows(schema, **tables([Sided("left", "a", 10, 1)])))
+    job = ts.stream(event_time="ordered").join(
+        ts.stream(event_time="shipped"), on="order", within=("0 s", "5 s"), how="left", allowed_lateness="20 s"
+    )
+    schema = {"left": ORDERS, "right": SHIPMENTS}
+    harness = job.harness(schema, folder=tmp_path)
+    harness.feed(tables([Sided("left", "a", 10, 1)]))
     harness.advance_watermark(20 * SECOND)
     alone = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
-    harness.feed(job.rows(schema, **tables([Sided("right", "a", 12, 2)])))
+    harness.feed(tables([Sided("right", "a", 12, 2)]))
     assert scan_panes(tmp_path).to_table()["kind"].to_pylist() == ["emit", "retract", "emit"]
     paired = scan_panes(tmp_path, net=True).to_table().select(["left_price", "right_weight"]).to_pylist()
     assert alone == [{"left_price": 1, "right_weight": None}]
@@ -68,7 +74,13 @@ def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "parts", "discarding")
     with pytest.raises(UsageError, match="net-panes"):
         scan_panes(tmp_path / "parts", net=True)
-    grows = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 minute")
+    grows = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.sessions("5 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 minute")
+    )
     with pytest.warns(UserWarning, match="sessions grow"):
         grows.standalone(checkpoint=tmp_path / "grows").run(STREAM[:2])
     with pytest.raises(UsageError, match="net-panes"):
@@ -76,9 +88,17 @@ def test_a_net_that_would_be_wrong_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_net_of_a_chain_that_retracts_all_along(tmp_path: Path) -> None:
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
-    second = windowed(key="k", name="second").window(tumbling("5 minutes")).aggregate(n=sum_("n"))
-    both = chain(*(one.late("30 minutes").accumulation(RETRACTING) for one in (first, second)))
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("30 minutes")
+        .accumulation("retracting")
+        .named("first")
+    )
+    second = first.group_by("k").window(ts.tumbling("5 minutes")).aggregate(n=agg.sum("n")).named("second")
+    both = second.allowed_lateness("30 minutes").accumulation("retracting")
     batches = [
         pa.table({"t": pa.array([at * 1_000_000], pa.timestamp("us", "UTC")), "k": ["a"]}) for at in (0, 320, 299)
     ]
@@ -89,12 +109,12 @@ def test_the_net_of_a_chain_that_retracts_all_along(tmp_path: Path) -> None:
 
 
 def test_the_net_after_a_key_was_renamed_and_before_the_next_pane(tmp_path: Path) -> None:
-    def run(key: str, job: Windowed) -> None:
+    def run(key: str, job: Aggregation) -> None:
         times = pa.array([0, 70_000_000], pa.timestamp("us", "UTC"))
         job.standalone(checkpoint=tmp_path).run([pa.table({"t": times, key: ["a", "a"]})])
 
-    def described(key: str) -> Windowed:
-        return windowed(event_time="t", key=key).window(tumbling("1 minute")).aggregate(n=count())
+    def described(key: str) -> Aggregation:
+        return ts.stream(event_time="t").group_by(key).window(ts.tumbling("1 minute")).aggregate(n=agg.count())
 
     run("user", described("user"))
     before = scan_panes(tmp_path, net=True).to_table()

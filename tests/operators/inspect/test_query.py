@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
 from tests.helpers.operator_messages import (
     SCHEMA,
@@ -23,31 +24,10 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import in_turn
+from tidestate import agg
 from tidestate.operators import (
-    apply_rows,
-    arg_max,
-    chain,
-    count,
-    count_by_value,
-    count_distinct,
-    count_window,
-    earliest,
-    list_,
-    max_,
-    mean,
-    median,
-    min_,
     query,
-    session,
-    sliding,
-    sorted_list,
-    sum_,
-    top_n,
-    tumbling,
-    variance,
-    windowed,
 )
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.lease import LEASE_FOLDER
 from tidestate.recovery.log.traces import REACHED
 from tidestate.statestore.errors import NotFoundError, UsageError
@@ -159,7 +139,13 @@ def by_origin(windows: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def test_all_four_forms_with_a_session_key_and_join_keys(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count()).late("1 hour")
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.sessions("5 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 hour")
+    )
     made = [Message("x", at, at // 2, "ab"[at % 2], at % 3) for at in range(30)]
     with operator(job, tmp_path, Parquet(), equal="v") as running:
         running.add_messages(table(made))
@@ -179,7 +165,13 @@ def test_all_four_forms_with_a_session_key_and_join_keys(tmp_path: Path) -> None
                     ]
                     assert got["offset"].to_pylist() == wanted
                     assert wanted
-    plain_job = windowed(event_time="t").window(tumbling("5 seconds")).aggregate(n=count()).late("1 hour")
+    plain_job = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.tumbling("5 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 hour")
+    )
     with operator(plain_job, tmp_path / "plain", Parquet(), equal=("k", "v")) as running:
         running.add_messages(table(made))
         assert str(running.layout) == "<eq>_<ts>_<offset>"
@@ -190,16 +182,16 @@ def test_all_four_forms_with_a_session_key_and_join_keys(tmp_path: Path) -> None
         with pytest.raises(UsageError, match="windows have no key"):
             running.get_windows(key="a")
     with pytest.raises(UsageError, match="their key"):
-        operator(description(tumbling("5 seconds")), tmp_path / "twice", Parquet(), equal="v")
+        operator(description(ts.tumbling("5 seconds")), tmp_path / "twice", Parquet(), equal="v")
 
 
 def test_by_tuples_there_are_offsets_only(tmp_path: Path) -> None:
-    with operator(description(count_window(4, 3)), tmp_path, Parquet()) as running:
+    with operator(description(ts.count_windows(4, 3)), tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", at, at, "a", at) for at in range(10)]))
         assert running.get_messages(start_offset=3, end_offset=5)["offset"].to_pylist() == [3, 4, 5]
         with pytest.raises(UsageError, match="message-range"):
             running.get_messages(start_time=0)
-    with operator(description(tumbling("4 seconds")), tmp_path / "time", Parquet()) as running:
+    with operator(description(ts.tumbling("4 seconds")), tmp_path / "time", Parquet()) as running:
         with pytest.raises(UsageError, match="needs its time"):
             running.get_messages(start_offset=3)
         with pytest.raises(UsageError, match="no session key"):
@@ -207,21 +199,21 @@ def test_by_tuples_there_are_offsets_only(tmp_path: Path) -> None:
 
 
 AGGREGATES: dict[str, Any] = {
-    "n": count(),
-    "known": count("v"),
-    "total": sum_("v"),
-    "low": min_("v"),
-    "high": max_("v"),
-    "mid": mean("v"),
-    "half": median("v"),
-    "spread": variance("v"),
-    "soon": earliest("v"),
-    "most": arg_max("part", by="v"),
-    "all": list_("v"),
-    "sorted": sorted_list("part", by="v"),
-    "kinds": count_distinct("part"),
-    "tally": count_by_value("part"),
-    "top": top_n("v", 2),
+    "n": agg.count(),
+    "known": agg.count("v"),
+    "total": agg.sum("v"),
+    "low": agg.min("v"),
+    "high": agg.max("v"),
+    "mid": agg.mean("v"),
+    "half": agg.median("v"),
+    "spread": agg.variance("v"),
+    "soon": agg.earliest("v"),
+    "most": agg.arg_max("part", by="v"),
+    "all": agg.list("v"),
+    "sorted": agg.sorted_list("part", by="v"),
+    "kinds": agg.count_distinct("part"),
+    "tally": agg.count_by_value("part"),
+    "top": agg.top_n("v", 2),
 }
 
 
@@ -237,12 +229,12 @@ AGGREGATES: dict[str, Any] = {
     ],
 )
 def test_values_of_windows_without_the_description(tmp_path: Path, kind: str, mode: Any) -> None:
-    job = windowed(event_time="t", key="k", name="values").window(WINDOWS[kind]).aggregate(**AGGREGATES)
-    job = job.late("20 seconds").accumulation(mode)
-    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
+    job = ts.stream(event_time="t").group_by("k").window(WINDOWS[kind]).aggregate(**AGGREGATES).named("values")
+    job = job.allowed_lateness("20 seconds").accumulation(mode)
+    harness = job.harness(SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
     for batch in stream(6, 2):
         harness.feed(table(batch))
-        asked, given = query(tmp_path), query(tmp_path, description=job, schema=SCHEMA)
+        asked, given = query(tmp_path), query(tmp_path, description=job.graph.description, schema=SCHEMA)
         assert rows_of(asked.get_windows()) == rows_of(harness.windows())
         assert given.get_windows().equals(asked.get_windows())
     assert asked.tables
@@ -263,11 +255,11 @@ def rows_of(windows: pa.Table) -> list[str]:
 
 
 def test_values_by_functions_of_ones_own_need_the_description(tmp_path: Path) -> None:
-    job = description(sliding("6 seconds", "2 seconds"))
+    job = description(ts.sliding("6 seconds", "2 seconds"))
     with operator(job, tmp_path, Parquet(), retention=Retention(count=1000)) as running:
         running.add_messages(table(stream(1)[0]))
         running.flush()
-        asked = query(tmp_path, description=job, schema=SCHEMA)
+        asked = query(tmp_path, description=job.graph.description, schema=SCHEMA)
         assert plain(asked.get_windows()) == plain(running.get_windows())
         assert len(set(asked.get_windows()["middle"].to_pylist())) > 2
     with pytest.raises(UsageError, match="query-description"):
@@ -275,19 +267,19 @@ def test_values_by_functions_of_ones_own_need_the_description(tmp_path: Path) ->
     assert query(tmp_path).own_functions == ["middle"]
     assert "middle" not in query(tmp_path).get_windows(values=["n"]).column_names
     for wrong in (
-        windowed(event_time="t").window(tumbling("1 second")).aggregate(n=count()),
-        description(tumbling("1 second")),
+        ts.stream(event_time="t").group_by().window(ts.tumbling("1 second")).aggregate(n=agg.count()),
+        description(ts.tumbling("1 second")),
     ):
         with pytest.raises(UsageError, match="query-description"):
-            query(tmp_path, description=wrong, schema=SCHEMA)
+            query(tmp_path, description=wrong.graph.description, schema=SCHEMA)
     with pytest.raises(UsageError, match="schema="):
-        query(tmp_path, description=job)
+        query(tmp_path, description=job.graph.description)
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no-checkpoint"):
         query(tmp_path / "nowhere")
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with operator(job, tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", 1, 3, "a", 1)]))
     with pytest.raises(NotFoundError, match="no-such-checkpoint"):
@@ -305,24 +297,35 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_each_operator_of_a_chain_is_asked_by_its_name(tmp_path: Path) -> None:
-    first = windowed(event_time="t", key=("k", "part"), name="parts").window(tumbling("6 seconds"))
-    first = first.aggregate(n=count(), total=sum_("v")).late("20 seconds").accumulation("retracting")
-    second = windowed(key="k", name="keys").aggregate(parts=count(), most=max_("n"), total=sum_("total"))
-    job = chain(first, second.late("20 seconds"))
-    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
+    first = ts.stream(event_time="t").group_by("k", "part").window(ts.tumbling("6 seconds"))
+    first = (
+        first.aggregate(n=agg.count(), total=agg.sum("v"))
+        .named("parts")
+        .allowed_lateness("20 seconds")
+        .accumulation("retracting")
+    )
+    second = first.group_by("k").aggregate(parts=agg.count(), most=agg.max("n"), total=agg.sum("total")).named("keys")
+    job = second.allowed_lateness("20 seconds")
+    harness = job.harness(SCHEMA, folder=tmp_path, partitions=2, store=Parquet())
     for batch in stream(6, 4):
         harness.feed(table(batch))
     assert query(tmp_path).operator == "keys"
     for name in ("parts", "keys"):
-        given = query(tmp_path, operator=name, description=job, schema=SCHEMA)
+        given = query(tmp_path, operator=name, description=job.graph.description, schema=SCHEMA)
         assert given.get_windows().num_rows
         assert rows_of(given.get_windows()) == rows_of(harness.windows(name))
         assert query(tmp_path, operator=name).get_windows().equals(given.get_windows()), "no description is needed"
 
 
 def test_messages_that_only_a_function_reads_need_no_description(tmp_path: Path) -> None:
-    middle = apply_rows(len, columns=["v"], result_type=pa.int64(), per_group=True)
-    job = windowed(event_time="t", key="k").window(tumbling("6 seconds")).aggregate(middle=middle).late("1 day")
+    middle = agg.apply_rows(len, columns=["v"], result_type=pa.int64(), per_group=True)
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("6 seconds"))
+        .aggregate(middle=middle)
+        .allowed_lateness("1 day")
+    )
     with operator(job, tmp_path, Parquet()) as running:
         running.add_messages(table(stream(3, 1)[0]))
         running.flush()
@@ -332,15 +335,15 @@ def test_messages_that_only_a_function_reads_need_no_description(tmp_path: Path)
         assert asked.get_windows(values=[]).equals(running.get_windows(values=[]))
         with pytest.raises(UsageError, match="query-description"):
             asked.get_windows()
-        given = query(tmp_path, description=job, schema=SCHEMA).get_windows()
+        given = query(tmp_path, description=job.graph.description, schema=SCHEMA).get_windows()
     assert sum(given["middle"].to_pylist()) == kept.num_rows
 
 
 def test_sides_of_a_join_over_all_partitions(tmp_path: Path) -> None:
     job, made = near(), [row for batch in two_streams(4, 3) for row in batch]
-    schema = job.schema(LEFT, RIGHT)
-    harness = Harness(job, schema, folder=tmp_path, partitions=3)
-    harness.feed(job.rows(schema, **sided(made)))
+    schema = {"left": LEFT, "right": RIGHT}
+    harness = job.harness(schema, folder=tmp_path, partitions=3)
+    harness.feed(sided(made))
     asked = query(tmp_path)
     for side, first in (("left", 2), ("right", 5)):
         found = asked.get_messages(first * SECOND, side=side)

@@ -10,11 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
 from tests.helpers.operator_messages import WINDOWS, description, operator, stream, table
 from tests.helpers.waiting_windows import fed
-from tidestate.operators import Harness, query, sliding, sum_
+from tidestate import agg
+from tidestate.operators import query
 from tidestate.operators.cli.answers import first_in_order
 from tidestate.statestore.spec.store import Parquet
 
@@ -29,7 +31,7 @@ def rows(*arguments: object) -> list[dict[str, Any]]:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job with several state partitions, whose windows wait in parts."""
     folder = tmp_path_factory.mktemp("windows") / "root"
-    fed(folder, sliding("10 seconds", "5 seconds"), total=sum_("v"))
+    fed(folder, ts.sliding("10 seconds", "5 seconds"), total=agg.sum("v"))
     return folder
 
 
@@ -116,9 +118,9 @@ def test_messages_are_printed_by_range_and_key(kept: Path) -> None:
 
 def test_messages_of_a_side_of_a_join(tmp_path: Path) -> None:
     job, made = near(), [row for batch in two_streams(4, 3) for row in batch]
-    schema = job.schema(LEFT, RIGHT)
-    harness = Harness(job, schema, folder=tmp_path, partitions=3)
-    harness.feed(job.rows(schema, **sided(made)))
+    schema = {"left": LEFT, "right": RIGHT}
+    harness = job.harness(schema, folder=tmp_path, partitions=3)
+    harness.feed(sided(made))
     wanted = query(tmp_path).get_messages(side="left", equal="a")["offset"].to_pylist()
     found = rows("messages", tmp_path, "--side", "left", "--key", "k=a", "--limit", 100)
     assert [row["offset"] for row in found] == wanted != []
@@ -129,7 +131,7 @@ def test_messages_of_a_side_of_a_join(tmp_path: Path) -> None:
 
 
 def test_after_a_drain_there_are_none_and_why(tmp_path: Path) -> None:
-    fed(tmp_path, sliding("10 seconds", "5 seconds")).finish()
+    fed(tmp_path, ts.sliding("10 seconds", "5 seconds")).finish()
     lines = tidestate("windows", tmp_path, columns=200).stdout.splitlines()
     assert lines[0].split() == ["window_start", "window_end", "k", "n", "events", "panes"]
     assert lines[1:] == [f"no windows, as the input has ended: {tmp_path}"]

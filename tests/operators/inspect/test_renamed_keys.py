@@ -7,8 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.report_page import text_of
-from tidestate import Harness, Standalone, Windowed, count, join, query, scan_panes, tumbling, windowed
+from tidestate import (
+    Aggregation,
+    Standalone,
+    agg,
+    query,
+    scan_panes,
+)
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -20,9 +27,9 @@ NAMES = ("user", "who", "visitor")
 START = "1970-01-01T00:00:00"
 
 
-def described(key: str) -> Windowed:
-    began = windowed(event_time="t", key=key).window(tumbling("10 seconds")).aggregate(n=count())
-    return began.late("28 seconds").retain("1 hour").accumulation("retracting")
+def described(key: str) -> Aggregation:
+    began = ts.stream(event_time="t").group_by(key).window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    return began.allowed_lateness("28 seconds").retain_windows("1 hour").accumulation("retracting")
 
 
 def rows_of(key: str, parts: list[list[tuple[int, str]]]) -> list[pa.Table]:
@@ -83,9 +90,10 @@ def test_the_net_of_a_join_whose_column_was_renamed_twice(tmp_path: Path) -> Non
     kinds = {"left": 0, "right": 1}
 
     def feed(number: int, price: str, renamed: dict[str, str]) -> None:
-        job = join(event_time="t", on="k", within=("0 s", "5 s"), how="left", late="1 minute")
+        job = ts.stream(event_time="t").join(
+            ts.stream(event_time="t"), on="k", within=("0 s", "5 s"), how="left", allowed_lateness="1 minute"
+        )
         columns = [pa.schema([("t", TIME), ("k", pa.string()), (name, pa.int64())]) for name in (price, "weight")]
-        schema = job.schema(*columns)
         batches = []
         for part in sides[:number]:
             given = {
@@ -95,7 +103,7 @@ def test_the_net_of_a_join_whose_column_was_renamed_twice(tmp_path: Path) -> Non
                 )
                 for side, own in part.items()
             }
-            batches.append(job.rows(schema, **given))
+            batches.append({side: one.empty_table() for side, one in zip(kinds, columns, strict=True)} | given)
         job.renamed(columns=renamed).standalone(checkpoint=tmp_path).run(batches)
 
     feed(2, "price", {})
@@ -126,7 +134,7 @@ def test_what_columns_are_called_now(renamed: list[Renamed], checkpoint: int, na
 def test_a_harness_has_its_ledger_under_the_newest_name(tmp_path: Path) -> None:
     for key, renamed in (("user", {}), ("who", {"user": "who"}), ("visitor", {"who": "visitor"})):
         columns = pa.schema([("t", TIME), (key, pa.string())])
-        harness = Harness(described(key).renamed(columns=renamed), columns, folder=tmp_path)
+        harness = described(key).renamed(columns=renamed).harness(columns, folder=tmp_path)
         if key == "user":
             for rows in rows_of(key, [[(200, "a")], [(1, "late")]]):
                 harness.feed(rows)

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate import Harness, Windowed, join, latest, query, scan_panes, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import Aggregation, agg, query, scan_panes
 from tidestate.operators.inspect import net
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.scan import panes_of_root
@@ -41,19 +42,19 @@ class Start:
     renamed_columns: dict[str, str] = field(default_factory=dict)
 
 
-def described(start: Start) -> Windowed:
+def described(start: Start) -> Aggregation:
     made = {
-        name: latest(COLUMNS[letter]) if letter == "C" else sum_(COLUMNS[letter])
+        name: agg.latest(COLUMNS[letter]) if letter == "C" else agg.sum(COLUMNS[letter])
         for letter, name in start.results.items()
     }
-    job = windowed(event_time="t", key=start.key).window(tumbling("10 seconds")).aggregate(**made)
-    job = job.late("1 hour").retain("1 hour").accumulation("retracting")
+    job = ts.stream(event_time="t").group_by(start.key).window(ts.tumbling("10 seconds")).aggregate(**made)
+    job = job.allowed_lateness("1 hour").retain_windows("1 hour").accumulation("retracting")
     return job.renamed(aggregates=start.renamed, columns=start.renamed_columns)
 
 
 def feed(root: Path, start: Start) -> None:
     columns = [("t", TIME), (start.key, pa.string()), *((name, pa.int64()) for name in "xyz"), ("s", pa.string())]
-    harness = Harness(described(start), pa.schema(columns), folder=root)
+    harness = described(start).harness(pa.schema(columns), folder=root)
     rows = [
         {"t": at * 1_000_000, start.key: key, "x": v, "y": 10 * v, "z": 100 * v, "s": f"v{v}"}
         for at, key, v in start.events
@@ -267,15 +268,17 @@ def test_the_net_of_a_join_takes_rows_back_whose_column_has_gone(tmp_path: Path)
         1: ({"y": pa.int64()}, [("left", 41, "b")]),
         2: ({"x": pa.string(), "y": pa.int64()}, [("left", 80, "c"), ("right", 2, "a")]),
     }
-    job = join(event_time="t", on="k", within=("0 s", "5 s"), how="left", late="2 minutes")
+    job = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"), on="k", within=("0 s", "5 s"), how="left", allowed_lateness="2 minutes"
+    )
     for columns, events in sides.values():
         left = pa.schema([("t", TIME), ("k", pa.string()), *columns.items()])
-        schema = job.schema(left, pa.schema([("t", TIME), ("k", pa.string()), ("w", pa.int64())]))
-        harness = Harness(job, schema, folder=tmp_path)
+        schema = {"left": left, "right": pa.schema([("t", TIME), ("k", pa.string()), ("w", pa.int64())])}
+        harness = job.harness(schema, folder=tmp_path)
         for side, at, key in events:
             row = {"t": at * 1_000_000, "k": key, "x": "7" if columns.get("x") == pa.string() else 7, "y": 8, "w": 9}
             of_side = left if side == "left" else pa.schema([("t", TIME), ("k", pa.string()), ("w", pa.int64())])
-            harness.feed(job.rows(schema, **{side: pa.Table.from_pylist([row], schema=of_side)}))
+            harness.feed({side: pa.Table.from_pylist([row], schema=of_side)})
             harness.advance_watermark(at * 1_000_000 - 20_000_000)
     rows = scan_panes(tmp_path, net=True).to_table().to_pylist()
     found = [(row["left_x"], row["left_y"], row["right_w"]) for row in rows if row["k"] == "a"]

@@ -12,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.golden.continued import read_root
 from tests.helpers import evidence
 from tests.helpers.command import copy as copy
@@ -21,17 +22,9 @@ from tests.helpers.example_root import root as root
 from tests.helpers.report_page import charts, text_of
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
+from tidestate import agg
 from tidestate.operators import (
-    chain,
-    count,
-    count_window,
-    list_,
     query,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
@@ -39,7 +32,6 @@ from tidestate.operators.inspect.report.points import checkpoint_history
 from tidestate.operators.inspect.report.series import BUCKETS, buckets
 from tidestate.operators.inspect.report.windows import WINDOWS, windows_of
 from tidestate.operators.inspect.report.words import skew_text
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
 from tidestate.recovery.moves.fork import fork
@@ -202,7 +194,7 @@ def test_a_long_history_is_drawn_in_bars_of_several_checkpoints(root: Path) -> N
 def feed(description: object, folder: Path, rows: list[tuple[int, str]]) -> Checkpoint:
     """A checkpoint with events at these seconds, of these keys."""
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
-    tested = Harness(description, schema, folder=folder)  # type: ignore[arg-type]
+    tested = description.harness(schema, folder=folder)  # type: ignore[arg-type]
     tested.feed([{"t": second * 1_000_000, "k": key} for second, key in rows])
     return Checkpoint.open(folder)
 
@@ -218,23 +210,30 @@ def standings(checkpoint: Checkpoint, operator: str) -> list[tuple[int, int, str
 
 
 def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k", watermark_delay="0 seconds", name="one")
+    base = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k")
     events = [(1, "a"), (12, "a"), (12, "b"), (35, "a")]
-    fixed = base.window(tumbling("10 seconds")).aggregate(n=count()).late("20 seconds")
+    fixed = base.window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("one")
+    fixed = fixed.allowed_lateness("20 seconds")
     assert standings(feed(fixed, tmp_path / "fixed", events), "one") == [
         (0, 10, "a", "closed"),
         (10, 20, "a", "emitted, retained"),
         (10, 20, "b", "emitted, retained"),
         (30, 40, "a", "open"),
     ]
-    grown = base.window(session("5 seconds")).aggregate(n=count()).late("0 seconds").accumulation("retracting")
+    grown = base.window(ts.sessions("5 seconds")).aggregate(n=agg.count()).named("one")
+    grown = grown.allowed_lateness("0 seconds").accumulation("retracting")
     assert standings(feed(grown, tmp_path / "grown", events), "one") == [
         (1, 6, "a", "closed"),
         (12, 17, "a", "closed"),
         (12, 17, "b", "closed"),
         (35, 40, "a", "open"),
     ]
-    shared = base.window(sliding("20 seconds", "10 seconds")).aggregate(n=count()).late("0 seconds")
+    shared = (
+        base.window(ts.sliding("20 seconds", "10 seconds"))
+        .aggregate(n=agg.count())
+        .named("one")
+        .allowed_lateness("0 seconds")
+    )
     assert standings(feed(shared, tmp_path / "shared", events), "one")[-3:] == [
         (10, 30, "b", "closed"),
         (20, 40, "a", "open"),
@@ -243,11 +242,13 @@ def test_windows_of_state_and_of_panes_are_put_together(tmp_path: Path) -> None:
 
 
 def test_windows_in_the_state_have_the_results_that_the_verb_prints(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k", watermark_delay="0 seconds", name="one")
-    base = base.window(sliding("20 seconds", "10 seconds")).aggregate(n=count(), each=list_("k"))
+    base = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k")
+    base = (
+        base.window(ts.sliding("20 seconds", "10 seconds")).aggregate(n=agg.count(), each=agg.list("k")).named("one")
+    )
     schema = pa.schema({"t": pa.timestamp("us", tz="UTC"), "k": "string", "id": "int64"})
     for name, one in {"plain": base, "known": base.messages("id")}.items():
-        tested = Harness(one, schema, folder=tmp_path / name)
+        tested = one.harness(schema, folder=tmp_path / name)
         tested.feed([{"t": t * 1_000_000, "k": k, "id": t} for t, k in ((1, "a"), (12, "b"), (13, "b"))])
         write_report(tmp_path / name, tmp_path / "report.html")
         answered = text_of(tmp_path / "report.html")
@@ -256,7 +257,9 @@ def test_windows_in_the_state_have_the_results_that_the_verb_prints(tmp_path: Pa
 
 
 def test_of_many_windows_the_newest_are_emitted(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k", name="one").window(tumbling("1 second")).aggregate(n=count())
+    base = (
+        ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count()).named("one")
+    )
     checkpoint = feed(base, tmp_path, [(second, f"key {second % 20}") for second in range(400)])
     found = standings(checkpoint, "one")
     assert len(found) == WINDOWS
@@ -265,9 +268,22 @@ def test_of_many_windows_the_newest_are_emitted(tmp_path: Path) -> None:
 
 
 def test_every_operator_of_a_chain_has_its_part(tmp_path: Path) -> None:
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
-    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
-    feed(chain(first.late("0 seconds"), second), tmp_path, [(0, "a"), (90, "b"), (91, "c")])
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    second = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    feed(second, tmp_path, [(0, "a"), (90, "b"), (91, "c")])
     write_report(tmp_path, tmp_path / "report.html")
     answered = text_of(tmp_path / "report.html")
     for name in ("first", "second"):
@@ -277,9 +293,9 @@ def test_every_operator_of_a_chain_has_its_part(tmp_path: Path) -> None:
 
 
 def test_windows_of_offsets_have_an_axis_of_their_own(tmp_path: Path) -> None:
-    base = windowed(key="k", offset="o", name="one").window(count_window(10, by="offset")).aggregate(n=count())
+    base = ts.stream(offset="o").group_by("k").window(ts.offset_windows(10)).aggregate(n=agg.count()).named("one")
     schema = pa.schema([("o", pa.int64()), ("k", pa.string())])
-    tested = Harness(base, schema, folder=tmp_path)
+    tested = base.harness(schema, folder=tmp_path)
     tested.feed([{"o": number, "k": "a"} for number in range(35)])
     write_report(tmp_path, tmp_path / "report.html")
     assert '"title": "offset"' in json.dumps(charts(tmp_path / "report.html")["windows-0"])

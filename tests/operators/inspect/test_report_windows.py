@@ -8,12 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import Row, of_offsets, sessions, sided
 from tests.helpers.join_operator_messages import operator as join_operator
 from tests.helpers.report_page import charts, text_of
-from tidestate.operators import count, count_window, join, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.inspect.report.document import write_report
-from tidestate.operators.local.harness import Harness
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 
@@ -34,11 +34,13 @@ def test_sessions_of_joins_are_by_their_key_with_times_as_times(kind: str, sessi
 
 
 def test_windows_of_sides_by_offset_are_numbers(tmp_path: Path) -> None:
-    windows = (count_window(4, by="offset"), tumbling("6 seconds"))
+    windows = (ts.offset_windows(4), ts.tumbling("6 seconds"))
     made = [Row(side, "x", at, at, "a", 1) for at in range(6) for side in ("left", "right")]
     for own, observed in ((windows[:1], "4 to 8 left open"), (windows, "00:00:06 right open")):
         root = tmp_path / observed[:4].strip()
-        described = join(event_time="t", on="k", offset="at", window=own if len(own) == 2 else own * 2)
+        described = ts.stream(event_time="t", offset="at").join(
+            ts.stream(event_time="t", offset="at"), on="k", window=own if len(own) == 2 else own * 2, identity=True
+        )
         with join_operator(described, root) as running:
             running.add_messages(**sided(made))
             running.flush()
@@ -51,8 +53,8 @@ def test_windows_of_sides_by_offset_are_numbers(tmp_path: Path) -> None:
 
 
 def test_counted_windows_have_no_line_of_a_watermark_that_is_a_time(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k", name="one").window(count_window(3)).aggregate(n=count())
-    tested = Harness(base, SCHEMA, folder=tmp_path / "root")
+    base = ts.stream(event_time="t").group_by("k").window(ts.count_windows(3)).aggregate(n=agg.count()).named("one")
+    tested = base.harness(SCHEMA, folder=tmp_path / "root")
     tested.feed([{"t": second * 1_000_000, "k": "a"} for second in range(7)])
     write_report(tmp_path / "root", tmp_path / "report.html")
     assert "7000000" not in json.dumps(charts(tmp_path / "report.html")["windows-0"])

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+import tidestate as ts
+from tests.helpers.changed_jobs import added
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
@@ -25,20 +27,15 @@ from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.twins.net import counting
 from tidestate import (
     Checkpoint,
-    Harness,
     Parquet,
-    count,
-    each_batch,
+    agg,
     query,
     scan_changes,
     scan_checkpoints,
     scan_late,
     scan_panes,
     scan_state,
-    session,
-    sum_,
-    tumbling,
-    windowed,
+    trigger,
 )
 from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.inspect import scans
@@ -138,8 +135,10 @@ def test_a_state_table_of_each_checkpoint_by_its_key(tmp_path: Path) -> None:
     seconds = [
         batch([(second + number, key, number) for number in range(10) for key in "abc"]) for second in (0, 1000)
     ]
-    job = windowed(event_time="t", key="k", watermark_delay="1 day").window(tumbling("10 seconds"))
-    harness = Harness(job.aggregate(n=count(), total=sum_("v")), seconds[0].schema, folder=tmp_path, partitions=4)
+    job = ts.stream(event_time="t", watermark_delay="1 day").group_by("k").window(ts.tumbling("10 seconds"))
+    harness = job.aggregate(n=agg.count(), total=agg.sum("v")).harness(
+        seconds[0].schema, folder=tmp_path, partitions=4
+    )
     for one in seconds:
         harness.feed(one)
     for checkpoint in (2, 3):
@@ -158,8 +157,8 @@ def test_a_state_table_of_each_checkpoint_by_its_key(tmp_path: Path) -> None:
 def test_a_large_state_is_read_by_ranges_of_keys(tmp_path: Path) -> None:
     keys = batch([(0, f"{number:04}", number) for number in range(6000)])
     with mock.patch.object(sortedfile, "BLOCK_BYTES", 1 << 14):
-        job = windowed(event_time="t", key="k", watermark_delay="1 day").window(session("1 hour"))
-        job = job.accumulation("retracting").aggregate(n=count()).trigger(early=each_batch())
+        job = ts.stream(event_time="t", watermark_delay="1 day").group_by("k").window(ts.sessions("1 hour"))
+        job = job.aggregate(n=agg.count()).accumulation("retracting").trigger(early=trigger.each_batch())
         store = Parquet(snapshot_bytes=1, max_levels=2)
         job.standalone(checkpoint=tmp_path, store=store).run([keys] * 6)
     wanted = query(tmp_path).state("groups").to_pylist()
@@ -295,7 +294,7 @@ def test_before_the_first_checkpoint_there_was_nothing_and_later_ones_may_be_col
 
 def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
     run(tmp_path, stream=STREAM[:3])
-    evolved = example("retracting").aggregate(twice=sum_("v"))
+    evolved = added(example("retracting"), twice=agg.sum("v"))
     sink = Sink()
     evolved.standalone(checkpoint=tmp_path, sink=sink).run(STREAM)
     found = rows(scan_panes(tmp_path))
@@ -305,8 +304,8 @@ def test_a_column_that_came_later_is_null_before(tmp_path: Path) -> None:
 
 
 def test_a_column_of_the_job_has_its_name(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds"))
-    job = job.aggregate(checkpoint=count(), checkpoint__=count(), change=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    job = job.aggregate(checkpoint=agg.count(), checkpoint__=agg.count(), change=agg.count())
     job.standalone(checkpoint=tmp_path).run(STREAM[:2], drain=True)
     found = scan_panes(tmp_path)
     assert found.schema.names[0] == "checkpoint_"
@@ -366,7 +365,7 @@ def test_what_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
 def test_a_process_that_ends_right_after_a_scan_ends_well(tmp_path: Path) -> None:
     """Threads of Arrow let go of files after the rows are there; without a wait at the end most such runs abort."""
     rows = pa.table({"t": pa.array([0, 9_000_000]).cast(pa.timestamp("us", "UTC")), "k": ["a", "b"]})
-    job = windowed(event_time="t", key="k").window(tumbling("1 second")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count())
     job.standalone(checkpoint=tmp_path).run([rows], drain=True)
     runs = 3 if LONG else 2
     program = f"from tidestate import scan_panes, scan_state; root = {str(tmp_path)!r}; "

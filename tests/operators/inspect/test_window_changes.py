@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.waiting_windows import fed
-from tidestate.operators import Harness, deduplicated, query, sliding, sum_
+from tidestate import agg
+from tidestate.operators import query
 from tidestate.operators.inspect.window_changes import changes_between, window_changes
 from tidestate.recovery.inspect.rows import Wanted
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -82,7 +84,7 @@ def test_a_result_that_came_or_went_is_printed_and_is_no_difference() -> None:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job with several state partitions, whose windows wait in parts."""
     folder = tmp_path_factory.mktemp("changes") / "root"
-    fed(folder, sliding("10 seconds", "5 seconds"), total=sum_("v"))
+    fed(folder, ts.sliding("10 seconds", "5 seconds"), total=agg.sum("v"))
     return folder
 
 
@@ -140,7 +142,7 @@ def test_diff_prints_the_windows_that_differ(root: Path) -> None:
 @pytest.mark.slow
 def test_without_windows_it_says_what_is_compared(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
-    job = Harness(deduplicated(on="k", event_time="t", within="1 hour"), schema, folder=tmp_path)
+    job = ts.stream(event_time="t").deduplicate("k", within="1 hour").harness(schema, folder=tmp_path)
     job.feed([{"t": 0, "k": "a"}])
     job.feed([{"t": 1, "k": "b"}])
     lines = tidestate("diff", tmp_path, 2, 3).stdout.splitlines()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import SECOND, WINDOWS, Message, stream, table
@@ -19,22 +20,12 @@ from tests.helpers.waiting_windows import fed
 from tests.twins import general_streams as streams
 from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, bounds, plain
 from tests.twins.words import Row, Setting, session, sliding, tumbling
+from tidestate import agg, trigger
 from tidestate.operators import (
-    Harness,
-    count,
-    count_window,
-    each_batch,
-    global_window,
     query,
-    sum_,
-    windowed,
 )
-from tidestate.operators import session as session_window
-from tidestate.operators import sliding as sliding_window
-from tidestate.operators import tumbling as tumbling_window
 from tidestate.operators.windows.parts import waiting
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -128,7 +119,7 @@ def check(
             assert rows(at.get_windows(start, end, key=some)) == sorted(of_some, key=str)
 
 
-@pytest.mark.parametrize("kind", [sliding_window("10 seconds", "1 second"), session_window("2 seconds")])
+@pytest.mark.parametrize("kind", [ts.sliding("10 seconds", "1 second"), ts.sessions("2 seconds")])
 def test_bands_are_bounded(tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fed(tmp_path, kind, delay="1 hour")
     whole = query(tmp_path).get_windows()
@@ -141,7 +132,7 @@ def test_bands_are_bounded(tmp_path: Path, kind: Any, monkeypatch: pytest.Monkey
 
 
 def test_with_the_whole_key_one_partition_is_read(tmp_path: Path) -> None:
-    fed(tmp_path, sliding_window("10 seconds", "5 seconds"))
+    fed(tmp_path, ts.sliding("10 seconds", "5 seconds"))
     asked = query(tmp_path)
     assert asked.window_partitions() == range(4)
     (number,) = asked.window_partitions("a")
@@ -154,14 +145,14 @@ def test_with_the_whole_key_one_partition_is_read(tmp_path: Path) -> None:
 
 
 def test_columns_of_its_own_give_way_to_yours(tmp_path: Path) -> None:
-    fed(tmp_path, sliding_window("10 seconds", "5 seconds"), events=sum_("v"), panes=count("v"))
+    fed(tmp_path, ts.sliding("10 seconds", "5 seconds"), events=agg.sum("v"), panes=agg.count("v"))
     rows = query(tmp_path).get_windows()
     assert rows.column_names[-4:] == ["events", "panes", "events_", "panes_"]
     assert rows["events_"].equals(rows["n"])
 
 
 def test_what_is_no_key_and_no_result(tmp_path: Path) -> None:
-    fed(tmp_path, sliding_window("10 seconds", "5 seconds"))
+    fed(tmp_path, ts.sliding("10 seconds", "5 seconds"))
     asked = query(tmp_path)
     for key in (("a", "b"), {"x": 1}, 7):
         with pytest.raises(UsageError, match="window-key"):
@@ -176,11 +167,11 @@ def test_what_is_no_key_and_no_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
 def test_messages_of_any_job_give_offsets(tmp_path: Path, kind: str) -> None:
     """Over several state partitions, of windows that wait in parts and of those that have fired."""
-    plain_job = windowed(event_time="t", key="k", watermark_delay="6 seconds").window(WINDOWS[kind])
-    plain_job = plain_job.aggregate(n=count(), total=sum_("v")).late("8 seconds")
+    plain_job = ts.stream(event_time="t", watermark_delay="6 seconds").group_by("k").window(WINDOWS[kind])
+    plain_job = plain_job.aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("8 seconds")
     job = plain_job.messages(identity=("part", "at"))
-    without = Harness(plain_job, MESSAGES, folder=tmp_path / "without", partitions=3)
-    harness = Harness(job, MESSAGES, folder=tmp_path / "with", partitions=3)
+    without = plain_job.harness(MESSAGES, folder=tmp_path / "without", partitions=3)
+    harness = job.harness(MESSAGES, folder=tmp_path / "with", partitions=3)
     every = {}
     for batch in stream(2, 3):
         rows = [m for m in dict.fromkeys(batch) if (m.part, m.at) not in every]
@@ -207,9 +198,15 @@ def within(row: dict[str, Any], m: Message) -> bool:
 
 @pytest.mark.parametrize("kind", ["tumbling", "session"])
 def test_messages_of_several_partitions_are_in_order(tmp_path: Path, kind: str) -> None:
-    job = windowed(event_time="t", key="k").window(WINDOWS[kind]).aggregate(n=count()).late("1 hour")
-    job = job.messages(identity=("part", "at"), retention=Retention(time=1 << 60))
-    harness = Harness(job, MESSAGES, folder=tmp_path, partitions=3)
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(WINDOWS[kind])
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 hour")
+    )
+    job = job.messages(identity=("part", "at"), retain=ts.Retention(span=f"{1 << 60} microseconds"))
+    harness = job.harness(MESSAGES, folder=tmp_path, partitions=3)
     made = {(m.part, m.at): m for batch in stream(5, 3) for m in batch}.values()
     harness.feed(table(list(made)))
     asked, form = query(tmp_path), "session" if kind == "session" else "equal"
@@ -236,18 +233,16 @@ PLACED = pa.schema(
     ]
 )
 OTHER_KINDS: dict[str, Any] = {
-    "offsets": windowed(offset="n", key="k").window(count_window(8, 3, by="offset", late=40)),
-    "offset sessions": windowed(offset="n", key="k").window(session_window(offsets=4, late=40)),
-    "tumbling lifetimes": windowed(event_time="t", key="k").window(tumbling_window("5 seconds", end="until")),
-    "sliding lifetimes": windowed(event_time="t", key="k").window(
-        sliding_window("6 seconds", "2 seconds", end="until")
-    ),
-    "gaps": windowed(event_time="t", key="k").window(session_window(gap_column="n")),
-    "counted": windowed(event_time="t", key="k").window(count_window(5, 2)),
-    "global": windowed(event_time="t", key="k").window(global_window()),
-    "early": windowed(event_time="t", key="k")
-    .window(sliding_window("6 seconds", "2 seconds"))
-    .trigger(early=each_batch()),
+    "offsets": ts.stream(offset="n").group_by("k").window(ts.offset_windows(8, 3, late=40)),
+    "offset sessions": ts.stream(offset="n").group_by("k").window(ts.offset_sessions(4, late=40)),
+    "tumbling lifetimes": ts.stream(event_time="t").group_by("k").window(ts.tumbling("5 seconds", end="until")),
+    "sliding lifetimes": ts.stream(event_time="t", lifetime=ts.lifetime("until"))
+    .group_by("k")
+    .window(ts.sliding("6 seconds", "2 seconds", of="lifetime")),
+    "gaps": ts.stream(event_time="t").group_by("k").window(ts.sessions(gap_column="n")),
+    "counted": ts.stream(event_time="t").group_by("k").window(ts.count_windows(5, 2)),
+    "global": ts.stream(event_time="t").group_by("k").window(ts.global_window()),
+    "early": ts.stream(event_time="t").group_by("k").window(ts.sliding("6 seconds", "2 seconds")),
 }
 
 
@@ -256,8 +251,10 @@ def test_every_other_kind_of_window_in_bands_and_ranges(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each band alone gives what all at once give, and a range what a filter of all gives."""
-    job = OTHER_KINDS[kind].aggregate(sum=sum_("n"), m=count())
-    harness = Harness(job, PLACED, folder=tmp_path, partitions=2)
+    job = OTHER_KINDS[kind].aggregate(sum=agg.sum("n"), m=agg.count())
+    if kind == "early":
+        job = job.trigger(early=trigger.each_batch())
+    harness = job.harness(PLACED, folder=tmp_path, partitions=2)
     for first in (0, 30):
         harness.feed(
             [

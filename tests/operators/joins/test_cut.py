@@ -11,18 +11,18 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.cuts import cuts, net
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.process import LONG
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
-from tidestate.operators import Memory, count_window, join, sliding, tumbling
-from tidestate.operators.describe.join import Join
+from tidestate import OperatorStream, Stream
 from tidestate.operators.engine.stored_progress import progress_of
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError
+from tidestate.statestore.spec.store import Memory
 
 DELAY = 6
 
@@ -59,8 +59,8 @@ def asked(chance: random.Random) -> Asked:
     return replace(made, spans=(None if by_offset[0] else spans[0], None if by_offset[1] else spans[1]))
 
 
-def batch(description: Join, schema: pa.Schema, some: list[Row]) -> pa.Table:
-    return description.rows(schema, **{side: table([row for row in some if row.side == side]) for side in SIDES})
+def batch(some: list[Row]) -> dict[str, pa.Table]:
+    return {side: table([row for row in some if row.side == side]) for side in SIDES}
 
 
 @pytest.mark.slow
@@ -74,13 +74,13 @@ def test_pairs_in_windows_of_each_side_do_not_depend_on_the_cut(seed: int) -> No
         expected += twin.batch([row], 0)
     expected += twin.finish()
     description = described(join_)
-    schema = description.schema(SCHEMA, SCHEMA)
+    schema = {"left": SCHEMA, "right": SCHEMA}
     store = STORES[chance.choice(list(STORES))]
     for cut in cuts(given, chance, single=seed == 0):
-        harness = Harness(description, schema, store=store, partitions=chance.choice([1, 3]))
+        harness = description.harness(schema, store=store, partitions=chance.choice([1, 3]))
         found = net([])
         for some in cut:
-            found += observed(harness.feed(batch(description, schema, some)), join_)
+            found += observed(harness.feed(batch(some)), join_)
             if chance.random() < 0.2:
                 harness.restart()
         found += observed(harness.finish(), join_)
@@ -96,12 +96,18 @@ def test_rows_in_order_of_their_times_need_not_be_held() -> None:
         (Row(side, chance.choice("ab"), chance.randint(0, 300), n, n) for n in range(60) for side in SIDES),
         key=lambda r: (r.at, r.side),
     )
-    description = join(event_time="t", on="key", window=(tumbling("40 s"), sliding("30 s", "10 s")), in_order=False)
-    schema = description.schema(SCHEMA, SCHEMA)
+    description = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"),
+        on="key",
+        left=ts.side(window=ts.tumbling("40 s")),
+        right=ts.side(window=ts.sliding("30 s", "10 s")),
+        in_order=False,
+    )
+    schema = {"left": SCHEMA, "right": SCHEMA}
     counts = []
     for cut in cuts(given, chance, single=False):
-        harness = Harness(description, schema)
-        counts.append(sum(harness.feed(batch(description, schema, some)).num_rows for some in cut))
+        harness = description.harness(schema)
+        counts.append(sum(harness.feed(batch(some)).num_rows for some in cut))
     assert set(counts) == {counts[0]}
     assert counts[0] > 200
 
@@ -111,35 +117,42 @@ def test_rows_that_come_as_they_like_are_pairs_by_the_cut_without_the_option() -
     given = [Row("left", "a", 5, 1), Row("right", "a", 25, 2), Row("right", "a", 6, 3), Row("left", "a", 7, 4)]
     found = []
     for in_order in (False, True):
-        description = join(
-            event_time="t", on="key", window=(tumbling("10 s"),) * 2, in_order=in_order, watermark_delay="30 s"
+        description = ts.stream(event_time="t", watermark_delay="30 s").join(
+            ts.stream(event_time="t", watermark_delay="30 s"),
+            on="key",
+            sides=ts.side(window=ts.tumbling("10 s")),
+            in_order=in_order,
         )
-        schema = description.schema(SCHEMA, SCHEMA)
+        schema = {"left": SCHEMA, "right": SCHEMA}
         for cut in ([given], [given[:2], given[2:]]):
-            harness = Harness(description, schema)
-            panes = [harness.feed(batch(description, schema, some)) for some in cut] + [harness.finish()]
+            harness = description.harness(schema)
+            panes = [harness.feed(batch(some)) for some in cut] + [harness.finish()]
             found.append(sum(part.num_rows for part in panes))
     assert found == [4, 2, 4, 4]
 
 
+def both(delay: str) -> tuple[Stream, Stream]:
+    left, right = (ts.stream(event_time="t", watermark_delay=delay) for _ in "lr")
+    return left, right
+
+
+SLOW, FAST = both("6 s"), both("2 s")
 OTHERS = {
-    "bounds": {"within": ("-4 s", "5 s"), "how": "full", "late": "8 s", "watermark_delay": "6 s"},
-    "each window": {"window": sliding("8 s", "4 s"), "how": "full", "occurrence": "each", "watermark_delay": "6 s"},
-    "late rows": {"window": tumbling("8 s"), "how": "left", "late": "30 s", "watermark_delay": "2 s"},
+    "bounds": SLOW[0].join(SLOW[1], on="key", within=("-4 s", "5 s"), how="full", allowed_lateness="8 s"),
+    "each window": SLOW[0].join(SLOW[1], on="key", window=ts.sliding("8 s", "4 s"), how="full", occurrence="each"),
+    "late rows": FAST[0].join(FAST[1], on="key", window=ts.tumbling("8 s"), how="left", allowed_lateness="30 s"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "description", [join(event_time="t", on="key", **one) for one in OTHERS.values()], ids=OTHERS
-)
-def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: Join) -> None:
+@pytest.mark.parametrize("description", OTHERS.values(), ids=OTHERS)
+def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: OperatorStream) -> None:
     chance = random.Random(5)
-    given, schema = rows(chance, 50), description.schema(SCHEMA, SCHEMA)
+    given, schema = rows(chance, 50), {"left": SCHEMA, "right": SCHEMA}
     found: list[Any] = []
     for cut in cuts(given, chance, tries=4 if LONG else 3, single=False):
-        harness = Harness(description, schema, partitions=chance.choice([1, 2]))
-        panes = [harness.feed(batch(description, schema, some)) for some in cut] + [harness.finish()]
+        harness = description.harness(schema, partitions=chance.choice([1, 2]))
+        panes = [harness.feed(batch(some)) for some in cut] + [harness.finish()]
         if harness.ledger().num_rows == 0:
             found.append(net([row for part in panes for row in part.to_pylist()]))
     assert len(found) > 1
@@ -149,37 +162,40 @@ def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: Join) ->
 def test_a_row_behind_the_watermark_of_its_batch_is_late() -> None:
     """Pinned: among the rows it comes with it is not."""
     given = [Row("left", "a", 1, 1), Row("left", "a", 90, 2), Row("right", "a", 90, 3), Row("right", "a", 3, 4)]
-    description = join(event_time="t", on="key", within=("0 s", "5 s"))
-    schema, found = description.schema(SCHEMA, SCHEMA), []
+    description = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="key", within=("0 s", "5 s"))
+    schema, found = {"left": SCHEMA, "right": SCHEMA}, []
     for cut in ([given], [given[:3], given[3:]]):
-        harness = Harness(description, schema)
-        found.append(
-            (sum(harness.feed(batch(description, schema, some)).num_rows for some in cut), harness.ledger().num_rows)
-        )
+        harness = description.harness(schema)
+        found.append((sum(harness.feed(batch(some)).num_rows for some in cut), harness.ledger().num_rows))
     assert found == [(2, 0), (1, 1)]
 
 
-HELD = join(
-    event_time="t", on="key", window=(count_window(6, 2, by="offset"), tumbling("9 s")), offset="off", how="full",
-    watermark_delay="6 s",
-)  # fmt: skip
+HELD_SIDES = [ts.stream(event_time="t", watermark_delay="6 s", offset="off") for _ in "lr"]
+HELD = HELD_SIDES[0].join(
+    HELD_SIDES[1],
+    on="key",
+    how="full",
+    left=ts.side(window=ts.offset_windows(6, 2)),
+    right=ts.side(window=ts.tumbling("9 s")),
+    identity=True,
+)
 
 
 def test_rows_that_are_held_survive_restart_rewind_and_other_partitions(tmp_path: Path) -> None:
-    given, schema = rows(random.Random(3)), HELD.schema(SCHEMA, SCHEMA)
+    given, schema = rows(random.Random(3)), {"left": SCHEMA, "right": SCHEMA}
 
     def run(folder: Path, *, moved: bool) -> list[Any]:
-        harness = Harness(HELD, schema, store=Memory(), folder=folder, partitions=2)
-        panes = harness.feed(batch(HELD, schema, given[:31])).to_pylist()
+        harness = HELD.harness(schema, store=Memory(), folder=folder, partitions=2)
+        panes = harness.feed(batch(given[:31])).to_pylist()
         assert harness.state("ahead").num_rows > 3
         if moved:
             here = harness._job.head.id
-            harness.feed(batch(HELD, schema, given[31:45]))
+            harness.feed(batch(given[31:45]))
             rewind(Checkpoint.open(folder), here, force=True)
             rescale(folder, 3, force=True)
             harness.restart()
             assert harness.state("ahead").num_rows > 3
-        panes += harness.feed(batch(HELD, schema, given[31:])).to_pylist()
+        panes += harness.feed(batch(given[31:])).to_pylist()
         panes += harness.finish().to_pylist()
         assert harness.state("ahead").num_rows == 0
         return sorted(map(str, panes))
@@ -188,8 +204,8 @@ def test_rows_that_are_held_survive_restart_rewind_and_other_partitions(tmp_path
 
 
 def test_damaged_positions_in_a_manifest_are_refused(tmp_path: Path) -> None:
-    harness = Harness(HELD, HELD.schema(SCHEMA, SCHEMA), folder=tmp_path)
-    harness.feed(batch(HELD, HELD.schema(SCHEMA, SCHEMA), rows(random.Random(1), 30)))
+    harness = HELD.harness({"left": SCHEMA, "right": SCHEMA}, folder=tmp_path)
+    harness.feed(batch(rows(random.Random(1), 30)))
     (stored,) = Checkpoint.open(tmp_path).head().manifest.operators.values()  # type: ignore[union-attr]
     assert stored.progress is not None
     assert set(stored.progress["ahead"]) == set(SIDES)

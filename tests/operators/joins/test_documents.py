@@ -9,10 +9,10 @@ import pytest
 
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, ORDERS, SHIPMENTS, TIMES, TUPLES, arriving, at
 from tests.helpers.process import in_turn
-from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate import OperatorStream
 from tidestate.operators.describe.join import Join
-from tidestate.operators.local.harness import Harness
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.errors import of_type
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 STORES: dict[str, StoreConfig] = {
     "memory": Memory(),
@@ -22,18 +22,18 @@ STORES: dict[str, StoreConfig] = {
 
 
 def outputs(
-    description: Join, store: StoreConfig, folder: Path, partitions: int, restart: bool
+    description: OperatorStream, store: StoreConfig, folder: Path, partitions: int, restart: bool
 ) -> dict[str, list[tuple[Any, ...]]]:
     """What is observed, by the second at which it is: the clock goes by seconds, messages come at theirs."""
-    schema = description.schema(ORDERS, SHIPMENTS)
-    harness = Harness(description, schema, store=store, folder=folder, partitions=partitions)
+    schema = {"left": ORDERS, "right": SHIPMENTS}
+    harness = description.harness(schema, store=store, folder=folder, partitions=partitions)
     found: dict[str, list[tuple[Any, ...]]] = {}
     for moment in MOMENTS:
         coming = arriving(moment)
         # Messages that come at a moment are in what is observed at it: the clock moves with them, not before.
         harness._now = at(moment)
         panes = [] if coming else [harness.advance_processing_time(at(moment))]
-        panes += [harness.feed(description.rows(schema, **{side: rows})) for side, rows in coming.items()]
+        panes += [harness.feed({side: rows}) for side, rows in coming.items()]
         if restart:
             harness.restart()
         names = ("id", "left_value", "right_cost")
@@ -61,6 +61,10 @@ def test_partitions_change_nothing_but_the_order_within_a_moment(example: str, t
     }
 
 
+def layout(job: OperatorStream, side: str) -> str:
+    return str(of_type(job.graph.description, Join).layout(side))
+
+
 def test_the_layouts_are_those_of_the_matrix() -> None:
-    assert [str(TUPLES.layout(side)) for side in ("left", "right")] == ["<eq>_<offset>", "<eq>_<offset>"]
-    assert [str(TIMES.layout(side)) for side in ("left", "right")] == ["<eq>_<ts>_<offset>", "<eq>_<ts>_<offset>"]
+    assert [layout(TUPLES, side) for side in ("left", "right")] == ["<eq>_<offset>", "<eq>_<offset>"]
+    assert [layout(TIMES, side) for side in ("left", "right")] == ["<eq>_<ts>_<offset>", "<eq>_<ts>_<offset>"]

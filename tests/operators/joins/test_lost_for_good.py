@@ -7,13 +7,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import session_join
+import tidestate as ts
 from tidestate.operators.local.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("user", "string"), ("item", "string"), ("t", TIME), ("off", "int64")])
-VISITS = session_join(
-    event_time="t", on=("user", "item"), session="user", gap="5 s", how="full", offset="off", name="visits"
+VISITS = ts.stream(event_time="t", offset="off").join_sessions(
+    ts.stream(event_time="t", offset="off"),
+    on=("user", "item"),
+    gap="5 s",
+    session_key="user",
+    how="full",
+    identity=True,
+    name="visits",
 )
 
 
@@ -25,11 +31,11 @@ def rows(*given: tuple[str, int, int]) -> pa.Table:
 
 def begun(folder: Path, *early: tuple[str, int, int]) -> Harness:
     """A session from 0 to 13, of which the first seconds are behind the watermark, 8, with their identities."""
-    schema = VISITS.schema(SCHEMA, SCHEMA)
-    made = Harness(VISITS, schema, folder=folder)
-    made.feed(VISITS.rows(schema, left=rows(("b", 0, 1), *early), right=rows(("c", 1, 1))))
-    made.feed(VISITS.rows(schema, left=rows(("b", 4, 3)), right=rows(("a", 7, 2))))
-    made.feed(VISITS.rows(schema, left=rows(("b", 8, 4)), right=rows(("c", 8, 3))))
+    schema = {"left": SCHEMA, "right": SCHEMA}
+    made = VISITS.harness(schema, folder=folder)
+    made.feed({"left": rows(("b", 0, 1), *early), "right": rows(("c", 1, 1))})
+    made.feed({"left": rows(("b", 4, 3)), "right": rows(("a", 7, 2))})
+    made.feed({"left": rows(("b", 8, 4)), "right": rows(("c", 8, 3))})
     return made
 
 

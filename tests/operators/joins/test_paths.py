@@ -9,11 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidestate.operators import chain, count, join, session_join, sum_, tumbling, windowed
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.union import union
-from tidestate.operators.local.harness import Harness
+import tidestate as ts
+from tidestate import OperatorStream, agg
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -21,15 +18,21 @@ NESTED = pa.schema(
     [("user", pa.struct([("id", "string"), ("age", "int64")])), ("meta", pa.struct([("t", TIME)])), ("v", "int64")]
 )
 FLAT = pa.schema([("user.id", "string"), ("meta.t", TIME), ("v", "int64")])
-JOBS: dict[str, Callable[[], Sided]] = {
-    "join": lambda: join(event_time="meta.t", on="user.id", within=("-5 seconds", "5 seconds"), how="full"),
-    "merge": lambda: (
-        merge(event_time="meta.t", key="user.id", shared="v")
-        .window(tumbling("10 seconds"))
-        .aggregate(n=count(), total=sum_("v"))
+JOBS: dict[str, Callable[[], OperatorStream]] = {
+    "join": lambda: ts.stream(event_time="meta.t").join(
+        ts.stream(event_time="meta.t"), on="user.id", within=("-5 seconds", "5 seconds"), how="full"
     ),
-    "session join": lambda: session_join(event_time="meta.t", on="user.id", gap="5 seconds", how="full"),
-    "union": lambda: union(event_time="meta.t", sides=("left", "right")),
+    "merge": lambda: (
+        ts.merge(left=ts.stream(event_time="meta.t"), right=ts.stream(event_time="meta.t"))
+        .sharing("v")
+        .group_by("user.id")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+    ),
+    "session join": lambda: ts.stream(event_time="meta.t").join_sessions(
+        ts.stream(event_time="meta.t"), on="user.id", gap="5 seconds", how="full"
+    ),
+    "union": lambda: ts.union(left=ts.stream(event_time="meta.t"), right=ts.stream(event_time="meta.t")),
 }
 LEFT, RIGHT = [("a", 1, 1), ("b", 2, 2), ("b", 40, 5)], [("a", 3, 3), ("c", 2, 4), (None, 4, 6)]
 
@@ -51,13 +54,13 @@ def flat(rows: list[tuple[Any, ...]]) -> pa.Table:
 def test_a_path_reads_as_a_column(name: str) -> None:
     job, found = JOBS[name](), []
     for schema, table in ((NESTED, nested), (FLAT, flat)):
-        whole = job.schema(schema, schema)
-        harness = Harness(job, whole, partitions=2)
-        panes = [harness.feed(job.rows(whole, left=table(LEFT), right=table(RIGHT))), harness.finish()]
+        whole = {"left": schema, "right": schema}
+        harness = job.harness(whole, partitions=2)
+        panes = [harness.feed({"left": table(LEFT), "right": table(RIGHT)}), harness.finish()]
         rows = pa.concat_tables(panes).to_pylist()
         # Columns of a side's own go on as they are, the struct or its fields.
         own = {"user", "meta", "user.id", "meta.t"} if name == "union" else {"left_user", "right_user"}
-        own |= {f"{side}_{column}" for side in job.sides.names for column in ("meta", "meta.t")}
+        own |= {f"{side}_{column}" for side in job.graph.streams for column in ("meta", "meta.t")}
         found.append(sorted(str({name: value for name, value in row.items() if name not in own}) for row in rows))
         assert harness.ledger().num_rows == (name != "union")  # a field of a null is null
     assert found[0] == found[1]
@@ -65,12 +68,13 @@ def test_a_path_reads_as_a_column(name: str) -> None:
 
 
 def test_in_a_chain(tmp_path: Any) -> None:
-    counted = windowed(event_time="time", key="user.id", name="counted").window(tumbling("10 seconds"))
-    job = chain(JOBS["join"](), counted.aggregate(n=count()), inputs={"joined": ("l", "r"), "counted": "joined"})
-    panes = job.standalone(checkpoint=tmp_path).run([{"l": nested(LEFT), "r": nested(RIGHT)}], drain=True)
+    counted = JOBS["join"]().group_by("user.id").window(ts.tumbling("10 seconds"))
+    job = counted.aggregate(n=agg.count()).named("counted")
+    panes = job.standalone(checkpoint=tmp_path).run([{"left": nested(LEFT), "right": nested(RIGHT)}], drain=True)
     assert sorted((row["user.id"], row["n"]) for row in panes.to_pylist()) == [("a", 1), ("b", 1), ("b", 1), ("c", 1)]
 
 
 def test_a_path_that_a_side_lacks() -> None:
+    job = ts.stream(event_time="meta.t").join(ts.stream(event_time="meta.t"), on="user.name", within=("0 s", "1 s"))
     with pytest.raises(UsageError, match="column-missing"):
-        join(event_time="meta.t", on="user.name", within=("0 s", "1 s")).schema(NESTED, NESTED)
+        job.harness({"left": NESTED, "right": NESTED})

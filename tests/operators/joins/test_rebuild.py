@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
 from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
-from tidestate.operators import JoinOperator, chain, count, query, tumbling, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import agg
+from tidestate.operators import JoinOperator, query
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 
 
@@ -246,7 +247,7 @@ def test_what_expires_before_the_replay_is_not_put_back(tmp_path: Path) -> None:
 
 def test_by_hand(tmp_path: Path) -> None:
     def opened(**how: Any) -> JoinOperator:
-        return JoinOperator(described(NEAR), SCHEMA, SCHEMA, checkpoint=tmp_path, **how)
+        return described(NEAR).by_hand({"left": SCHEMA, "right": SCHEMA}, checkpoint=tmp_path, **how)
 
     with opened() as operator:
         operator.add_messages(left=table([L1, L2]), right=table([R1]))
@@ -268,19 +269,19 @@ def test_by_hand(tmp_path: Path) -> None:
 
 def test_pairs_reach_the_operators_that_follow(tmp_path: Path) -> None:
     joined = described(NEAR)
-    counted = windowed(event_time="time", key="key", name="counted").window(tumbling("1 minute")).late("1 hour")
-    both = chain(joined, counted.aggregate(n=count()), inputs={joined.name: ("a", "b"), "counted": joined.name})
+    counted = joined.group_by("key").window(ts.tumbling("1 minute")).aggregate(n=agg.count())
+    both = counted.allowed_lateness("1 hour").named("counted")
     found = []
     for name, how in (("whole", None), ("made", REBUILD)):
-        made = Harness(both, {"a": SCHEMA, "b": SCHEMA}, folder=tmp_path / name)
-        made.feed({"a": table([L1, L2]), "b": table([R1])})
+        made = both.harness({"left": SCHEMA, "right": SCHEMA}, folder=tmp_path / name)
+        made.feed({"left": table([L1, L2]), "right": table([R1])})
         if how is not None:
             assert lose(tmp_path / name, tables=TABLES)
             made.restart(how)
-        made.feed({"a": table([]), "b": table([R2])})
+        made.feed({"left": table([]), "right": table([R2])})
         if how is not None:
-            made.rebuild({"a": table([L1, L2]), "b": table([R1])})
-        made.feed({"a": table([]), "b": table([R3])})
+            made.rebuild({"left": table([L1, L2]), "right": table([R1])})
+        made.feed({"left": table([]), "right": table([R3])})
         found.append(made.finish()["n"].to_pylist())
     assert found == [[6], [6]]
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Twin, Window
-from tidestate.operators import JoinOperator, chain, count, tumbling, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import agg
+from tidestate.operators import JoinOperator
 from tidestate.statestore.errors import CorruptionError, UsageError
 
 
@@ -205,27 +206,27 @@ def test_an_input_cannot_end_while_rows_are_missing(tmp_path: Path) -> None:
 
 def test_operators_that_follow_wait_too(tmp_path: Path) -> None:
     joined = described(NEAR)
-    counted = windowed(event_time="time", key="key", name="counted").window(tumbling("10 s"))
-    both = chain(joined, counted.aggregate(n=count()), inputs={joined.name: ("a", "b"), "counted": joined.name})
+    counted = joined.group_by("key").window(ts.tumbling("10 s")).aggregate(n=agg.count())
+    both = counted.named("counted")
     found = []
     for name, lost in (("whole", False), ("made", True)):
-        made = Harness(both, {"a": SCHEMA, "b": SCHEMA}, folder=tmp_path / name)
-        made.feed({"a": table([L1, L2]), "b": table([R1])})
+        made = both.harness({"left": SCHEMA, "right": SCHEMA}, folder=tmp_path / name)
+        made.feed({"left": table([L1, L2]), "right": table([R1])})
         if lost:
             assert lose(tmp_path / name, tables=TABLES)
             made.restart(REBUILD)
-        panes = made.feed({"a": table(PAST[:1]), "b": table(PAST[1:])})
+        panes = made.feed({"left": table(PAST[:1]), "right": table(PAST[1:])})
         assert panes.num_rows == (0 if lost else 1)
         if lost:
-            made.rebuild({"a": table([L1, L2]), "b": table([R1])})
-            panes = made.feed({"a": table([]), "b": table([])})
+            made.rebuild({"left": table([L1, L2]), "right": table([R1])})
+            panes = made.feed({"left": table([]), "right": table([])})
         found.append([panes["n"].to_pylist(), made.finish()["n"].to_pylist()])
     assert found[0] == found[1] == [[2], [1]]
 
 
 def test_by_hand(tmp_path: Path) -> None:
     def opened(**how: Any) -> JoinOperator:
-        return JoinOperator(described(NEAR), SCHEMA, SCHEMA, checkpoint=tmp_path, **how)
+        return described(NEAR).by_hand({"left": SCHEMA, "right": SCHEMA}, checkpoint=tmp_path, **how)
 
     with opened() as operator:
         operator.add_messages(left=table([L1, L2]), right=table([R1]))

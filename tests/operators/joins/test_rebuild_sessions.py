@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.children.lost_sessions import JOB, LOST_AFTER, batches
 from tests.children.lost_sessions import main as finish
 from tests.helpers.forked import forked
@@ -22,9 +23,9 @@ from tests.helpers.process import examples
 from tests.helpers.two_streams import Row as Plain
 from tests.twins.join import SIDES, Row
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import JoinOperator, SessionJoin, session_join
+from tidestate import OperatorStream
+from tidestate.operators import JoinOperator
 from tidestate.operators.engine.delivery import read_rows
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.recovery.moves.rescale import rescale
@@ -33,25 +34,34 @@ from tidestate.statestore.errors import CorruptionError, UsageError
 TABLES = ("left", "right")
 
 
-def described(late: int = 1000, how: Any = "inner", offset: str | None = "off", session: Any = None) -> SessionJoin:
-    return session_join(
-        event_time="t", on="key", gap="5 s", late=f"{late} s", how=how, offset=offset, session=session
+def described(
+    late: int = 1000, how: Any = "inner", offset: str | None = "off", session: Any = None
+) -> OperatorStream:
+    left, right = (ts.stream(event_time="t", offset=offset) for _ in "lr")
+    return left.join_sessions(
+        right,
+        on="key",
+        gap="5 s",
+        allowed_lateness=f"{late} s",
+        how=how,
+        session_key=session,
+        identity=offset is not None,
     )
 
 
 class Joined:
     """A session join in the harness; ``net`` is what stands of all it has emitted."""
 
-    def __init__(self, description: SessionJoin, folder: Path, store: str = "memory", partitions: int = 1) -> None:
-        self.description, self.schema = description, description.schema(SCHEMA, SCHEMA)
-        self.harness = Harness(
-            description, self.schema, store=STORES[store], folder=folder, partitions=partitions, generate=False
+    def __init__(self, description: OperatorStream, folder: Path, store: str = "memory", partitions: int = 1) -> None:
+        self.description, self.schema = description, {"left": SCHEMA, "right": SCHEMA}
+        self.harness = description.harness(
+            self.schema, store=STORES[store], folder=folder, partitions=partitions, generate=False
         )
         self.net: Counter[Pair] = Counter()
         self.emitted: Counter[Pair] = Counter()
 
     def rows(self, rows: list[Row]) -> pa.Table:
-        return self.description.rows(self.schema, **{s: table([one for one in rows if one.side == s]) for s in SIDES})
+        return {s: table([one for one in rows if one.side == s]) for s in SIDES}
 
     def take(self, panes: pa.Table) -> Counter[Pair]:
         """Nothing is taken back that does not stand, and nothing emitted that stands."""
@@ -221,7 +231,7 @@ def test_what_was_given_up_is_not_put_back(tmp_path: Path) -> None:
 
 def test_a_session_join_by_hand(tmp_path: Path) -> None:
     def opened(**how: Any) -> JoinOperator:
-        return JoinOperator(described(), SCHEMA, SCHEMA, checkpoint=tmp_path, **how)
+        return described().by_hand({"left": SCHEMA, "right": SCHEMA}, checkpoint=tmp_path, **how)
 
     with opened() as operator:
         operator.add_messages(left=table([L1]), right=table([R1]))

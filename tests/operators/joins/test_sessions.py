@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH, examples
-from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
+from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, bound, by_side, numbered, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import SessionJoin, session_join
-from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.local.harness import Harness
+from tidestate import OperatorStream
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
@@ -43,19 +42,19 @@ def observed(panes: pa.Table, keyed: bool) -> tuple[Counter[Pair], Counter[Pair]
 
 
 @st.composite
-def joins(draw: st.DrawFn) -> tuple[SessionJoin, Brute]:
+def joins(draw: st.DrawFn) -> tuple[OperatorStream, Brute]:
     how = draw(st.sampled_from(["inner", "left", "right", "full"]))
     late, keyed = draw(st.sampled_from([0, 4, 12])), draw(st.booleans())
     apart = keyed and draw(st.booleans())
     gap = draw(st.sampled_from([None, 2, 5, 9]))
-    description = session_join(
-        event_time=("ordered", "paid"),
+    description = ts.stream(event_time="ordered").join_sessions(
+        ts.stream(event_time="paid"),
         on="k" if keyed else None,
         gap=None if gap is None else f"{gap} s",
         gap_column="gap" if gap is None else None,
+        session_key=() if apart else None,
         how=how,
-        late=f"{late} s",
-        session=() if apart else None,  # sessions of all rows, pairs by key
+        allowed_lateness=f"{late} s",
     )
     return description, Brute(how, gap, late, keyed, apart)
 
@@ -63,10 +62,10 @@ def joins(draw: st.DrawFn) -> tuple[SessionJoin, Brute]:
 class Play:
     """A description and brute force, step by step; ``net`` is what stands of everything observed."""
 
-    def __init__(self, made: tuple[SessionJoin, Brute], store: StoreConfig, folder: str) -> None:
+    def __init__(self, made: tuple[OperatorStream, Brute], store: StoreConfig, folder: str) -> None:
         self.description, self.brute = made
-        schema = self.description.schema(LEFT, RIGHT)
-        self.harness = Harness(self.description, schema, store=store, folder=folder, generate=False, partitions=2)
+        schema = {"left": LEFT, "right": RIGHT}
+        self.harness = self.description.harness(schema, store=store, folder=folder, generate=False, partitions=2)
         self.net: Counter[Pair] = Counter()
 
     def check(self, panes: pa.Table) -> None:
@@ -89,12 +88,12 @@ class Play:
 def test_what_is_emitted_is_the_product_of_sessions(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(25))
     @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())
-    def check(made: tuple[SessionJoin, Brute], batches: list[list[Row]], restart: bool) -> None:
+    def check(made: tuple[OperatorStream, Brute], batches: list[list[Row]], restart: bool) -> None:
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
             play = Play(made, store, folder)
             for number, batch in enumerate(numbered(batches)):
                 play.brute.batch(batch)
-                play.check(play.harness.feed(one_stream(play.description, batch)))
+                play.check(play.harness.feed(by_side(batch)))
                 if restart:
                     play.harness.restart()
                 play.brute.passed(number * 9)
@@ -109,11 +108,13 @@ def test_what_is_emitted_is_the_product_of_sessions(store: StoreConfig) -> None:
 
 
 def test_a_late_row_inside_a_session_shows_only_what_it_adds() -> None:
-    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", how="full", late="1 minute")
-    harness = Harness(description, description.schema(LEFT, RIGHT), generate=False)
+    description = ts.stream(event_time="ordered").join_sessions(
+        ts.stream(event_time="paid"), on="k", gap="5 s", how="full", allowed_lateness="1 minute"
+    )
+    harness = description.harness({"left": LEFT, "right": RIGHT}, generate=False)
 
     def fed(*batch: Row) -> list[tuple[int | None, int | None, str]]:
-        return as_rows(harness.feed(one_stream(description, list(batch))))
+        return as_rows(harness.feed(by_side(list(batch))))
 
     def as_rows(panes: pa.Table) -> list[tuple[int | None, int | None, str]]:
         return [(row["left_price"], row["right_cost"], row["kind"]) for row in panes.to_pylist()]
@@ -133,16 +134,18 @@ def test_a_late_row_inside_a_session_shows_only_what_it_adds() -> None:
 
 def test_a_session_fires_and_goes_at_a_microsecond() -> None:
     """It ends at 5 seconds, and is over ten later, with its rows, its identities and the time at which it is due."""
-    description = session_join(event_time="t", on="k", gap="5 s", how="full", late="10 s", offset="o")
+    description = ts.stream(event_time="t", offset="o").join_sessions(
+        ts.stream(event_time="t", offset="o"), on="k", gap="5 s", how="full", allowed_lateness="10 s", identity=True
+    )
     own = pa.schema([("k", "string"), ("t", TIME), ("o", "int64")])
-    schema = description.schema(own, own)
-    harness = Harness(description, schema, generate=False)
+    schema = {"left": own, "right": own}
+    harness = description.harness(schema, generate=False)
     row = pa.table([["a"], pa.array([0]).cast(TIME), [1]], schema=own)
-    both = description.rows(schema, left=row, right=row)
+    both = {"left": row, "right": row}
     assert harness.feed(both).num_rows == 0
     assert harness.advance_watermark(5 * SECOND - 1).num_rows == 0
     assert harness.advance_watermark(5 * SECOND)["kind"].to_pylist() == ["emit"]
-    another = description.rows(schema, left=pa.table([["a"], pa.array([0]).cast(TIME), [2]], schema=own))
+    another = {"left": pa.table([["a"], pa.array([0]).cast(TIME), [2]], schema=own)}
     assert harness.feed(another)["left_o"].to_pylist() == [2], "it has fired: the late row adds its own pair"
     tables = ("left", "right", "left_seen", "right_seen", "sessions", "ends")
     harness.advance_watermark(15 * SECOND - 1)
@@ -157,10 +160,12 @@ def test_a_session_fires_and_goes_at_a_microsecond() -> None:
 
 def test_sessions_that_a_late_row_joins_take_back_what_they_emitted() -> None:
     """The first has fired, the second has not, and a third one of another key stays as it is."""
-    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late="1 minute")
-    harness = Harness(description, description.schema(LEFT, RIGHT), generate=False)
+    description = ts.stream(event_time="ordered").join_sessions(
+        ts.stream(event_time="paid"), on="k", gap="5 s", allowed_lateness="1 minute"
+    )
+    harness = description.harness({"left": LEFT, "right": RIGHT}, generate=False)
     first, second = ([Row(side, "a", at, at) for side in ("left", "right")] for at in (0, 8))
-    harness.feed(one_stream(description, [*first, *second, Row("left", "b", 0, 1), Row("right", "b", 0, 1)]))
+    harness.feed(by_side([*first, *second, Row("left", "b", 0, 1), Row("right", "b", 0, 1)]))
 
     def standing(panes: pa.Table) -> list[tuple[Any, ...]]:
         columns = panes["k"].to_pylist(), *(seconds(panes, name) for name in ("window_start", "window_end"))
@@ -171,7 +176,7 @@ def test_sessions_that_a_late_row_joins_take_back_what_they_emitted() -> None:
     fired = standing(harness.advance_watermark(6 * SECOND))
     assert sorted(fired) == [("a", 0, 5, 0, 0, "emit"), ("b", 0, 5, 1, 1, "emit")]
     harness.restart()
-    assert standing(harness.feed(one_stream(description, [Row("left", "a", 4, 4)]))) == [("a", 0, 5, 0, 0, "retract")]
+    assert standing(harness.feed(by_side([Row("left", "a", 4, 4)]))) == [("a", 0, 5, 0, 0, "retract")]
     assert harness.state("sessions").num_rows == harness.state("ends").num_rows == 2
     assert harness.advance_watermark(13 * SECOND - 1).num_rows == 0
     whole = standing(harness.advance_watermark(13 * SECOND))
@@ -179,17 +184,21 @@ def test_sessions_that_a_late_row_joins_take_back_what_they_emitted() -> None:
 
 
 def test_without_lateness_nothing_is_ever_taken_back() -> None:
-    schema = session_join(event_time=("ordered", "paid"), on="k", gap="5 s").schema(LEFT, RIGHT)
     at_once, late = (
-        session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late=late) for late in ("0 s", "1 s")
+        ts.stream(event_time="ordered").join_sessions(
+            ts.stream(event_time="paid"), on="k", gap="5 s", allowed_lateness=late
+        )
+        for late in ("0 s", "1 s")
     )
-    assert bind_plan(at_once, schema).mode == "discarding"
-    assert bind_plan(late, schema).mode == "retracting"
+    assert bound(at_once).mode == "discarding"
+    assert bound(late).mode == "retracting"
 
 
 def test_what_is_still_to_come_is_not_before_this() -> None:
-    description = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late="10 s")
-    plan: Any = bind_plan(description, description.schema(LEFT, RIGHT))
+    description = ts.stream(event_time="ordered").join_sessions(
+        ts.stream(event_time="paid"), on="k", gap="5 s", allowed_lateness="10 s"
+    )
+    plan: Any = bound(description)
     marks = (BEGINNING_US, 30 * SECOND, END_US)
     assert [plan.output_watermark(mark) for mark in marks] == [BEGINNING_US, 20 * SECOND, END_US]
     assert plan.output_watermark(30 * SECOND, "window_end") == 20 * SECOND
@@ -203,34 +212,33 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no such join": ({"how": "semi"}, "join-how"),
     "on the time": ({"on": "t"}, "key-columns"),
     "on a column twice": ({"on": ("k", "k")}, "key-columns"),
-    "negative lateness": ({"late": "-1 s"}, "lateness"),
-    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
-    "three delays": ({"watermark_delay": ("1 s", "1 s", "1 s")}, "watermark-delay"),
+    "negative lateness": ({"allowed_lateness": "-1 s"}, "lateness"),
     "no name": ({"name": ""}, "operator-name"),
-    "sessions of a column twice": ({"session": ("u", "u")}, "key-columns"),
-    "sessions of the time": ({"session": "t"}, "key-columns"),
-    "an origin alone": ({"origin": "o"}, "join-offset"),
+    "sessions of a column twice": ({"session_key": ("u", "u")}, "key-columns"),
+    "sessions of the time": ({"session_key": "t"}, "key-columns"),
     "one column for both": ({"offset": "o", "origin": "o"}, "join-offset"),
     "on the offset": ({"offset": "k"}, "join-on"),
-    "three offsets": ({"offset": ("a", "b", "c")}, "argument"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_senseless_joins_are_refused(name: str) -> None:
     asked, code = REFUSED[name]
+    chosen = {"on": "k", "gap": "5 s"} | asked
+    order = {name: chosen.pop(name) for name in ("offset", "origin") if name in chosen}
+    left, right = (ts.stream(event_time="t", **order) for _ in "lr")
     with pytest.raises(UsageError, match=code):
-        session_join(**({"event_time": "t", "on": "k", "gap": "5 s"} | asked))
+        left.join_sessions(right, identity=bool(order), **chosen)
 
 
 def test_names_that_are_ours_are_refused_and_a_gap_of_nothing() -> None:
     own = pa.schema([("k", "string"), ("t", TIME), ("window_end", "int64"), ("gap", pa.duration("us"))])
-    taken = session_join(event_time="t", on=("k", "window_end"), gap="5 s")
+    taken = ts.stream(event_time="t").join_sessions(ts.stream(event_time="t"), on=("k", "window_end"), gap="5 s")
     with pytest.raises(UsageError, match="name-taken"):
-        bind_plan(taken, taken.schema(own, own))
-    description = session_join(event_time=("ordered", "paid"), gap_column="gap")
-    harness = Harness(description, description.schema(LEFT, RIGHT))
-    harness.feed(one_stream(description, [Row("left", "a", 1, 1, gap=0), Row("right", "a", 1, 2, gap=5)]))
+        bound(taken, own, own)
+    description = ts.stream(event_time="ordered").join_sessions(ts.stream(event_time="paid"), gap_column="gap")
+    harness = description.harness({"left": LEFT, "right": RIGHT})
+    harness.feed(by_side([Row("left", "a", 1, 1, gap=0), Row("right", "a", 1, 2, gap=5)]))
     assert harness.ledger()["reason"].to_pylist() == ["bad_window"]
     with pytest.raises(UsageError, match=r"\[feed\]"):
         harness.reprocess_late()
@@ -238,11 +246,11 @@ def test_names_that_are_ours_are_refused_and_a_gap_of_nothing() -> None:
 
 def test_a_key_that_begins_as_a_side_is_no_column_of_it() -> None:
     own = pa.schema([("left_id", "int64"), ("t", TIME)])
-    description = session_join(event_time="t", on="left_id", gap="5 s")
-    schema = description.schema(own, own)
-    harness = Harness(description, schema)
+    description = ts.stream(event_time="t").join_sessions(ts.stream(event_time="t"), on="left_id", gap="5 s")
+    schema = {"left": own, "right": own}
+    harness = description.harness(schema)
     row = pa.Table.from_pylist([{"left_id": 7, "t": 1}], pa.schema([("left_id", "int64"), ("t", "int64")])).cast(own)
-    harness.feed(description.rows(schema, left=row, right=row))
+    harness.feed({"left": row, "right": row})
     panes = harness.finish()
     assert panes.column_names == ["left_id", "window_start", "window_end", "time", "left_t", "right_t", "kind"]
     assert panes["left_id"].to_pylist() == [7]

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, observed, table
 from tests.helpers.process import LONG, examples
+from tests.helpers.two_streams import bound
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
-from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.spec.store import StoreConfig
 
@@ -97,13 +96,13 @@ def played(seed: int, store: StoreConfig, unit: str = "s") -> Iterator[tuple[obj
         # Nobody can tell messages from others of the same content.
         batches = [list(dict.fromkeys(batch)) for batch in batches]
     description, twin, pick = described(asked, unit), Twin(asked), random.Random(seed)
-    schema = description.schema(SCHEMA, SCHEMA)
+    schema = {"left": SCHEMA, "right": SCHEMA}
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(description, schema, store=store, folder=folder, partitions=pick.choice([1, 2, 5]))
-        plan, now, output_watermark = bind_plan(description, schema), 0, BEGINNING_US
+        harness = description.harness(schema, store=store, folder=folder, partitions=pick.choice([1, 2, 5]))
+        plan, now, output_watermark = bound(description, SCHEMA, SCHEMA), 0, BEGINNING_US
         for batch in batches:
             sides = {side: table([row for row in batch if row.side == side], unit) for side in SIDES}
-            panes = harness.feed(description.rows(schema, **sides))
+            panes = harness.feed(sides)
             yield (asked, observed(panes, asked, unit)), (asked, twin.batch(batch, now))
             assert all(time >= output_watermark for time in panes["time"].cast(pa.int64()).to_pylist()), asked
             if twin.watermark is not None:

@@ -16,26 +16,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import tidestate
-from tidestate.operators import (
-    WindowOperator,
-    chain,
-    count,
-    deduplicated,
-    join,
-    last,
-    max_,
-    min_,
-    run_operator,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import Aggregation, agg
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import as_table, plain_type
 
@@ -144,23 +128,23 @@ def another(draw: st.DrawFn, table: pa.Table) -> pa.Table:
 KEYS = ["name", "code", "flag", "at", "price", "id", "day", "home.city"]
 
 
-def job(keys: list[str], windows: Any) -> Windowed:
+def job(keys: list[str], windows: Any) -> Aggregation:
     values: Mapping[str, Any] = {
-        "n": count(),
-        "low": min_("name"),
-        "high": max_("code"),
-        "all": min_("flag"),
-        "any": max_("flag"),
-        "dear": max_("price"),
-        "early": min_("at"),
-        "zip": sum_("home.zip"),
-        "home": last("home", by="t"),
+        "n": agg.count(),
+        "low": agg.min("name"),
+        "high": agg.max("code"),
+        "all": agg.min("flag"),
+        "any": agg.max("flag"),
+        "dear": agg.max("price"),
+        "early": agg.min("at"),
+        "zip": agg.sum("home.zip"),
+        "home": agg.last("home", by="t"),
     }
-    return windowed(event_time="t", key=keys, watermark_delay="5 seconds").window(windows).aggregate(**values)
+    return ts.stream(event_time="t", watermark_delay="5 seconds").group_by(keys).window(windows).aggregate(**values)
 
 
 FEW = settings(phases=[Phase.generate], max_examples=settings.default.max_examples // 2)
-WINDOWS = [tumbling("10 seconds"), sliding("10 seconds", "5 seconds"), session("3 seconds")]
+WINDOWS = [ts.tumbling("10 seconds"), ts.sliding("10 seconds", "5 seconds"), ts.sessions("3 seconds")]
 
 
 def outcome(root: str) -> list[Any]:
@@ -195,18 +179,18 @@ def test_by_hand_and_in_the_harness_too(data: st.DataObject) -> None:
     rows = rows.append_column("origin", pa.array(["o"] * rows.num_rows, pa.string()))
     rows = rows.append_column("offset", pa.array(range(rows.num_rows), pa.int64()))
     shape = another_with(data.draw, rows)
-    description = job(["name", "home.city"], tumbling("10 seconds"))
+    description = job(["name", "home.city"], ts.tumbling("10 seconds"))
     found = []
     for one in (rows, shape):
         with (
             tempfile.TemporaryDirectory() as root,
-            WindowOperator(description, one.schema, checkpoint=root) as operator,
+            description.by_hand(one.schema, checkpoint=root) as operator,
         ):
             operator.add_messages(one)
             assert operator.add_messages(rows)["accepted"] == 0
             operator.drain()
             found.append([result.panes.to_pylist() for result in operator.get_result()])
-    harness = Harness(description, shape.schema)
+    harness = description.harness(shape.schema)
     harness.feed(shape)
     harness.finish()
     assert found[0] == found[1]
@@ -219,7 +203,12 @@ def another_with(draw: st.DrawFn, rows: pa.Table) -> pa.Table:
 
 
 CLICKS = pa.table({"t": pa.array([1_000_000, 2_000_000, 11_000_000], pa.int64()).cast(TIME), "k": ["a", "b", "a"]})
-CLICK_JOB = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), top=max_("k"))
+CLICK_JOB = (
+    ts.stream(event_time="t")
+    .group_by("k")
+    .window(ts.tumbling("10 seconds"))
+    .aggregate(n=agg.count(), top=agg.max("k"))
+)
 
 
 def by_duckdb() -> Any:
@@ -267,8 +256,8 @@ def test_whatever_exports_arrow_data_is_a_batch(tmp_path: Path, rows: str) -> No
 def test_by_hand_too(tmp_path: Path) -> None:
     numbered = CLICKS.append_column("offset", pa.array([1, 2, 3])).append_column("origin", pa.array(["o"] * 3))
     taken: list[int] = []
-    with WindowOperator(CLICK_JOB, numbered.schema, checkpoint=tmp_path) as operator:
-        run_operator(operator, numbered.to_pandas(), lambda panes, _id: taken.append(panes.num_rows), drain=True)
+    with CLICK_JOB.by_hand(numbered.schema, checkpoint=tmp_path) as operator:
+        ts.run_operator(operator, numbered.to_pandas(), lambda panes, _id: taken.append(panes.num_rows), drain=True)
     assert sum(taken) == 3
 
 
@@ -280,7 +269,7 @@ def test_a_batch_that_is_no_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="column-twice"):
         CLICK_JOB.standalone(checkpoint=tmp_path).run(twice)
     with pytest.raises(UsageError, match="column-twice"):
-        Harness(CLICK_JOB, twice.schema)
+        CLICK_JOB.harness(twice.schema)
     assert not list(tmp_path.iterdir())
 
 
@@ -297,14 +286,19 @@ NO_KEYS = {
 def test_what_can_be_no_key_says_what_to_do(kind: str) -> None:
     wrong, instead = NO_KEYS[kind]
     with pytest.raises(UsageError, match="key-type") as caught:
-        Harness(CLICK_JOB, pa.schema([("t", TIME), ("k", wrong)]))
+        CLICK_JOB.harness(pa.schema([("t", TIME), ("k", wrong)]))
     assert instead in str(caught.value)
 
 
 def test_decimals_of_many_digits_and_text_are_compared(tmp_path: Path) -> None:
     wide = pa.decimal256(60, 0)
     rows = pa.table({"t": CLICKS["t"], "k": ["a"] * 3, "v": pa.array([Decimal(10**50), Decimal(-1), None], wide)})
-    job = windowed(event_time="t", key="k").window(tumbling("1 minute")).aggregate(low=min_("v"), high=max_("v"))
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(low=agg.min("v"), high=agg.max("v"))
+    )
     (pane,) = job.standalone(checkpoint=tmp_path).run(rows, drain=True).to_pylist()
     assert (pane["low"], pane["high"]) == (-1, 10**50)
 
@@ -322,7 +316,7 @@ def test_times_without_a_zone_are_in_the_time_zone_that_is_given(tmp_path: Path)
     assert starts["a"] == datetime(2024, 10, 26, 23, 30, tzinfo=UTC)
     assert starts["b"] == datetime(2024, 10, 27, 0, 30, tzinfo=UTC)
     assert starts["c"] == datetime(2024, 3, 31, 1, tzinfo=UTC)
-    harness = Harness(CLICK_JOB, naive.schema, time_zone="Europe/Berlin")
+    harness = CLICK_JOB.harness(naive.schema, time_zone="Europe/Berlin")
     assert harness.feed(naive).num_rows + harness.finish().num_rows == 3
 
 
@@ -333,28 +327,27 @@ def test_times_without_a_zone_in_structs_and_lists(tmp_path: Path) -> None:
     wanted = [datetime(2024, 10, 27, 0, 30, tzinfo=UTC), datetime(2024, 3, 31, 1, tzinfo=UTC)]
     found = as_table(given, "Europe/Berlin")["m"].to_pylist()
     assert found == [*({"at": time, "all": [time, None]} for time in wanted), None]
-    job = windowed(event_time="m.at", key="k").window(tumbling("10 seconds")).aggregate(at=min_("m.at"))
+    job = ts.stream(event_time="m.at").group_by("k").window(ts.tumbling("10 seconds")).aggregate(at=agg.min("m.at"))
     panes = job.standalone(checkpoint=tmp_path, time_zone="Europe/Berlin").run(given, drain=True)
     assert sorted(panes["at"].to_pylist()) == sorted(wanted)
 
 
 def test_a_join_of_naive_times_is_refused_or_has_a_time_zone(tmp_path: Path) -> None:
     side = pa.table({"t": pa.array(BERLIN[:1], pa.timestamp("us")), "k": pa.array(["a"], pa.large_string())})
-    pairs = join(event_time="t", on="k", within=("-1 minute", "1 minute"))
+    pairs = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("-1 minute", "1 minute"))
+    rows = {"left": side, "right": side}
     with pytest.raises(UsageError, match="event-time-type"):
-        pairs.schema(side.schema, side.schema)
-    schema = pairs.schema(side.schema, side.schema, time_zone="Europe/Berlin")
-    rows = pairs.rows(schema, "Europe/Berlin", left=side, right=side)
-    found = pairs.standalone(checkpoint=tmp_path).run(rows, drain=True).to_pylist()
+        pairs.standalone(checkpoint=tmp_path).run(rows)
+    found = pairs.standalone(checkpoint=tmp_path, time_zone="Europe/Berlin").run(rows, drain=True).to_pylist()
     assert [row["left_t"] for row in found] == [datetime(2024, 10, 26, 23, 30, tzinfo=UTC)]
 
 
 def test_a_chain_of_streams_reads_fields_of_structs(tmp_path: Path) -> None:
     home = pa.array([{"city": "Rome"}, None, {"city": "Rome"}], pa.struct([("city", pa.string_view())]))
     rows = CLICKS.append_column("home", home)
-    once = deduplicated(event_time="t", on=["k", "t"], name="once")
-    cities = windowed(event_time="t", key="home.city", name="cities").window(tumbling("10 seconds"))
-    described = chain(once, cities.aggregate(n=count()))
+    once = ts.stream(event_time="t").deduplicate(["k", "t"], name="once")
+    cities = once.group_by("home.city").window(ts.tumbling("10 seconds"))
+    described = cities.aggregate(n=agg.count()).named("cities")
     panes = described.standalone(checkpoint=tmp_path).run(rows, drain=True)
     assert panes.select(["home.city", "n"]).to_pylist() == [{"home.city": "Rome", "n": 1}] * 2
 
@@ -379,7 +372,9 @@ def test_the_command_prints_and_finds_such_keys(tmp_path: Path) -> None:
     ids = uuids(pa.array([b"0123456789abcdef"] * 3))
     hours = pa.array([time(1), time(2), time(1)], pa.time64("ns"))
     rows = CLICKS.append_column("id", ids).append_column("at", hours)
-    described = windowed(event_time="t", key=["id", "at"]).window(tumbling("10 seconds")).aggregate(n=count())
+    described = (
+        ts.stream(event_time="t").group_by("id", "at").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    )
     described.standalone(checkpoint=tmp_path).run(rows, drain=True)
     one = f"id=0x{b'0123456789abcdef'.hex()}"
     for form in ("table", "json", "csv"):

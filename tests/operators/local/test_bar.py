@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 
 TABLE = pa.table({"t": pa.array([1_000_000], pa.timestamp("us", "UTC"))})
-JOB = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
+JOB = ts.stream(event_time="t").group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
 
 
 class Sought:

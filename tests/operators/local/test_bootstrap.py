@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as how
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
@@ -28,7 +29,7 @@ from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tests.twins import streams
 from tests.twins.naive import Twin
-from tidestate.operators import count, join, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.local.bootstrap import Archive, streams_of
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
@@ -221,7 +222,7 @@ def test_files_of_any_format_lead_to_the_same_state(tmp_path: Path) -> None:
     found = []
     for form in ("parquet", "csv", "json", "arrow"):
         files = HistoryFiles.find([str(tmp_path / form)], columns)
-        Archive.of(job(), {"input": files}).bootstrap(tmp_path / f"root-{form}", standalone=True)
+        Archive.of(job().graph.description, {"input": files}).bootstrap(tmp_path / f"root-{form}", standalone=True)
         found.append(output(tmp_path / f"root-{form}", "panes"))
     assert found[0][0]
     # CSV cannot tell an empty text from none, and null keys are rejected; there are no empty keys here.
@@ -235,8 +236,10 @@ def test_history_of_other_types_and_fields_of_structs(tmp_path: Path) -> None:
     times = table["t"].cast(pa.timestamp("ns", tz="UTC"))
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"t": times, "who": who, "v": table["v"]}), tmp_path / "in" / "0.parquet")
-    described = windowed(event_time="t", key="who.name").window(tumbling("10 seconds")).aggregate(total=sum_("v"))
-    archive = Archive.of(described, {"input": HistoryFiles.find([str(tmp_path / "in")])})
+    described = (
+        ts.stream(event_time="t").group_by("who.name").window(ts.tumbling("10 seconds")).aggregate(total=agg.sum("v"))
+    )
+    archive = Archive.of(described.graph.description, {"input": HistoryFiles.find([str(tmp_path / "in")])})
     archive.bootstrap(tmp_path / "root", standalone=True)
     later = more.append_column("who", pa.StructArray.from_arrays([more["k"].combine_chunks()], ["name"]))
     panes = described.standalone(checkpoint=tmp_path / "root").run([later], drain=True)
@@ -246,7 +249,7 @@ def test_history_of_other_types_and_fields_of_structs(tmp_path: Path) -> None:
 
 def test_files_that_change_or_are_none(tmp_path: Path) -> None:
     (first, _) = write(tmp_path / "input", *sample(2, 40))
-    archive = Archive.of(job(), {"input": HistoryFiles.find([str(tmp_path / "input")])})
+    archive = Archive.of(job().graph.description, {"input": HistoryFiles.find([str(tmp_path / "input")])})
 
     def touch(_rows: int) -> None:
         os.utime(first, (1, 1))
@@ -254,7 +257,9 @@ def test_files_that_change_or_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConflictError, match="bootstrap-files-changed"):
         archive.bootstrap(tmp_path / "root", on_rows=touch)
     assert not job().standalone(checkpoint=tmp_path / "root").begun
-    Archive.of(job(), {"input": HistoryFiles.find([str(tmp_path / "input")])}).bootstrap(tmp_path / "root")
+    Archive.of(job().graph.description, {"input": HistoryFiles.find([str(tmp_path / "input")])}).bootstrap(
+        tmp_path / "root"
+    )
     (tmp_path / "broken.parquet").write_text("no parquet")
     (tmp_path / "strange.txt").write_text("no parquet")
     for wrong in ("nowhere", "broken.parquet", "*.*"):
@@ -263,9 +268,9 @@ def test_files_that_change_or_are_none(tmp_path: Path) -> None:
 
 
 def test_streams_of_descriptions() -> None:
-    assert streams_of(job()) == ["input"]
-    assert streams_of(two_streams()) == ["orders", "prices"]
-    assert streams_of(join(event_time=("t", "t"), on="k", within=("0 seconds", "1 second"))) == ["left", "right"]
+    joined = ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 seconds", "1 second"))
+    found = [streams_of(made.graph.description) for made in (job(), two_streams(), joined)]
+    assert found == [["input"], ["orders", "prices"], ["left", "right"]]
 
 
 def verb(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -379,9 +384,8 @@ def test_files_of_which_no_column_is_read_have_their_rows(tmp_path: Path, form: 
     else:
         with pa.ipc.new_file(path, table.schema) as file:
             file.write_table(table)
-    archive = Archive(
-        windowed(processing_time=True).window(tumbling("10 seconds")).aggregate(n=count()),
-        {"input": HistoryFiles.find([str(path)], None)},
-    )
+    grouped = ts.stream(processing_time=True).group_by().window(ts.tumbling("10 seconds"))
+    description = grouped.aggregate(n=agg.count()).graph.description
+    archive = Archive(description, {"input": HistoryFiles.find([str(path)], None)})
     assert archive.survey(lambda _rows: None)["input"].rows == 15
     assert archive.bootstrap(tmp_path / "root", standalone=True).counters["events"] == 15

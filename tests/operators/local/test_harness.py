@@ -14,18 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    altered,
-    count,
-    count_window,
-    deduplicated,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.local.harness import Harness
+from tidestate import agg, trigger
 from tidestate.statestore.errors import UsageError
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
@@ -40,8 +31,8 @@ def test_the_page_runs() -> None:
 
 
 def test_state_is_read_by_table_and_survives_a_restart(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    harness = Harness(job, SCHEMA, folder=tmp_path, partitions=3)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    harness = job.harness(SCHEMA, folder=tmp_path, partitions=3)
     rows = pa.table({"t": pa.array([1, 2, 3]).cast(SCHEMA.field("t").type), "k": ["a", "b", "a"]})
     harness.feed(rows)
     before = harness.state("parts").select(["k", "n"]).sort_by("k").to_pylist()
@@ -53,10 +44,10 @@ def test_state_is_read_by_table_and_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
-    harness = Harness(deduplicated(event_time="t", on="k"), SCHEMA, folder=tmp_path)
+    harness = ts.stream(event_time="t").deduplicate("k").harness(SCHEMA, folder=tmp_path)
     with pytest.raises(UsageError, match="harness-windows"):
         harness.windows()
-    other = Harness(altered(event_time="t", shift="1 second"), SCHEMA, folder=tmp_path / "other")
+    other = ts.stream(event_time="t").shift_time("1 second").harness(SCHEMA, folder=tmp_path / "other")
     with pytest.raises(UsageError, match=r"\[feed\]"):
         other.reprocess_late()
     harness.advance_processing_time(5)
@@ -65,9 +56,15 @@ def test_what_has_no_windows_and_a_clock_that_goes_back(tmp_path: Path) -> None:
 
 
 def test_what_had_waited_long_enough_as_its_end_was_passed_shows_in_the_next_step(tmp_path: Path) -> None:
-    job = windowed(processing_time=True, key="k").window(tumbling("2 seconds")).aggregate(n=count()).late("1 minute")
-    waiting = job.trigger(on_time="never", late=after_processing_time("3 seconds"))
-    harness = Harness(waiting, SCHEMA, folder=tmp_path)
+    job = (
+        ts.stream(processing_time=True)
+        .group_by("k")
+        .window(ts.tumbling("2 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("1 minute")
+    )
+    waiting = job.trigger(on_time="never", late=trigger.after_processing_time("3 seconds"))
+    harness = waiting.harness(SCHEMA, folder=tmp_path)
     harness.feed(pa.table({"t": pa.array([0]).cast(SCHEMA.field("t").type), "k": ["a"]}))
     assert harness.advance_processing_time(3_000_000).num_rows == 0  # the window ends in this step
     harness.restart()
@@ -78,8 +75,14 @@ def test_what_had_waited_long_enough_as_its_end_was_passed_shows_in_the_next_ste
 def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Path) -> None:
     odd = "a b: <c>, d"
     schema = SCHEMA.append(pa.field(odd, pa.list_(pa.int64())))
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late(keep=odd)
-    harness = Harness(job.trigger(when=after_count(1)), schema, folder=tmp_path)
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness(ledger_columns=odd)
+    )
+    harness = job.trigger(when=trigger.after_count(1)).harness(schema, folder=tmp_path)
     rows = pa.table({"t": pa.array([1, 1]).cast(SCHEMA.field("t").type), "k": ["a", "a"], odd: [[1], [2, 3]]})
     harness.feed(rows.slice(0, 1))
     harness.feed(rows.slice(1, 1))
@@ -89,39 +92,38 @@ def test_the_ledger_of_a_finished_window_keeps_columns_of_any_name(tmp_path: Pat
 
 def test_windows_of_offsets_begin_where_they_are_asked_to() -> None:
     schema = pa.schema([("o", pa.int64())])
-    description = windowed(offset="o").aggregate(n=count())
-    tested = Harness(description.window(count_window(3, by="offset", start=1)), schema)
+    grouped = ts.stream(offset="o").group_by()
+    tested = grouped.window(ts.offset_windows(3, start=1)).aggregate(n=agg.count()).harness(schema)
     panes = pa.concat_tables([tested.feed([{"o": number} for number in range(8)]), tested.finish()])
     found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
     assert found == [(1, 4, 3), (4, 7, 3), (7, 10, 1)]
-    hopping = Harness(description.window(count_window(4, 2, by="offset", start=1)), schema)
+    hopping = grouped.window(ts.offset_windows(4, 2, start=1)).aggregate(n=agg.count()).harness(schema)
     panes = pa.concat_tables([hopping.feed([{"o": number} for number in range(8)]), hopping.finish()])
     found = [tuple(row.values()) for row in panes.select(["window_start", "window_end", "n"]).to_pylist()]
     assert found == [(1, 5, 4), (3, 7, 4), (5, 9, 3), (7, 11, 1)]
-    for wrong in ({"by": "offset", "start": -1}, {"start": 1}):
-        with pytest.raises(UsageError, match="window-start"):
-            count_window(3, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="window-start"):
+        ts.offset_windows(3, start=-1)
 
 
 def test_a_folder_of_its_own_goes_with_it_and_a_given_one_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     rows = pa.table({"t": pa.array([1]).cast(SCHEMA.field("t").type), "k": ["a"]})
-    harness = Harness(job, SCHEMA)
+    harness = job.harness(SCHEMA)
     harness.feed(rows)
     harness.restart()
     (made,) = tmp_path.glob("tidestate-harness-*")
     del harness
     gc.collect()
     assert not made.exists()
-    with Harness(job, SCHEMA) as harness:
+    with job.harness(SCHEMA) as harness:
         harness.feed(rows)
         assert [*tmp_path.glob("tidestate-harness-*")]
     harness.close()
     assert not [*tmp_path.glob("tidestate-harness-*")]
-    with Harness(job, SCHEMA, folder=tmp_path / "given") as harness:
+    with job.harness(SCHEMA, folder=tmp_path / "given") as harness:
         harness.feed(rows)
     assert (tmp_path / "given" / "tidestate.json").exists()
 
@@ -130,10 +132,10 @@ def test_a_folder_of_its_own_goes_with_it_and_a_given_one_stays(
 def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, pyarrow as pa\n"
-        "from tidestate.operators import count, tumbling, windowed\n"
-        "from tidestate.operators.local.harness import Harness\n"
-        "job = windowed(event_time='t').window(tumbling('10 seconds')).aggregate(n=count())\n"
-        "harness = Harness(job, pa.schema([('t', pa.timestamp('us', tz='UTC'))]))\n"
+        "import tidestate as ts\n"
+        "grouped = ts.stream(event_time='t').group_by().window(ts.tumbling('10 seconds'))\n"
+        "job = grouped.aggregate(n=ts.agg.count())\n"
+        "harness = job.harness(pa.schema([('t', pa.timestamp('us', tz='UTC'))]))\n"
         "child = os.fork()\n"
         "if child:\n"
         "    os.waitpid(child, 0)\n"
@@ -148,7 +150,7 @@ def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path:
 
 @pytest.mark.parametrize("wrong", [5, "rows", [1], [("a", 1)]])
 def test_rows_of_another_kind_are_refused(wrong: Any) -> None:
-    harness = Harness(windowed(event_time="t").window(tumbling("1 s")).aggregate(n=count()), SCHEMA)
+    harness = ts.stream(event_time="t").group_by().window(ts.tumbling("1 s")).aggregate(n=agg.count()).harness(SCHEMA)
     with pytest.raises(UsageError, match="argument"):
         harness.feed(wrong)
     assert "events" not in harness.counters()
@@ -158,4 +160,4 @@ def test_rows_of_another_kind_are_refused(wrong: Any) -> None:
 
 def test_input_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="argument"):
-        windowed(event_time="t").standalone(checkpoint=tmp_path / "root").run(5)  # type: ignore[arg-type]
+        ts.stream(event_time="t").deduplicate("k").standalone(checkpoint=tmp_path / "root").run(5)  # type: ignore[arg-type]

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
-from tidestate.operators import chain, count, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -124,8 +125,14 @@ def test_streams_by_name(tmp_path: Path) -> None:
             for number in range(position or 0, 3):
                 yield number + 1, {"one": pa.table({"t": pa.array([number * 10**10]).cast(schema.field("t").type)})}
 
-    only = windowed(event_time="t", name="w").window(tumbling("10 seconds")).aggregate(n=count())
-    described = chain(only, inputs={"w": "one"})
+    only = (
+        ts.stream("one", event_time="t")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("w")
+    )
+    described = only
     for _ in range(2):
         described.standalone(checkpoint=tmp_path).run(Both())
     assert described.standalone(checkpoint=tmp_path).position() == 3
@@ -141,7 +148,7 @@ def test_whichever_side_of_a_commit_it_dies_on(tmp_path: Path, moment: str, chec
         if (now, number) == (moment, checkpoint):
             raise DiedError
 
-    dying = StandaloneRunner(example(), str(tmp_path), Parquet(), Sinks(), 1, hook=hook)
+    dying = StandaloneRunner(example().graph.description, str(tmp_path), Parquet(), Sinks(), 1, hook=hook)
     with pytest.raises(DiedError):
         dying.run(Log(STREAM))
     again = Log(STREAM)

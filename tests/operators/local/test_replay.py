@@ -7,10 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.changed_jobs import changed
 from tests.helpers.process import forget
 from tests.helpers.worked_example import EXPECTED, STREAM, batch, example, lines, panes
-from tidestate.operators import count, sliding, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 
 
@@ -84,8 +86,9 @@ def test_a_drained_checkpoint_may_be_run_again_without_new_input(tmp_path: Path)
 def test_a_window_of_another_size_is_emitted_and_refused(tmp_path: Path) -> None:
     example().standalone(checkpoint=tmp_path).run(STREAM[:3])
     before = snapshot(tmp_path)
+    smaller = changed(example(), windows=ts.tumbling("5 seconds")).allowed_lateness("30 seconds")
     with pytest.raises(IncompatibleError) as caught:
-        example().window(tumbling("5 seconds")).late("30 seconds").standalone(checkpoint=tmp_path).run(STREAM)
+        smaller.standalone(checkpoint=tmp_path).run(STREAM)
     assert (caught.value.code, caught.value.context) == (
         "configuration-changed",
         {
@@ -111,9 +114,14 @@ def test_an_input_of_narrower_types_is_refused(tmp_path: Path) -> None:
 def test_another_jobs_checkpoint_is_refused(tmp_path: Path) -> None:
     example().standalone(checkpoint=tmp_path).run(STREAM[:1])
     before = snapshot(tmp_path)
-    other = windowed(event_time="t", key="k", name="others").window(sliding("10 seconds", "5 seconds"))
+    other = ts.stream(event_time="t").group_by("k").window(ts.sliding("10 seconds", "5 seconds"))
     with pytest.raises(IncompatibleError) as caught:
-        other.aggregate(n=count(), total=sum_("v")).standalone(checkpoint=tmp_path).run(STREAM)
+        (
+            other.aggregate(n=agg.count(), total=agg.sum("v"))
+            .named("others")
+            .standalone(checkpoint=tmp_path)
+            .run(STREAM)
+        )
     assert caught.value.code == "other-job"
     assert caught.value.context == {"expected": "others", "found": ["windows"]}
     assert snapshot(tmp_path) == before

@@ -7,14 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import in_turn
 from tests.helpers.worked_example import EXPECTED, SECOND, STREAM, batch, example, ledger, lines, panes
-from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 LEDGER = """
     7 4    a    99 very_late       43
@@ -56,9 +57,9 @@ def test_a_worked_example(tmp_path: Path, mode: str, partitions: int, store: int
 
 
 def test_sliding_windows_before_1970_without_a_key(tmp_path: Path) -> None:
-    job = windowed(event_time="t").window(sliding("10 seconds", "5 seconds", offset="1 second"))
+    job = ts.stream(event_time="t").group_by().window(ts.sliding("10 seconds", "5 seconds", offset="1 second"))
     events = batch([(-13, "a", 4), (-9, "b", 6), (-4, "c", 5)])
-    job.aggregate(n=count(), top=max_("v")).late("0 seconds").standalone(checkpoint=tmp_path).run(
+    job.aggregate(n=agg.count(), top=agg.max("v")).allowed_lateness("0 seconds").standalone(checkpoint=tmp_path).run(
         [events], drain=True
     )
     assert panes(tmp_path) == lines("""
@@ -70,7 +71,12 @@ def test_sliding_windows_before_1970_without_a_key(tmp_path: Path) -> None:
 
 
 def test_windows_with_gaps_between_them(tmp_path: Path) -> None:
-    job = windowed(event_time="t").window(sliding("2 seconds", "5 seconds", strict=False)).aggregate(n=count())
+    job = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.sliding("2 seconds", "5 seconds", strict=False))
+        .aggregate(n=agg.count())
+    )
     job.standalone(checkpoint=tmp_path).run([batch([(s, "a", 0) for s in range(9)])], drain=True)
     assert panes(tmp_path) == lines("2 [0,2) 2 pane 0 on_time emit\n 2 [5,7) 2 pane 0 on_time emit")
     assert evidence.manifests(tmp_path)[1]["counters"]["accepted"] == 9
@@ -106,7 +112,11 @@ def test_record_batches_and_further_columns_are_fine(tmp_path: Path) -> None:
 def test_an_older_writer_is_fenced_and_publishes_nothing(tmp_path: Path) -> None:
     delivered: list[int] = []
     older = StandaloneRunner(
-        example(), str(tmp_path), Parquet(), Sinks(lambda _rows, one: delivered.append(one.checkpoint)), 1
+        example().graph.description,
+        str(tmp_path),
+        Parquet(),
+        Sinks(lambda _rows, one: delivered.append(one.checkpoint)),
+        1,
     )
     running = older.stream(STREAM)
     next(running)
@@ -186,14 +196,14 @@ def test_panes_of_many_keys_keep_their_own_numbers(tmp_path: Path) -> None:
 
 
 def test_a_drain_before_anything_has_run_says_what_to_call(tmp_path: Path) -> None:
-    job = windowed(event_time="t").window(tumbling("1 minute")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 minute")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"run\(batches, drain=True\)"):
         job.standalone(checkpoint=tmp_path / "root").drain()
 
 
 def test_a_time_zone_that_does_not_exist_is_named(tmp_path: Path) -> None:
     rows = pa.table({"t": pa.array([0], pa.timestamp("us"))})
-    job = windowed(event_time="t").window(tumbling("1 minute")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 minute")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match="no such time zone") as refused:
         job.standalone(checkpoint=tmp_path / "root", time_zone="Europe/Berlinn").run([rows])
     assert (refused.value.code, refused.value.context["found"]) == ("time-zone", "Europe/Berlinn")

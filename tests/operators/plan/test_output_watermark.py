@@ -10,39 +10,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators import (
-    RETRACTING,
-    count,
-    every_element,
-    global_window,
-    max_,
-    min_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import Aggregation, agg
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.deduplicate import deduplicated
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Windows, count_window
-from tidestate.operators.local.harness import Harness
+from tidestate.operators.describe.windows import Windows
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.int64()), ("o", pa.int64())])
 PANES = pa.schema([("window_start", TIME), ("window_end", TIME), ("k", pa.int64())])
-TUMBLING, SLIDING = tumbling("10 microseconds", offset="3 microseconds"), sliding("10 microseconds", "5 microseconds")
-GAPS = sliding("4 microseconds", "10 microseconds", strict=False)
-SESSION = session("5 microseconds")
+TUMBLING, SLIDING = (
+    ts.tumbling("10 microseconds", offset="3 microseconds"),
+    ts.sliding("10 microseconds", "5 microseconds"),
+)
+GAPS = ts.sliding("4 microseconds", "10 microseconds", strict=False)
+SESSION = ts.sessions("5 microseconds")
 COLUMNS = ["window_start", "window_end", "pane_time", "first", "newest"]
 KNOWN = {"session": COLUMNS[1:3] + COLUMNS[4:], "given": COLUMNS[1:3]}
 
 
-def over(windows: Windows, **trigger: Any) -> Windowed:
-    job = windowed(event_time="t", key="k").window(windows).late("0 seconds").accumulation(RETRACTING)
-    return job.trigger(**trigger).aggregate(n=count(), first=min_("t"), newest=max_("t"))
+def over(windows: Windows, **trigger: Any) -> Aggregation:
+    job = ts.stream(event_time="t").group_by("k").window(windows)
+    return (
+        job.aggregate(n=agg.count(), first=agg.min("t"), newest=agg.max("t"))
+        .allowed_lateness("0 seconds")
+        .accumulation("retracting")
+        .trigger(**trigger)
+    )
 
 
 def columns(windows: Windows) -> list[str]:
@@ -58,8 +53,8 @@ def columns(windows: Windows) -> list[str]:
     early=st.booleans(),
 )
 def test_no_later_pane_lies_behind_it(windows: Windows, batches: list[list[tuple[int, int]]], early: bool) -> None:
-    job = over(windows, **({"early": every_element()} if early else {"early": None}), closing="if_new")
-    harness, plan = Harness(job, SCHEMA), bind_plan(job, SCHEMA)
+    job = over(windows, **({"early": ts.trigger.each_batch()} if early else {"early": None}), closing="if_new")
+    harness, plan = job.harness(SCHEMA), bind_plan(job.graph.description, SCHEMA)
     bounds = dict.fromkeys(columns(windows), BEGINNING_US)
     panes, watermark = [], BEGINNING_US
     for batch in [*batches, None]:
@@ -97,47 +92,47 @@ def check(panes: pa.Table, bounds: dict[str, int]) -> None:
     ],
 )
 def test_what_is_known(windows: Windows, column: str, expected: int) -> None:
-    plan = bind_plan(over(windows), SCHEMA)
+    plan = bind_plan(over(windows).graph.description, SCHEMA)
     assert plan.output_watermark(17, column) == expected
     assert [plan.output_watermark(end, column) for end in (BEGINNING_US, END_US)] == [BEGINNING_US, END_US]
 
 
 def test_the_end_of_the_window_as_a_column() -> None:
-    plan = bind_plan(over(TUMBLING).timestamps("end_of_window"), SCHEMA)
+    plan = bind_plan(over(TUMBLING).pane_timestamp("end_of_window").graph.description, SCHEMA)
     assert plan.output_watermark(17, "timestamp") == 17
-    own = windowed(key="k").aggregate(n=count())
-    assert [bind_plan(own, PANES).output_watermark(17, name) for name in KNOWN["given"]] == [17, 17]
-    ids = deduplicated(event_time="t", on=["k"])
-    assert bind_plan(ids, SCHEMA).output_watermark(17, "t") == 17
+    own = ts.stream().group_by("k").aggregate(n=agg.count())
+    assert [bind_plan(own.graph.description, PANES).output_watermark(17, name) for name in KNOWN["given"]] == [17, 17]
+    ids = ts.stream(event_time="t").deduplicate(["k"])
+    assert bind_plan(ids.graph.description, SCHEMA).output_watermark(17, "t") == 17
 
 
 def test_the_beginning_of_time_takes_nothing_off() -> None:
-    plan = bind_plan(over(SESSION), SCHEMA)
+    plan = bind_plan(over(SESSION).graph.description, SCHEMA)
     assert plan.output_watermark(BEGINNING_US + 2, "newest") == BEGINNING_US
 
 
-OTHER = windowed(offset="o", key="k").aggregate(n=count())
+OTHER = ts.stream(offset="o").group_by("k").window(ts.offset_windows(3)).aggregate(n=agg.count())
 UNKNOWN = [
     (over(SESSION), SCHEMA, "window_start"),
     (over(SESSION), SCHEMA, "first"),
-    (over(session(gap_column="o")), SCHEMA, "newest"),
-    (over(global_window(), early=every_element()), SCHEMA, "window_end"),
-    (over(count_window(3)), SCHEMA, "newest"),
-    (OTHER.window(count_window(3, by="offset")), SCHEMA, "window_end"),
-    (windowed(key="k").aggregate(n=count()), PANES, "window_start"),
+    (over(ts.sessions(gap_column="o")), SCHEMA, "newest"),
+    (over(ts.global_window(), early=ts.trigger.each_batch()), SCHEMA, "window_end"),
+    (over(ts.count_windows(3)), SCHEMA, "newest"),
+    (OTHER, SCHEMA, "window_end"),
+    (ts.stream().group_by("k").aggregate(n=agg.count()), PANES, "window_start"),
     (over(TUMBLING), SCHEMA, "n"),
     (over(TUMBLING), SCHEMA, "k"),
 ]
 
 
 @pytest.mark.parametrize(("job", "schema", "column"), UNKNOWN)
-def test_what_is_not_known_is_refused(job: Windowed, schema: pa.Schema, column: str) -> None:
+def test_what_is_not_known_is_refused(job: Aggregation, schema: pa.Schema, column: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(job, schema).output_watermark(17, column)
+        bind_plan(job.graph.description, schema).output_watermark(17, column)
     assert caught.value.code == "chain-time"
 
 
 def test_a_column_that_deduplication_does_not_go_by_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(deduplicated(event_time="t", on=["k"]), SCHEMA).output_watermark(17, "o")
+        bind_plan(ts.stream(event_time="t").deduplicate(["k"]).graph.description, SCHEMA).output_watermark(17, "o")
     assert caught.value.code == "chain-time"

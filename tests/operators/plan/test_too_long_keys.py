@@ -7,16 +7,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, deduplicated, join, session, session_join, windowed
-from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.local.harness import Harness
+import tidestate as ts
+from tidestate import agg
 from tidestate.statestore.spec.limits import KEY_BYTES
 
 TOO_LONG = {
-    "deduplication": deduplicated(event_time="t", on="k"),
-    "join": join(event_time="t", on="k", within=("0 seconds", "10 seconds")),
-    "session join": session_join(event_time="t", on="k", gap="2 s"),
-    "sessions": windowed(event_time="t", key="k").window(session("10 seconds")).aggregate(n=count()),
+    "deduplication": ts.stream(event_time="t").deduplicate("k"),
+    "join": ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 seconds", "10 seconds")),
+    "session join": ts.stream(event_time="t").join_sessions(ts.stream(event_time="t"), on="k", gap="2 s"),
+    "sessions": ts.stream(event_time="t").group_by("k").window(ts.sessions("10 seconds")).aggregate(n=agg.count()),
 }
 
 
@@ -25,10 +24,9 @@ def test_a_key_that_is_too_long_stops_no_operator(tmp_path: Path, name: str) -> 
     job, long = TOO_LONG[name], "k" * (KEY_BYTES + 1)
     rows = pa.table({"t": pa.array([1, 2], pa.timestamp("us", tz="UTC")), "k": [long, "a"]})
     schema, given = rows.schema, rows
-    if isinstance(job, Sided):
-        schema = job.schema(schema, schema)
-        given = pa.concat_tables(job.rows(schema, **{side: rows}) for side in job.sides.names)
-    tested = Harness(job, schema, folder=tmp_path / "root")
+    if len(job.graph.streams) == 2:
+        schema, given = dict.fromkeys(job.graph.streams, schema), dict.fromkeys(job.graph.streams, rows)
+    tested = job.harness(schema, folder=tmp_path / "root")
     tested.feed(given)
     refused = tested.ledger()
     assert set(refused["reason"].to_pylist()) == {"key_too_long"}

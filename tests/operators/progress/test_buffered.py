@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.buffers import SCHEMA, SECOND, buffer, job
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Memory, count, tumbling, windowed
+from tidestate import agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.cut_buffers import ArrivedBuffers, arrived_buffers, distinct_buffers
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory
 
 
 def both(*tables: pa.Table) -> pa.Table:
@@ -27,7 +29,7 @@ def both(*tables: pa.Table) -> pa.Table:
 
 
 def harness(folder: Path, *sources: str, patience: str | None = None, **settings: Any) -> Harness:
-    return Harness(job([*sources], patience, **settings), SCHEMA, folder=folder / "root", partitions=2)
+    return job([*sources], patience, **settings).harness(SCHEMA, folder=folder / "root", partitions=2)
 
 
 def marks(root: Path) -> list[float | None]:
@@ -73,9 +75,12 @@ def test_a_buffer_that_comes_again_is_not_counted_twice(tmp_path: Path) -> None:
 
 def test_an_origin_that_has_ended_holds_nothing_back(tmp_path: Path) -> None:
     schema = SCHEMA.append(pa.field("final", pa.bool_()))
-    progress = BufferProgress("origin", "sequence", "mark", "chunk", "last", end="final")
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    tested = Harness(described.watermark(progress, sources=["1", "2"]), schema, folder=tmp_path / "root")
+    progress = watermark.buffers(
+        origin="origin", sequence="sequence", watermark="mark", chunk="chunk", last="last", end="final"
+    )
+    events = ts.stream(event_time="t").watermark(progress, sources=["1", "2"])
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    tested = described.harness(schema, folder=tmp_path / "root")
 
     def feed(table: pa.Table, final: bool = False) -> None:
         tested.feed(table.append_column("final", pa.array([final] * table.num_rows)))
@@ -134,15 +139,15 @@ def test_what_makes_no_sense_is_refused() -> None:
     wrong = {
         "watermark": lambda: job(["1"], by="k"),
         "progress-source": lambda: job(["orders"]),
-        "column-missing": lambda: Harness(job(["1"]), SCHEMA.remove(6)),
-        "progress-column": lambda: Harness(job(["1"]), SCHEMA.set(3, pa.field("sequence", pa.string()))).feed([{}]),
+        "column-missing": lambda: job(["1"]).harness(SCHEMA.remove(6)),
+        "progress-column": lambda: job(["1"]).harness(SCHEMA.set(3, pa.field("sequence", pa.string()))).feed([{}]),
     }
     for code, one in wrong.items():
         with pytest.raises(UsageError) as caught:
             one()
         assert caught.value.code == code
     with pytest.raises(UsageError) as caught:
-        BufferProgress("origin", "sequence", "mark", patience="0 seconds")
+        watermark.buffers(origin="origin", sequence="sequence", watermark="mark", patience="0 seconds")
     assert caught.value.code == "watermark"
 
 
@@ -181,7 +186,7 @@ def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_co
     again = data.draw(st.lists(st.sampled_from(range(len(whole))), max_size=5))
     cuts = sorted(data.draw(st.sets(st.integers(1, len(whole) - 1), max_size=4)))
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(job(["1", "2"]).late("1 day"), SCHEMA, store=Memory(), folder=folder)
+        tested = job(["1", "2"]).allowed_lateness("1 day").harness(SCHEMA, store=Memory(), folder=folder)
         for first, last in zip([0, *cuts], [*cuts, len(whole)], strict=True):
             tested.feed(both(*(whole[number] for number in order[first:last])))
         if again:

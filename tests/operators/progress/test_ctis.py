@@ -14,20 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
 from tests.helpers.process import LONG, SCRATCH
-from tidestate.operators import DISCARDING, Memory, Windowed, count, tumbling, windowed
+from tidestate import Aggregation, Stream, agg, watermark
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
-from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.spec.store import Memory
 
 
-def harness(folder: Path, described: Windowed, partitions: int = 2) -> Harness:
-    return Harness(described, SCHEMA, folder=folder / "root", partitions=partitions)
+def harness(folder: Path, described: Aggregation, partitions: int = 2) -> Harness:
+    return described.harness(SCHEMA, folder=folder / "root", partitions=partitions)
 
 
 def marks(root: Path) -> list[float | None]:
@@ -45,7 +47,12 @@ def seconds(panes: pa.Table) -> list[list[float]]:
 
 
 def test_a_violation_is_dropped_to_the_ledger_and_the_watermark_is_the_cti(tmp_path: Path) -> None:
-    tested = harness(tmp_path, job(advance_time("drop", generation(2, "1 second")), sources=["orders"]))
+    tested = harness(
+        tmp_path,
+        job(
+            watermark.cti_settings("drop", generate=watermark.generate_ctis(2, delay="1 second")), sources=["orders"]
+        ),
+    )
     tested.feed(rows((3, 1), (20, 2), (5, 3), (19, 4)))
     assert marks(tmp_path / "root") == [19]
     ledger = tested.ledger()
@@ -66,7 +73,7 @@ def test_a_violation_is_dropped_to_the_ledger_and_the_watermark_is_the_cti(tmp_p
 
 
 def test_an_adjusted_event_counts_at_its_new_start(tmp_path: Path) -> None:
-    tested = harness(tmp_path, job(advance_time("adjust", generation(1))))
+    tested = harness(tmp_path, job(watermark.cti_settings("adjust", generate=watermark.generate_ctis(1))))
     panes = tested.feed(rows((12, 1), (5, 2, "orders", "interval", 30), (6, 3, "orders", "interval", 11)))
     assert panes.num_rows == 0
     assert seconds(tested.finish()) == [[12, 12]]
@@ -75,7 +82,7 @@ def test_an_adjusted_event_counts_at_its_new_start(tmp_path: Path) -> None:
 
 
 def test_ends_of_edges_and_ctis_are_not_counted_in_windows(tmp_path: Path) -> None:
-    tested = harness(tmp_path, job(advance_time("drop", generation(100))))
+    tested = harness(tmp_path, job(watermark.cti_settings("drop", generate=watermark.generate_ctis(100))))
     tested.feed(
         rows(
             (1, 1, "orders", "edge_start"),
@@ -93,7 +100,7 @@ def test_ends_of_edges_and_ctis_are_not_counted_in_windows(tmp_path: Path) -> No
 
 
 def test_rows_count_in_the_order_of_their_offsets_whatever_order_they_come_in(tmp_path: Path) -> None:
-    tested = harness(tmp_path, job(advance_time("drop", generation(1))))
+    tested = harness(tmp_path, job(watermark.cti_settings("drop", generate=watermark.generate_ctis(1))))
     tested.feed(rows((30, 3), (20, 2), (10, 1), (4, None), (5, -1)))
     assert marks(tmp_path / "root") == [30]
     assert tested.ledger()["reason"].to_pylist() == ["bad_offset", "bad_offset"]
@@ -106,7 +113,7 @@ def test_rows_count_in_the_order_of_their_offsets_whatever_order_they_come_in(tm
 
 
 def test_each_source_has_ctis_of_its_own_and_the_smaller_counts(tmp_path: Path) -> None:
-    described = job(advance_time("drop", generation(1)), sources=["orders", "prices"])
+    described = job(watermark.cti_settings("drop", generate=watermark.generate_ctis(1)), sources=["orders", "prices"])
     tested = harness(tmp_path, described)
     tested.feed(rows((30, 1), (3, 1, "prices")))
     tested.feed(rows((29, 2), (12, 2, "prices"), (31, 3)))
@@ -120,8 +127,8 @@ def test_each_source_has_ctis_of_its_own_and_the_smaller_counts(tmp_path: Path) 
 
 def test_settings_of_the_query_replace_those_of_the_source(tmp_path: Path) -> None:
     described = job(
-        {"prices": advance_time("drop", generation(1, "5 seconds"))},
-        at_source={"orders": advance_time("drop", generation(1)), "prices": advance_time("drop", generation(1))},
+        {"prices": watermark.cti_settings("drop", generate=watermark.generate_ctis(1, delay="5 seconds"))},
+        at_source=watermark.cti_settings("drop", generate=watermark.generate_ctis(1)),
         sources=["orders", "prices"],
     )
     tested = harness(tmp_path, described)
@@ -134,7 +141,10 @@ def test_settings_of_the_query_replace_those_of_the_source(tmp_path: Path) -> No
 
 def test_events_are_judged_by_the_imported_cti_of_the_start_of_their_batch(tmp_path: Path) -> None:
     described = job(
-        {"prices": advance_time("drop", import_from="orders"), "orders": advance_time("drop", generation(1))},
+        {
+            "prices": watermark.cti_settings("drop", import_from="orders"),
+            "orders": watermark.cti_settings("drop", generate=watermark.generate_ctis(1)),
+        },
         sources=["orders", "prices"],
     )
     tested = harness(tmp_path, described)
@@ -149,24 +159,37 @@ def test_events_are_judged_by_the_imported_cti_of_the_start_of_their_batch(tmp_p
 
 @pytest.mark.parametrize("final", [True, False])
 def test_a_drain_gives_the_final_cti_where_it_is_wanted(tmp_path: Path, final: bool) -> None:
-    tested = harness(tmp_path, job(advance_time("drop", generation(1, final=final))))
+    tested = harness(tmp_path, job(watermark.cti_settings("drop", generate=watermark.generate_ctis(1, final=final))))
     tested.feed(rows((3, 1)))
     assert tested.finish().num_rows == 1
     assert advances(tmp_path / "root")["orders"]["cti_us"] == (END_US if final else 3 * SECOND)
 
 
 def test_lateness_is_none_unless_it_is_reported(tmp_path: Path) -> None:
-    settings_ = advance_time("drop", generation(1))
-    usual = windowed(event_time="t", offset="at").window(tumbling("1 second")).aggregate(n=count())
-    assert job(settings_).lateness_us == 0
-    assert job(settings_, late="7 seconds").lateness_us == 7 * SECOND
-    assert usual.late("7 seconds").advance_time(settings_).lateness_us == 7 * SECOND
-    assert usual.late(keep="k").advance_time(settings_).lateness_us == 0
-    assert usual.lateness_us == 60 * SECOND
+    settings_ = watermark.cti_settings("drop", generate=watermark.generate_ctis(1))
+    plain = ts.stream(event_time="t", offset="at")
+    by_ctis = counted(plain.watermark(watermark.ctis(settings_)))
+    assert lateness_us(job(settings_)) == 0
+    assert lateness_us(job(settings_, late="7 seconds")) == 7 * SECOND
+    assert lateness_us(by_ctis.allowed_lateness("7 seconds")) == 7 * SECOND
+    assert lateness_us(by_ctis.allowed_lateness(ledger_columns="k")) == 0
+    assert lateness_us(counted(plain)) == 60 * SECOND
+
+
+def counted(events: Stream) -> Aggregation:
+    return events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+
+
+def lateness_us(described: Aggregation) -> int:
+    return of_type(described.graph.description, Windowed).lateness_us
 
 
 def test_a_source_that_was_idle_is_late_behind_the_others(tmp_path: Path) -> None:
-    described = job(advance_time("drop", generation(1)), sources=["orders", "prices"], idle_timeout="5 seconds")
+    described = job(
+        watermark.cti_settings("drop", generate=watermark.generate_ctis(1)),
+        sources=["orders", "prices"],
+        idle_timeout="5 seconds",
+    )
     tested = harness(tmp_path, described)
     tested.feed(rows((3, 1, "prices"), (30, 1)))
     tested.advance_processing_time(4 * SECOND)
@@ -178,27 +201,29 @@ def test_a_source_that_was_idle_is_late_behind_the_others(tmp_path: Path) -> Non
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
-    generated = advance_time("drop", generation(1))
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    ordered = windowed(event_time="t", key="k", offset="at").window(tumbling("10 seconds")).aggregate(n=count())
+    generated = watermark.cti_settings("drop", generate=watermark.generate_ctis(1))
+    unordered, ordered = ts.stream(event_time="t"), ts.stream(event_time="t", offset="at")
+    imported = watermark.cti_settings("drop", import_from="x")
+    from_x = ts.stream(event_time="t", offset="at", cti_settings=imported)
+    some = watermark.ctis({"orders": generated})
     wrong = [
-        lambda: described.advance_time(generated),
-        lambda: ordered.advance_time(),
-        lambda: ordered.advance_time(advance_time("drop", import_from="orders")),
-        lambda: ordered.advance_time({"orders": generated}, by="src", sources=["prices"]),
-        lambda: ordered.advance_time({"orders": generated}, by="src", sources=["orders", "prices"]),
-        lambda: ordered.advance_time(at_source=advance_time("drop", import_from="x"), by="src", sources=["x"]),
+        lambda: unordered.watermark(watermark.ctis(generated)),
+        lambda: ordered.watermark(watermark.ctis()),
+        lambda: ordered.watermark(watermark.ctis(watermark.cti_settings("drop", import_from="orders"))),
+        lambda: ordered.watermark(some, by="src", sources=["prices"]),
+        lambda: ordered.watermark(some, by="src", sources=["orders", "prices"]),
+        lambda: from_x.watermark(watermark.ctis(), by="src", sources=["x"]),
     ]
     for one in wrong:
         with pytest.raises(UsageError) as caught:
-            one()
+            counted(one())
         assert caught.value.code == "advance-time"
     with pytest.raises(UsageError) as caught:
-        ordered.advance_time(generated, sources=["orders"])
+        counted(ordered.watermark(watermark.ctis(generated), sources=["orders"]))
     assert caught.value.code == "watermark"
     for shape in ("interval", "round"):
         with pytest.raises(UsageError) as caught:
-            Harness(ordered.advance_time(generated, shape=shape), SCHEMA).feed(rows((1, 1)))
+            ts.lifetime(shape=shape)
         assert caught.value.code == "event-shape"
 
 
@@ -227,8 +252,8 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     order = np.random.default_rng(7)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         # Lateness is judged by W at the start of a batch; with all allowed it tells nothing of where that was.
-        described = job(at_query, late="100 days").accumulation(DISCARDING)
-        tested = Harness(described, SCHEMA, store=Memory(), folder=folder)
+        described = job(at_query, late="100 days").accumulation("discarding")
+        tested = described.harness(SCHEMA, store=Memory(), folder=folder)
         for first, last in zip([0, *cuts], [*cuts, stream.num_rows], strict=True):
             part = stream.slice(first, last - first)
             tested.feed(part.take(pa.array(order.permutation(part.num_rows))))
@@ -259,14 +284,14 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
     given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
     described = job(at_query, sources=sources)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        round_ = Harness(described, SCHEMA, folder=folder)._job.round(0)
+        round_ = described.harness(SCHEMA, folder=folder)._job.round(0)
         found = []
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
             sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
             headers = [msgspec.msgpack.decode(raw, type=tasks._Sent).header for raw in sent["header"].to_pylist()]
             rejected = [t["at"].to_pylist() for blob in sent["rejected"] if (t := tasks._unpack(blob)) is not None]
-            (after,) = round_.after({described.name: [header.claims for header in headers]}).values()
+            (after,) = round_.after({"job": [header.claims for header in headers]}).values()
             total_ = Counter[str]()
             for header in headers:
                 total_.update(header.counters)

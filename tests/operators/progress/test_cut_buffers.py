@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Windowed, count, tumbling, windowed
+from tidestate import Aggregation, agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 
@@ -44,13 +45,22 @@ def buffer(origin: int, sequence: int, *seconds: int, mark: int, **more: Any) ->
     return [{"t": t, "last_row": n == len(times) - 1, **many, **whole} for n, t in enumerate(times)]
 
 
-def job(whole: str | None, *sources: str, **more: Any) -> Windowed:
+def job(whole: str | None, *sources: str, **more: Any) -> Aggregation:
     named = {} if whole is None else {"whole": whole}
-    progress = BufferProgress(
-        "origin", "sequence", "mark", "chunk", "last", empty="empty", end="end", **named, **more
+    progress = watermark.buffers(
+        origin="origin",
+        sequence="sequence",
+        watermark="mark",
+        chunk="chunk",
+        last="last",
+        empty="empty",
+        end="end",
+        **named,
+        **more,
     )
-    described = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
-    return described.late("0 seconds", keep=["sequence"]).watermark(progress, sources=sources)
+    events = ts.stream(event_time="t").watermark(progress, sources=sources)
+    described = events.group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    return described.allowed_lateness("0 seconds", ledger_columns=["sequence"])
 
 
 def table(rows: list[Row]) -> pa.Table:
@@ -64,7 +74,7 @@ def mark(root: Path | str) -> float | None:
 
 @pytest.mark.parametrize("whole", ["rows", "last_row"])
 def test_a_buffer_that_is_cut_is_waited_for(tmp_path: Path, whole: str) -> None:
-    tested = Harness(job(whole, "1"), SCHEMA, folder=tmp_path)
+    tested = job(whole, "1").harness(SCHEMA, folder=tmp_path)
     rows = [*buffer(1, 1, 1, 2, 3, mark=4), *buffer(1, 2, 5, 11, mark=20)]
     tested.feed(table(rows[:2]))
     assert mark(tmp_path) is None
@@ -81,7 +91,7 @@ def test_a_buffer_that_is_cut_is_waited_for(tmp_path: Path, whole: str) -> None:
 
 
 def test_without_it_the_rest_of_a_buffer_goes_to_the_ledger(tmp_path: Path) -> None:
-    tested = Harness(job(None, "1"), SCHEMA, folder=tmp_path)
+    tested = job(None, "1").harness(SCHEMA, folder=tmp_path)
     rows = buffer(1, 1, 1, 2, mark=4)
     tested.feed(table(rows[:1]))
     tested.feed(table(rows[1:]))
@@ -89,7 +99,7 @@ def test_without_it_the_rest_of_a_buffer_goes_to_the_ledger(tmp_path: Path) -> N
 
 
 def test_an_empty_buffer_is_announced(tmp_path: Path) -> None:
-    tested = Harness(job("rows", "1"), SCHEMA, folder=tmp_path)
+    tested = job("rows", "1").harness(SCHEMA, folder=tmp_path)
     tested.feed(table(buffer(1, 1, 1, mark=2)))
     tested.feed(table(buffer(1, 3, 12, mark=13)))
     assert mark(tmp_path) == 2
@@ -104,7 +114,7 @@ def test_an_empty_buffer_is_announced(tmp_path: Path) -> None:
 
 
 def test_a_cut_buffer_that_is_given_up_takes_no_more_rows(tmp_path: Path) -> None:
-    tested = Harness(job("rows", "1", patience="5 seconds"), SCHEMA, folder=tmp_path)
+    tested = job("rows", "1", patience="5 seconds").harness(SCHEMA, folder=tmp_path)
     rows = buffer(1, 1, 1, 2, mark=3)
     tested.feed(table([rows[0], *buffer(1, 2, 12, mark=13)]))
     tested.advance_processing_time(6 * SECOND)
@@ -115,7 +125,7 @@ def test_a_cut_buffer_that_is_given_up_takes_no_more_rows(tmp_path: Path) -> Non
 
 
 def test_a_new_origin_joins_with_its_first_row(tmp_path: Path) -> None:
-    tested = Harness(job("rows", "1"), SCHEMA, folder=tmp_path)
+    tested = job("rows", "1").harness(SCHEMA, folder=tmp_path)
     tested.feed(table(buffer(1, 1, 5, mark=6)))
     tested.feed(table([*buffer(2, 1, 7, 8, mark=9)[:1], *buffer(1, 2, 30, mark=40)]))
     assert mark(tmp_path) == 6, "it holds the watermark until its buffer is whole"
@@ -127,7 +137,7 @@ def test_columns_of_other_types_are_refused() -> None:
     for name, kind in (("rows", pa.string()), ("empty", pa.int64())):
         place = SCHEMA.get_field_index(name)
         schema = SCHEMA.set(place, pa.field(name, kind))
-        tested = Harness(job("rows", "1"), schema)
+        tested = job("rows", "1").harness(schema)
         with pytest.raises(UsageError, match="progress-column"):
             tested.feed(table(buffer(1, 1, 1, mark=2)).set_column(place, name, pa.nulls(1, kind)))
 
@@ -146,8 +156,8 @@ def test_any_cut_gives_the_watermark_and_the_counts_of_whole_buffers(data: st.Da
     kind = data.draw(st.sampled_from(["rows", "last_row"]))
     with tempfile.TemporaryDirectory(dir=SCRATCH) as one, tempfile.TemporaryDirectory(dir=SCRATCH) as two:
         known = [str(origin) for origin in numbers if numbers[origin]]
-        at_once = Harness(job(None, *known).late("1 day"), SCHEMA, folder=one)
-        cut = Harness(job(kind, *known).late("1 day"), SCHEMA, folder=two)
+        at_once = job(None, *known).allowed_lateness("1 day").harness(SCHEMA, folder=one)
+        cut = job(kind, *known).allowed_lateness("1 day").harness(SCHEMA, folder=two)
         at_once.feed(table(rows))
         for first, last in zip([0, *cuts], [*cuts, len(rows)], strict=True):
             cut.feed(table(rows[first:last]))

@@ -9,11 +9,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate import Aggregation, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.rounds import restarted
+from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(
@@ -29,10 +31,11 @@ Part = tuple[int, int, int, bool]
 """File, number, second of its only event, whether it is the file's last."""
 
 
-def job(sources: list[str], **given_: str) -> Windowed:
-    progress = BufferProgress("file", "part", "mark", end="end", **given_)
-    described = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
-    return described.late("0 seconds").watermark(progress, sources=sources)
+def job(sources: list[str], **given_: str) -> Aggregation:
+    progress = watermark.buffers(origin="file", sequence="part", watermark="mark", end="end", **given_)
+    events = ts.stream(event_time="t").watermark(progress, sources=sources)
+    described = events.group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    return described.allowed_lateness("0 seconds")
 
 
 def rows(*parts: Part) -> pa.Table:
@@ -41,7 +44,7 @@ def rows(*parts: Part) -> pa.Table:
 
 
 def harness(folder: str | Path, *sources: str, **given_: str) -> Harness:
-    return Harness(job([*sources], **given_), SCHEMA, folder=Path(folder) / "root", store=Memory())
+    return job([*sources], **given_).harness(SCHEMA, folder=Path(folder) / "root", store=Memory())
 
 
 def mark(tested: Harness) -> float | None:
@@ -90,7 +93,7 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> 
     tested = harness(tmp_path, "1")
     tested.feed(rows((1, 1, 5, False)))
     (progress,) = tested._job.progress.values()
-    (begun,) = bind_graph(job(["1", "2"]), SCHEMA).begin().values()
+    (begun,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).begin().values()
     grown = restarted(progress, begun)
     assert [origin for origin, *_ in grown.buffers.origins.origins] == [1, 2]
     assert sorted(grown.tracker.sources) == ["1", "2"]

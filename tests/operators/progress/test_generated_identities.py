@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from tests.helpers.buffers import buffer
 from tests.helpers.buffers import job as of_buffers
 from tests.helpers.cti_rows import SCHEMA, SETTINGS, job, rows
 from tests.helpers.process import SCRATCH, examples
-from tidestate.operators import RETRACTING, Memory, Windowed, WindowOperator
+from tidestate import Aggregation, watermark
+from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 Pane = tuple[Any, ...]
@@ -46,11 +48,15 @@ def batches(draw: st.DrawFn) -> list[pa.Table]:
     return made
 
 
-def once(described: Windowed, made: list[pa.Table], folder: Path) -> tuple[list[Pane], list[Pane]]:
+def once(described: Aggregation, made: list[pa.Table], folder: Path) -> tuple[list[Pane], list[Pane]]:
     """Panes and ledger of the same job without identities, in which every row comes once."""
-    twin = Harness(described, SCHEMA, store=Memory(), folder=folder)
+    twin = described.harness(SCHEMA, store=Memory(), folder=folder)
     panes = [row for batch in made for row in plain(twin.feed(batch))]
     return sorted(panes + plain(twin.finish())), refused(twin)
+
+
+def of_messages(job: Aggregation, root: Path, **options: Any) -> WindowOperator:
+    return WindowOperator(job.graph.description, SCHEMA, checkpoint=root, origin="src", offset="at", **options)
 
 
 def refused(tested: Harness) -> list[Pane]:
@@ -61,12 +67,10 @@ def refused(tested: Harness) -> list[Pane]:
 @given(made=batches(), at_query=st.sampled_from(SETTINGS), data=st.data())
 @settings(max_examples=examples(12), deadline=None)
 def test_by_hand_replays_change_nothing(made: list[pa.Table], at_query: Any, data: st.DataObject) -> None:
-    described = job(at_query, late="100 days").accumulation(RETRACTING)
+    described = job(at_query, late="100 days").accumulation("retracting")
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         panes, gone = once(described, made, Path(folder) / "twin")
-        open_ = lambda: WindowOperator(  # noqa: E731
-            described, SCHEMA, checkpoint=Path(folder) / "root", origin="src", offset="at", partitions=2
-        )
+        open_ = partial(of_messages, described, Path(folder) / "root", partitions=2)
         running, found = open_(), list[Pane]()
 
         def take() -> None:
@@ -88,7 +92,7 @@ def test_by_hand_replays_change_nothing(made: list[pa.Table], at_query: Any, dat
                 running.add_messages(earlier)
         running.drain()
         take()
-        late = Harness(described.messages(("src", "at")), SCHEMA, folder=Path(folder) / "empty").ledger().schema
+        late = described.messages(("src", "at")).harness(SCHEMA, folder=Path(folder) / "empty").ledger().schema
         ledger = ledger_rows(Path(folder) / "root", late)
         running.close()
     assert sorted(found) == panes
@@ -104,18 +108,18 @@ def ledger_rows(root: Path, schema: pa.Schema) -> list[Pane]:
 @pytest.mark.parametrize("late", ["100 days", "0 seconds"])
 def test_in_a_job_a_refused_message_is_known(tmp_path: Path, late: str) -> None:
     """CTIs by rows and by span do not count messages, so every batch may come twice."""
-    by_span = advance_time("adjust", generation("5 seconds", "1 second"))
+    by_span = watermark.cti_settings("adjust", generate=watermark.generate_ctis("5 seconds", delay="1 second"))
     made = [
         rows((3, 1), (9, 2, "orders", "interval", 30), (12, 3), (12, 4, "orders", "cti")),
         rows((5, 5), (6, 6, "orders", "interval", 25), (21, 7, "orders", "edge_start"), (None, 8)),
         rows((4, 9), (40, 10)),
     ]
-    described = job(by_span, late=late).accumulation(RETRACTING)
+    described = job(by_span, late=late).accumulation("retracting")
     known = described.messages(("src", "at"))
     # Behind what is known nothing takes part, adjusted or not.
     panes, gone = once(described if late != "0 seconds" else known, made, tmp_path / "twin")
     assert [reason for _, reason in gone].count("cti_violation") >= 2
-    tested = Harness(known, SCHEMA, folder=tmp_path / "root", partitions=2)
+    tested = known.harness(SCHEMA, folder=tmp_path / "root", partitions=2)
     found = [row for batch in made for _ in range(2) for row in plain(tested.feed(batch))]
     assert sorted(found + plain(tested.finish())) == panes
     assert {*refused(tested)} >= {*gone}
@@ -126,22 +130,22 @@ def test_in_a_job_a_refused_message_is_known(tmp_path: Path, late: str) -> None:
 
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_an_end_of_an_edge_that_comes_again_behind_the_cti_is_known(tmp_path: Path, by_hand: bool) -> None:
-    described = job(advance_time("drop", generation("100 seconds")), late="1 hour")
+    described = job(watermark.cti_settings("drop", generate=watermark.generate_ctis("100 seconds")), late="1 hour")
     made = [
         rows((1, 1, "orders", "edge_start"), (1, 2, "orders", "edge_end", 8), (9, 3, "orders", "cti")),
         rows((1, 2, "orders", "edge_end", 8), (1, 4, "orders", "edge_end", 7), (2, 5)),
         rows((1, 2, "orders", "edge_end", 8), (1, 4, "orders", "edge_end", 7), (2, 5)),
     ]
     if by_hand:
-        with WindowOperator(described, SCHEMA, checkpoint=tmp_path, origin="src", offset="at") as running:
+        with of_messages(described, tmp_path) as running:
             for batch in made:
                 running.add_messages(batch)
             running.flush()
             counters = running.counters
-            schema = Harness(described.messages(("src", "at")), SCHEMA, store=Memory()).ledger().schema
+            schema = described.messages(("src", "at")).harness(SCHEMA, store=Memory()).ledger().schema
             gone = sorted(ledger_rows(tmp_path, schema))
     else:
-        tested = Harness(described.messages(("src", "at")), SCHEMA, folder=tmp_path, partitions=2)
+        tested = described.messages(("src", "at")).harness(SCHEMA, folder=tmp_path, partitions=2)
         for batch in made:
             tested.feed(batch)
             tested.restart()
@@ -151,8 +155,10 @@ def test_an_end_of_an_edge_that_comes_again_behind_the_cti_is_known(tmp_path: Pa
 
 
 def test_what_a_cti_refused_is_reprocessed_once(tmp_path: Path) -> None:
-    described = job(advance_time("drop", generation(1)), late="1 hour").messages(("src", "at"))
-    tested = Harness(described, SCHEMA, folder=tmp_path)
+    described = job(watermark.cti_settings("drop", generate=watermark.generate_ctis(1)), late="1 hour").messages(
+        ("src", "at")
+    )
+    tested = described.harness(SCHEMA, folder=tmp_path)
     tested.feed(rows((5, 1), (30, 2)))
     gone = rows((6, 3))
     tested.feed(gone)
@@ -164,8 +170,8 @@ def test_what_a_cti_refused_is_reprocessed_once(tmp_path: Path) -> None:
 
 
 def test_what_a_cti_did_is_not_replayed(tmp_path: Path) -> None:
-    described = job(advance_time("adjust", generation(2)))
-    with WindowOperator(described, SCHEMA, checkpoint=tmp_path, origin="src", offset="at") as running:
+    described = job(watermark.cti_settings("adjust", generate=watermark.generate_ctis(2)))
+    with of_messages(described, tmp_path) as running:
         assert running.layout is not None
         with pytest.raises(UsageError, match="no-messages"):
             running.rebuild([])
@@ -173,9 +179,9 @@ def test_what_a_cti_did_is_not_replayed(tmp_path: Path) -> None:
 
 def test_rows_of_buffers_are_known(tmp_path: Path) -> None:
     """A row of a buffer that has come is a duplicate; one that was not in it is refused, once."""
-    described = of_buffers(["1"]).late("1 hour").messages(("origin", "sequence", "chunk"))
+    described = of_buffers(["1"]).allowed_lateness("1 hour").messages(("origin", "sequence", "chunk"))
     schema = buffer(1, 1, 1, mark=0).schema
-    tested = Harness(described, schema, folder=tmp_path, partitions=2)
+    tested = described.harness(schema, folder=tmp_path, partitions=2)
     one, two = buffer(1, 1, 1, mark=2), buffer(1, 2, 31, mark=30)
     for batch in (one, two, one, two):
         tested.feed(batch)

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidestate import watermark
 from tidestate.operators.progress.generators import (
     Fixed,
-    IngestionTime,
     MaxEventTime,
     Punctuation,
-    fixed,
-    max_event_time,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
 from tidestate.operators.progress.sources import merged
@@ -39,20 +37,20 @@ def claim(generator: Generator, events: pa.Table, now_us: int = 0) -> int:
 
 
 def test_nebula_the_largest_timestamp_in_the_buffer_becomes_the_watermark() -> None:
-    assert claim(max_event_time("ts"), table([3, 9, 5])) == 9
+    assert claim(watermark.bounded(column="ts"), table([3, 9, 5])) == 9
 
 
 def test_nebula_a_user_can_choose_event_time_or_ingestion_time() -> None:
     events = table([3, 9, 5])
     assert claim(MaxEventTime("ts"), events, 1000) == 9
-    assert claim(IngestionTime(), events, 1000) == 1000
+    assert claim(watermark.ingestion_time(), events, 1000) == 1000
 
 
 def test_nebula_ingestion_time_is_set_when_the_data_is_received() -> None:
-    reading = IngestionTime("got").read(table([3, 9]), 1000, source="s")
+    reading = watermark.ingestion_time("got").read(table([3, 9]), 1000, source="s")
     assert reading.events["got"].to_pylist() == [datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)] * 2
     assert reading.events["got"].type == TIME
-    again = IngestionTime("got").read(reading.events, 2000, source="s").events
+    again = watermark.ingestion_time("got").read(reading.events, 2000, source="s").events
     assert again.column_names == ["ts", "got"]
     assert again["got"].cast(pa.int64()).to_pylist() == [2000, 2000]
 
@@ -61,28 +59,28 @@ def test_nebula_all_data_with_a_timestamp_smaller_than_the_watermark_has_arrived
     """Of data in order: whatever follows is not before the watermark."""
     times = [1, 2, 2, 5]
     for cut in range(1, 4):
-        assert claim(max_event_time("ts"), table(times[:cut])) <= min(times[cut:])
+        assert claim(watermark.bounded(column="ts"), table(times[:cut])) <= min(times[cut:])
 
 
 # MALHAR
 
 
 def test_malhar_a_fixed_watermark_is_a_constant_before_the_ingression_time() -> None:
-    assert claim(fixed("100 ms"), table([]), 1_000_000) == 900_000
-    assert claim(fixed("100 ms"), table([5_000_000]), 1_000_000) == 900_000
+    assert claim(watermark.fixed("100 ms"), table([]), 1_000_000) == 900_000
+    assert claim(watermark.fixed("100 ms"), table([5_000_000]), 1_000_000) == 900_000
 
 
 # OURS
 
 
 def test_ours_the_delay_is_taken_from_the_maximum() -> None:
-    assert claim(max_event_time("ts", "2 us"), table([3, 9, 5])) == 7
-    assert claim(max_event_time("ts", "2 us"), table([])) == BEGINNING_US
-    assert claim(max_event_time("ts", "2 us"), table([None])) == BEGINNING_US
+    assert claim(watermark.bounded("2 us", column="ts"), table([3, 9, 5])) == 7
+    assert claim(watermark.bounded("2 us", column="ts"), table([])) == BEGINNING_US
+    assert claim(watermark.bounded("2 us", column="ts"), table([None])) == BEGINNING_US
 
 
 def test_ours_hold_future_leaves_out_what_is_ahead_of_processing_time() -> None:
-    generator = max_event_time("ts", hold_future="10 us")
+    generator = watermark.bounded(column="ts", hold_future="10 us")
     reading = generator.read(table([5, 110, 111]), 100, source="s")
     assert reading.reports["s"] == SourceReport(110, rows=3, generated=True)
     assert reading.counters == {"held": 1}
@@ -102,7 +100,7 @@ def test_ours_nan_and_fractions_are_no_instants() -> None:
 
 def test_ours_control_rows_are_punctuation() -> None:
     events = table([3, 8, 9, None], kind=["data", "watermark", "data", None])
-    reading = Punctuation("ts", "kind", equals="watermark").read(events, 0, source="s")
+    reading = watermark.punctuated("ts", flag="kind", equals="watermark").read(events, 0, source="s")
     assert reading.reports["s"] == SourceReport(8, rows=4)
     assert reading.events["kind"].to_pylist() == ["data", "data", None]
     assert reading.counters == {"control_rows": 1}
@@ -110,14 +108,14 @@ def test_ours_control_rows_are_punctuation() -> None:
 
 def test_ours_control_rows_by_a_flag() -> None:
     events = table([3, 8, 9], control=[False, True, None])
-    reading = Punctuation("ts", "control").read(events, 0, source="s")
+    reading = watermark.punctuated("ts", flag="control").read(events, 0, source="s")
     assert reading.reports["s"].watermark_us == 8
     assert reading.events.num_rows == 2
 
 
 def test_ours_a_control_row_without_a_usable_time_is_refused_and_counted() -> None:
     events = table([3, None, LAST_US + 1], control=[True, True, True])
-    reading = Punctuation("ts", "control").read(events, 0, source="s")
+    reading = watermark.punctuated("ts", flag="control").read(events, 0, source="s")
     assert reading.reports["s"].watermark_us == 3
     assert reading.counters == {"control_rows": 3, "watermark_refused": 2}
 
@@ -125,7 +123,7 @@ def test_ours_a_control_row_without_a_usable_time_is_refused_and_counted() -> No
 @pytest.mark.parametrize("times", [[END_US], [BEGINNING_US]])
 def test_ours_the_ends_of_time_may_be_punctuation(times: list[int]) -> None:
     events = pa.table({"ts": pa.array(times, pa.int64()), "control": [True]})
-    assert claim(Punctuation("ts", "control"), events) == times[0]
+    assert claim(watermark.punctuated("ts", flag="control"), events) == times[0]
 
 
 def test_ours_parts_of_a_source_are_sources() -> None:
@@ -133,7 +131,7 @@ def test_ours_parts_of_a_source_are_sources() -> None:
     for generator, marks in (
         (MaxEventTime("ts"), {"s/0": 5, "s/1": 9, "s/None": 4}),
         (Fixed(10), dict.fromkeys(("s/0", "s/1", "s/None"), 90)),
-        (Punctuation("ts", "control"), {"s/0": 5, "s/1": 9, "s/None": BEGINNING_US}),
+        (watermark.punctuated("ts", flag="control"), {"s/0": 5, "s/1": 9, "s/None": BEGINNING_US}),
     ):
         found = generator.read(events, 100, source="s", by="partition").reports
         assert {name: one.watermark_us for name, one in found.items()} == marks
@@ -162,13 +160,13 @@ def test_ours_nanoseconds_are_rounded_towards_the_past() -> None:
 @pytest.mark.parametrize(
     ("make", "code"),
     [
-        (lambda: max_event_time("ts", "-1 us"), "watermark-delay"),
-        (lambda: max_event_time("ts", hold_future="-1 us"), "watermark-delay"),
-        (lambda: fixed("-1 us"), "watermark-delay"),
+        (lambda: watermark.bounded("-1 us", column="ts"), "watermark-delay"),
+        (lambda: watermark.bounded(column="ts", hold_future="-1 us"), "watermark-delay"),
+        (lambda: watermark.fixed("-1 us"), "watermark-delay"),
         (lambda: claim(MaxEventTime("none"), table([1])), "column-missing"),
         (lambda: claim(MaxEventTime("x"), table([1], x=["a"])), "progress-column"),
-        (lambda: claim(Punctuation("ts", "x"), table([1], x=["a"])), "progress-column"),
-        (lambda: claim(Punctuation("ts", "x", equals="a"), table([1], x=[1])), "progress-column"),
+        (lambda: claim(watermark.punctuated("ts", flag="x"), table([1], x=["a"])), "progress-column"),
+        (lambda: claim(watermark.punctuated("ts", flag="x", equals="a"), table([1], x=[1])), "progress-column"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Any, code: str) -> None:
@@ -187,7 +185,7 @@ times = st.none() | st.integers(-50, 50) | st.sampled_from([LAST_US + 1, FIRST_U
 )
 def test_pieces_in_any_order_claim_what_one_event_after_the_other_does(pieces: Any, now: int, random: Any) -> None:
     random.shuffle(pieces)
-    generators: list[Any] = [MaxEventTime("ts", 3, hold_future_us=10), Punctuation("ts", "control")]
+    generators: list[Any] = [MaxEventTime("ts", 3, hold_future_us=10), watermark.punctuated("ts", flag="control")]
     for generator in generators:
         expected: dict[str, int] = {}
         for piece in pieces:

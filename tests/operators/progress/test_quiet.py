@@ -5,49 +5,27 @@ from __future__ import annotations
 import logging
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
-from tidestate.operators import (
-    Windowed,
-    WindowOperator,
-    after_count,
-    after_processing_time,
-    after_watermark,
-    all_of,
-    any_of,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    every_event_time,
-    fixed,
-    join,
-    list_,
-    max_event_time,
-    repeatedly,
-    session,
-    session_join,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import Fixed, MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.tracker import Tracker, begin, observe
 from tidestate.operators.progress.watermarks import SourceReport, sources
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import Parquet
 
@@ -60,9 +38,13 @@ def rows(*seconds: int, key: str = "a") -> pa.Table:
     return pa.table({"t": pa.array([s * SECOND for s in seconds], pa.int64()).cast(TIME), "k": [key] * len(seconds)})
 
 
-def job(generator: MaxEventTime | Fixed, **by: object) -> Windowed:
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    return described.late("0 seconds").watermark(generator, **by)  # type: ignore[arg-type]
+TEN, COUNT = ts.tumbling("10 seconds"), {"n": agg.count()}
+LISTS = {"n": agg.count(), "all": agg.list("k")}
+
+
+def job(generator: Any, windows: Any = TEN, results: Any = COUNT, **by: Any) -> Aggregation:
+    events = ts.stream(event_time="t").watermark(generator, **by)
+    return events.group_by("k").window(windows).aggregate(**results).allowed_lateness("0 seconds")
 
 
 def twin(steps: list[tuple[int, int | None]], quiet: int) -> list[int]:
@@ -94,7 +76,7 @@ def test_a_twin_counts_it_second_by_second(moves: list[tuple[int, int | None]], 
 
 
 def test_the_last_window_fires_and_late_is_what_comes_behind_it(tmp_path: Path) -> None:
-    tested = Harness(job(max_event_time("t", "1 second", quiet="5 seconds")), SCHEMA, folder=tmp_path)
+    tested = job(watermark.bounded("1 second", quiet="5 seconds")).harness(SCHEMA, folder=tmp_path)
     tested.feed(rows(1, 8))
     assert tested.advance_processing_time(5 * SECOND).num_rows == 0
     assert tested.advance_processing_time(8 * SECOND - 1).num_rows == 0
@@ -110,19 +92,19 @@ def test_the_last_window_fires_and_late_is_what_comes_behind_it(tmp_path: Path) 
 
 
 def test_nothing_moves_before_the_first_event_or_without_the_setting(tmp_path: Path) -> None:
-    tested = Harness(job(max_event_time("t", quiet="5 seconds")), SCHEMA, folder=tmp_path / "first")
+    tested = job(watermark.bounded(quiet="5 seconds")).harness(SCHEMA, folder=tmp_path / "first")
     tested.advance_processing_time(3600 * SECOND)
     assert evidence.work(tmp_path / "first")[-1].get("watermark_us") is None
-    other = Harness(job(max_event_time("t")), SCHEMA, folder=tmp_path / "other")
+    other = job(watermark.bounded()).harness(SCHEMA, folder=tmp_path / "other")
     other.feed(rows(1))
     other.advance_processing_time(3600 * SECOND)
     assert evidence.work(tmp_path / "other")[-1]["watermark_us"] == SECOND
     with pytest.raises(UsageError, match="watermark-delay"):
-        max_event_time("t", quiet="-1 second")
+        watermark.bounded(quiet="-1 second")
 
 
 def test_each_source_is_quiet_by_itself(tmp_path: Path) -> None:
-    tested = Harness(job(max_event_time("t", quiet="5 seconds"), by="k", sources=["a", "b"]), SCHEMA, folder=tmp_path)
+    tested = job(watermark.bounded(quiet="5 seconds"), by="k", sources=["a", "b"]).harness(SCHEMA, folder=tmp_path)
     tested.feed(pa.concat_tables([rows(1), rows(3, key="b")]))
     for second in range(1, 9):
         tested.advance_processing_time(second * SECOND)
@@ -136,9 +118,9 @@ def test_each_source_is_quiet_by_itself(tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.integers(1, 8), st.booleans(), st.none() | st.integers(0, 60)), max_size=10))
 def test_a_restart_changes_nothing(steps: list[tuple[int, bool, int | None]]) -> None:
     """The clock stands still between a death and the next round; how long the source was quiet is in the manifest."""
-    described = job(max_event_time("t", "1 second", quiet="3 seconds"))
+    described = job(watermark.bounded("1 second", quiet="3 seconds"))
     with tempfile.TemporaryDirectory(dir=SCRATCH) as one, tempfile.TemporaryDirectory(dir=SCRATCH) as two:
-        through, dies = Harness(described, SCHEMA, folder=one), Harness(described, SCHEMA, folder=two)
+        through, dies = described.harness(SCHEMA, folder=one), described.harness(SCHEMA, folder=two)
         clock = 0
         for further, restart, event in steps:
             if restart:
@@ -162,8 +144,8 @@ def _all(root: str) -> list[tuple[object, ...]]:
 
 def test_by_hand_the_clock_moves_with_timeout(tmp_path: Path) -> None:
     numbered = rows(1, 8).append_column("offset", pa.array([1, 2])).append_column("origin", pa.array(["o", "o"]))
-    described = job(max_event_time("t", quiet="5 seconds"))
-    with WindowOperator(described, numbered.schema, checkpoint=tmp_path) as operator:
+    described = job(watermark.bounded(quiet="5 seconds"))
+    with described.by_hand(numbered.schema, checkpoint=tmp_path) as operator:
         operator.timeout(0)
         operator.add_messages(numbered)
         operator.timeout(6 * SECOND)
@@ -176,8 +158,8 @@ def test_by_hand_the_clock_moves_with_timeout(tmp_path: Path) -> None:
 class Clocked:
     """A driver as Spark's ticker uses it, with a clock set by hand; checkpoints are counted."""
 
-    def __init__(self, described: Runnable, root: Path, schema: pa.Schema = SCHEMA) -> None:
-        graph = bind_graph(described, schema)
+    def __init__(self, described: OperatorStream, root: Path, schema: pa.Schema = SCHEMA) -> None:
+        graph = bind_graph(described.graph.description, schema)
         self.job = Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2, may_change=True)
         self.driver: Driver[list[pa.Table], pa.Table] = Driver(self.job, InProcess())  # type: ignore[assignment]
         self.root, self.now = root, 0
@@ -201,14 +183,14 @@ def panes_by_checkpoint(root: Path) -> list[tuple[int, int]]:
 
 
 def test_a_fixed_watermark_makes_a_checkpoint_when_a_window_is_due(tmp_path: Path) -> None:
-    tested = Clocked(job(fixed("2 seconds")), tmp_path)
+    tested = Clocked(job(watermark.fixed("2 seconds")), tmp_path)
     assert tested.tick_until(100) == [1], "once, to learn that no window waits"
     tested.feed(rows(101, 115))
     assert tested.tick_until(1000) == [112, 122]
     assert [many for _, many in panes_by_checkpoint(tmp_path)] == [1, 1]
     # The clock's watermark is 998. Events are judged by that of the newest checkpoint, which a replay has too.
     assert tested.job.progress["windows"].watermark_us == 998 * SECOND
-    again = Clocked(job(fixed("2 seconds")), tmp_path)
+    again = Clocked(job(watermark.fixed("2 seconds")), tmp_path)
     for one in (tested, again):
         assert one.job.round(1000 * SECOND).progress["windows"].watermark_us == 120 * SECOND
     again.now = 1000
@@ -218,25 +200,34 @@ def test_a_fixed_watermark_makes_a_checkpoint_when_a_window_is_due(tmp_path: Pat
 
 
 def test_processing_time_windows_too(tmp_path: Path) -> None:
-    described = windowed(processing_time=True, key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    described = (
+        ts.stream(processing_time=True).group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    )
     tested = Clocked(described, tmp_path)
     tested.now = 3
     tested.feed(rows(0))
     assert tested.tick_until(60) == [10]
 
 
-FIXED = fixed("2 seconds")
-DUE: dict[str, tuple[Windowed, list[int]]] = {
-    "early": (job(FIXED).trigger(early=every_event_time("3 seconds")), [5, 8, 11, 12, 15, 18, 21, 22]),
-    "early by the clock": (job(FIXED).trigger(early=after_processing_time("4 seconds")), [4, 12, 22]),
-    "composite": (job(FIXED).trigger(when=any_of(after_count(2), after_watermark())), [12, 22]),
+FIXED = watermark.fixed("2 seconds")
+DUE: dict[str, tuple[Aggregation, list[int]]] = {
+    "early": (job(FIXED).trigger(early=trigger.every_event_time("3 seconds")), [5, 8, 11, 12, 15, 18, 21, 22]),
+    "early by the clock": (job(FIXED).trigger(early=trigger.after_processing_time("4 seconds")), [4, 12, 22]),
+    "composite": (
+        job(FIXED).trigger(when=trigger.any_of(trigger.after_count(2), trigger.after_watermark())),
+        [12, 22],
+    ),
     "both parts": (
-        job(FIXED).trigger(when=repeatedly(all_of(after_count(1), after_processing_time("5 seconds")))),
+        job(FIXED).trigger(
+            when=trigger.repeatedly(
+                trigger.all_of(trigger.after_count(1), trigger.after_processing_time("5 seconds"))
+            )
+        ),
         [5, 12, 22],
     ),
-    "closing": (job(FIXED).late("7 seconds").trigger(late=None, closing="always"), [12, 19, 22, 29]),
-    "lists": (job(FIXED).window(session("5 seconds")).aggregate(all=list_("k")), [8, 21]),
-    "counted": (job(FIXED).window(count_window(2)), []),
+    "closing": (job(FIXED).allowed_lateness("7 seconds").trigger(late=None, closing="always"), [12, 19, 22, 29]),
+    "lists": (job(FIXED, ts.sessions("5 seconds"), LISTS), [8, 21]),
+    "counted": (job(FIXED, ts.count_windows(2)), []),
 }
 
 
@@ -249,12 +240,14 @@ def test_a_long_quiet_time_makes_a_checkpoint_only_when_something_is_due(tmp_pat
 
 
 def test_so_it_does_with_other_clocks(tmp_path: Path) -> None:
-    early = job(max_event_time("t", quiet="30 seconds")).trigger(early=every_event_time("3 seconds"))
+    early = job(watermark.bounded(quiet="30 seconds")).trigger(early=trigger.every_event_time("3 seconds"))
     quiet = Clocked(early, tmp_path / "quiet")
     quiet.feed(rows(1))
     assert quiet.tick_until(600) == [32, 35, 38, 39], "none to keep the time, once no window waits"
-    described = windowed(processing_time=True, key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    clock = Clocked(described.trigger(early=after_processing_time("4 seconds")), tmp_path / "clock")
+    described = (
+        ts.stream(processing_time=True).group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    )
+    clock = Clocked(described.trigger(early=trigger.after_processing_time("4 seconds")), tmp_path / "clock")
     clock.now = 3
     clock.feed(rows(0))
     assert clock.tick_until(600) == [7, 10]
@@ -262,12 +255,12 @@ def test_so_it_does_with_other_clocks(tmp_path: Path) -> None:
 
 KEPT: dict[str, tuple[Retention | None, bool, list[int]]] = {
     "lateness": (None, True, [8, 11, 16, 19]),
-    "more than there are": (Retention(count=5), True, [8, 16]),
-    "all but the newest": (Retention(count=1), True, [*range(1, 15), 16]),
-    "longer": (Retention(time=6 * SECOND), True, [*range(1, 9), 16]),
-    "no lateness": (Retention(time=6 * SECOND), False, [*range(1, 12), 16]),
-    "horizon": (Retention(count=1), False, [*range(1, 14), 16]),
-    "no horizon yet": (Retention(count=5), False, [8, 16]),
+    "more than there are": (ts.Retention(messages=5), True, [8, 16]),
+    "all but the newest": (ts.Retention(messages=1), True, [*range(1, 15), 16]),
+    "longer": (ts.Retention(span="6 seconds"), True, [*range(1, 9), 16]),
+    "no lateness": (ts.Retention(span="6 seconds"), False, [*range(1, 12), 16]),
+    "horizon": (ts.Retention(messages=1), False, [*range(1, 14), 16]),
+    "no horizon yet": (ts.Retention(messages=5), False, [8, 16]),
 }
 
 
@@ -275,9 +268,9 @@ KEPT: dict[str, tuple[Retention | None, bool, list[int]]] = {
 def test_a_retention_of_messages_makes_checkpoints_until_nothing_more_goes(tmp_path: Path, name: str) -> None:
     kept, late, wanted = KEPT[name]
     numbered = rows(1, 9).append_column("n", pa.array([1, 2]))
-    lists = job(FIXED).window(session("5 seconds")).aggregate(all=list_("k"))
-    lists = lists.late("3 seconds") if late else lists.late(None)
-    tested = Clocked(lists.messages("n", retention=kept), tmp_path, numbered.schema)
+    lists = job(FIXED, ts.sessions("5 seconds"), LISTS)
+    lists = lists.allowed_lateness("3 seconds") if late else lists.allowed_lateness(None)
+    tested = Clocked(lists.messages("n", retain=kept), tmp_path, numbered.schema)
     tested.feed(numbered)
     # The sessions end at 6 and 14, and are forgotten three seconds later.
     assert tested.tick_until(40) == wanted
@@ -285,8 +278,8 @@ def test_a_retention_of_messages_makes_checkpoints_until_nothing_more_goes(tmp_p
 
 
 def test_sessions_make_a_checkpoint_when_one_may_be_due(tmp_path: Path) -> None:
-    described = windowed(event_time="t", key="k").window(session("5 seconds")).aggregate(n=count())
-    tested = Clocked(described.late("3 seconds").watermark(fixed("2 seconds")), tmp_path)
+    described = job(FIXED, ts.sessions("5 seconds")).allowed_lateness("3 seconds")
+    tested = Clocked(described, tmp_path)
     assert tested.tick_until(100) == [1]
     tested.feed(rows(101, 115))
     tested.feed(rows(105, 140, key="b"))
@@ -299,18 +292,30 @@ def test_sessions_make_a_checkpoint_when_one_may_be_due(tmp_path: Path) -> None:
 
 def test_joins_make_a_checkpoint_when_a_row_or_session_is_due(tmp_path: Path) -> None:
     both = {"left": rows(1, 30), "right": rows(3, 40)}
-    left = join(event_time="t", on="k", within=("-5 seconds", "5 seconds"), how="left", name="job")
-    sessions = session_join(event_time="t", on="k", gap="5 seconds", how="full", late="10 seconds", name="job")
+    left = ts.stream(event_time="t").join(
+        ts.stream(event_time="t"), on="k", within=("-5 seconds", "5 seconds"), how="left", watermark=FIXED, name="job"
+    )
+    sessions = ts.stream(event_time="t").join_sessions(
+        ts.stream(event_time="t"),
+        on="k",
+        gap="5 seconds",
+        how="full",
+        allowed_lateness="10 seconds",
+        watermark=FIXED,
+        name="job",
+    )
     made = {}
     for name, described in (("left", left), ("sessions", sessions)):
-        schema = described.schema(SCHEMA, SCHEMA)
-        tested = Clocked(described.watermark(fixed("2 seconds")), tmp_path / name, schema)
-        tested.feed(described.rows(schema, **both))
+        sides = of_type(described.graph.description, Sided).sides
+        schema = sides.schema(dict.fromkeys(both, SCHEMA))
+        tested = Clocked(described, tmp_path / name, schema)
+        tested.feed(pa.concat_tables([sides.rows(schema, side, own) for side, own in both.items()]))
         made[name] = tested.tick_until(100)
     # The row at 30 has no partner up to 35. The sessions end at 8, 35 and 45, and close ten seconds later.
     assert made == {"left": [38], "sessions": [10, 20, 37, 47, 57]}
     held = Clocked(
-        deduplicated(event_time="t", on="k", in_order=True).watermark(fixed("2 seconds")), tmp_path / "held"
+        ts.stream(event_time="t").watermark(watermark.fixed("2 seconds")).deduplicate("k", in_order=True),
+        tmp_path / "held",
     )
     held.feed(rows(5, 30))
     assert held.tick_until(100) == [8, 33], "when a row is passed"
@@ -320,7 +325,7 @@ def test_a_quiet_source_keeps_its_time_once_a_minute_while_a_window_waits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.ERROR, "tidestate")
-    described = job(max_event_time("t", quiet="30 seconds")).window(tumbling("5 minutes"))
+    described = job(watermark.bounded(quiet="30 seconds"), ts.tumbling("5 minutes"))
     tested = Clocked(described, tmp_path)
     tested.feed(rows(1))
     # A minute after the checkpoint of the batch, and so on; then the window, 30 seconds after it would have ended.
@@ -336,8 +341,8 @@ def test_a_quiet_source_keeps_its_time_once_a_minute_while_a_window_waits(
 
 
 def test_an_idle_source_that_leaves_is_kept_at_once(tmp_path: Path) -> None:
-    described = job(max_event_time("t"), by="k", sources=["a", "b"], idle_timeout="20 seconds")
-    tested = Clocked(described.window(tumbling("5 minutes")), tmp_path)
+    idle: Any = {"by": "k", "sources": ["a", "b"], "idle_timeout": "20 seconds"}
+    tested = Clocked(job(watermark.bounded(), ts.tumbling("5 minutes"), **idle), tmp_path)
     tested.feed(pa.concat_tables([rows(1), rows(40, key="b")]))
     tested.tick_until(10)
     tested.feed(rows(50, key="b"))
@@ -346,11 +351,17 @@ def test_an_idle_source_that_leaves_is_kept_at_once(tmp_path: Path) -> None:
 
 def test_both_sides_of_a_join_and_what_reads_it(tmp_path: Path) -> None:
     """A side without rows holds its partner's windows no longer than it is quiet."""
-    met = join(event_time="t", on="k", window=tumbling("10 seconds"), how="left", name="met")
-    met = met.watermark(max_event_time("time", quiet="5 seconds"))
-    counted = windowed(event_time="time", key="k", name="counted").window(tumbling("10 seconds"))
-    described = chain(met, counted.aggregate(n=count()).late("0 seconds"), inputs={"met": ("one", "two")})
-    tested = Harness(described, {"one": SCHEMA, "two": SCHEMA}, folder=tmp_path)
+    met = ts.stream("one", event_time="t").join(
+        ts.stream("two", event_time="t"),
+        on="k",
+        window=ts.tumbling("10 seconds"),
+        how="left",
+        watermark=watermark.bounded(quiet="5 seconds"),
+        name="met",
+    )
+    counted = met.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("counted")
+    described = counted.allowed_lateness("0 seconds")
+    tested = described.harness({"one": SCHEMA, "two": SCHEMA}, folder=tmp_path)
     tested.feed({"one": rows(1, 4), "two": rows(2)})
     observed = [tested.advance_processing_time(second * SECOND)["n"].to_pylist() for second in (6, 10, 14)]
     assert [n for found in observed for n in found] == [2]
@@ -358,7 +369,7 @@ def test_both_sides_of_a_join_and_what_reads_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
 def test_it_dies_on_either_side_of_the_commit_that_fires_the_window(tmp_path: Path, moment: str) -> None:
-    described = job(max_event_time("t", quiet="5 seconds"))
+    described = job(watermark.bounded(quiet="5 seconds"))
     tested = Clocked(described, tmp_path)
     tested.feed(rows(1, 8))
 

@@ -9,29 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
-from tidestate.operators import (
-    IngestionTime,
-    Memory,
-    Punctuation,
-    Windowed,
-    after_processing_time,
-    count,
-    count_window,
-    deduplicated,
-    fixed,
-    list_,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.rounds import Rounds, skip_idle_time
 from tidestate.operators.progress.watermarks import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.store import Memory
 
 
 def both(*tables: pa.Table) -> pa.Table:
@@ -39,7 +27,7 @@ def both(*tables: pa.Table) -> pa.Table:
 
 
 def harness(tmp_path: Path, **settings: Any) -> Harness:
-    return Harness(job(**settings), SCHEMA, folder=tmp_path / "root", partitions=2)
+    return job(**settings).harness(SCHEMA, folder=tmp_path / "root", partitions=2)
 
 
 def marks(root: Path) -> list[float | None]:
@@ -128,7 +116,7 @@ def test_rows_that_are_rejected_make_no_source(tmp_path: Path) -> None:
 
 
 def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> None:
-    settings = job(idle_timeout="5 seconds").watermarks
+    settings = job(idle_timeout="5 seconds").graph.description.watermarks
     assert settings is not None
     rounds = Rounds(settings)
     progress = rounds.after(rounds.begin(), [], 0)
@@ -171,8 +159,9 @@ def test_a_late_event_is_late_by_the_smaller_watermark(tmp_path: Path) -> None:
 
 
 def test_fixed_is_the_clock_less_a_constant(tmp_path: Path) -> None:
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    tested = Harness(described.watermark(fixed("5 seconds")), SCHEMA, folder=tmp_path / "root")
+    events = ts.stream(event_time="t").watermark(watermark.fixed("5 seconds"))
+    described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    tested = described.harness(SCHEMA, folder=tmp_path / "root")
     tested.advance_processing_time(8 * SECOND)
     assert tested.feed(rows("x", 4, 900)).num_rows == 0
     assert tested.advance_processing_time(14 * SECOND).num_rows == 0
@@ -181,9 +170,10 @@ def test_fixed_is_the_clock_less_a_constant(tmp_path: Path) -> None:
 
 
 def test_ingestion_time_gives_events_the_time_they_are_taken(tmp_path: Path) -> None:
-    described = windowed(event_time="ingestion_time", key="k").window(tumbling("10 seconds"))
-    described = described.aggregate(n=count(), all=list_("t")).watermark(IngestionTime())
-    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    events = ts.stream(event_time="ingestion_time").watermark(watermark.ingestion_time())
+    grouped = events.group_by("k").window(ts.tumbling("10 seconds"))
+    described = grouped.aggregate(n=agg.count(), all=agg.list("t"))
+    tested = described.harness(SCHEMA, folder=tmp_path / "root")
     tested.advance_processing_time(8 * SECOND)
     tested.feed(rows("x", 4, None))
     tested.advance_processing_time(9 * SECOND)
@@ -195,7 +185,7 @@ def test_ingestion_time_gives_events_the_time_they_are_taken(tmp_path: Path) -> 
 
 
 def test_punctuation_moves_the_watermark_and_goes_no_further(tmp_path: Path) -> None:
-    tested = harness(tmp_path, generator=Punctuation("t", "end"))
+    tested = harness(tmp_path, generator=watermark.punctuated("t", flag="end"))
     tested.feed(both(rows("orders", 5, 25), rows("prices", 8)))
     tested.feed(both(rows("orders", 20, key=None, control=True), rows("prices", 9)))
     panes = tested.feed(both(rows("prices", 12, control=True), rows("orders", 7)))
@@ -207,14 +197,14 @@ def test_punctuation_moves_the_watermark_and_goes_no_further(tmp_path: Path) -> 
 
 
 def test_a_control_row_classifies_from_the_next_batch_on(tmp_path: Path) -> None:
-    tested = harness(tmp_path, generator=Punctuation("t", "end"), by=None, sources=[])
+    tested = harness(tmp_path, generator=watermark.punctuated("t", flag="end"), by=None, sources=[])
     tested.feed(both(rows("orders", 20, control=True), rows("orders", 5)))
     tested.feed(rows("orders", 6))
     assert tested.ledger()["t"].cast(pa.int64()).to_pylist() == [6 * SECOND]
 
 
 def test_an_event_far_ahead_of_the_clock_may_be_held(tmp_path: Path) -> None:
-    held = max_event_time("t", "1 second", hold_future="10 seconds")
+    held = watermark.bounded("1 second", column="t", hold_future="10 seconds")
     tested = harness(tmp_path, generator=held, by=None, sources=[])
     tested.advance_processing_time(20 * SECOND)
     tested.feed(rows("x", 15, 31))
@@ -223,10 +213,12 @@ def test_an_event_far_ahead_of_the_clock_may_be_held(tmp_path: Path) -> None:
 
 
 def test_repetitions_are_forgotten_by_the_smaller_watermark(tmp_path: Path) -> None:
-    described = deduplicated(event_time="t", on=["k"], within="10 seconds").watermark(
-        max_event_time("t"), by="src", sources=["orders", "prices"]
+    described = (
+        ts.stream(event_time="t")
+        .watermark(watermark.bounded(), by="src", sources=["orders", "prices"])
+        .deduplicate(["k"], within="10 seconds")
     )
-    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    tested = described.harness(SCHEMA, folder=tmp_path / "root")
     assert tested.feed(both(rows("orders", 1), rows("prices", 1))).num_rows == 1
     assert tested.feed(rows("orders", 50)).num_rows == 0
     assert tested.feed(rows("prices", 50, key="b")).num_rows == 1
@@ -278,10 +270,10 @@ def test_a_restart_in_the_middle_classifies_as_the_first_run(tmp_path: Path, clo
 
 
 def test_a_changed_generator_goes_on_from_the_watermark_there_is(tmp_path: Path, clock: list[int]) -> None:
-    for changed in ({}, {"idle_timeout": "1 minute"}, {"generator": max_event_time("t", "5 seconds")}):
+    for changed in ({}, {"idle_timeout": "1 minute"}, {"generator": watermark.bounded("5 seconds", column="t")}):
         run(tmp_path / "root", STREAM, clock, **changed)
     later = [*STREAM, both(rows("orders", 62), rows("prices", 58)), both(rows("orders", 65), rows("prices", 66))]
-    run(tmp_path / "root", later, clock, generator=max_event_time("t", "5 seconds"))
+    run(tmp_path / "root", later, clock, generator=watermark.bounded("5 seconds", column="t"))
     assert marks(tmp_path / "root")[3:] == [55, 55, 60]
 
 
@@ -314,7 +306,9 @@ def test_sources_fall_idle_between_batches(tmp_path: Path, clock: list[int]) -> 
 
 
 def test_a_clock_that_jumps_back_stands_still(tmp_path: Path, clock: list[int]) -> None:
-    alone = job(idle_timeout="5 seconds", generator=fixed("0 seconds")).standalone(checkpoint=tmp_path / "root")
+    alone = job(idle_timeout="5 seconds", generator=watermark.fixed("0 seconds")).standalone(
+        checkpoint=tmp_path / "root"
+    )
 
     def timed() -> Iterator[pa.Table]:
         for now in (10, 4, 11):
@@ -329,41 +323,45 @@ def test_a_clock_that_jumps_back_stands_still(tmp_path: Path, clock: list[int]) 
 # What is refused
 
 
-def refused(described: Windowed) -> str:
+def refused(described: Aggregation) -> str:
     """The code of the error that it raises."""
     with pytest.raises(UsageError) as caught:
-        Harness(described, SCHEMA)
+        described.harness(SCHEMA)
     return caught.value.code
 
 
 def test_settings_that_contradict_each_other_are_refused() -> None:
-    described = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())
-    for wrong in ("yesterday", None, 5):
+    def counted(events: Stream) -> Aggregation:
+        return events.group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+
+    events = ts.stream(event_time="t")
+    described = counted(events)
+    for wrong in ("yesterday", 5):
         with pytest.raises(UsageError) as caught:
-            described.watermark(wrong)  # type: ignore[arg-type]
+            counted(events.watermark(wrong))  # type: ignore[arg-type]
         assert caught.value.code == "watermark"
     with pytest.raises(UsageError) as caught:
-        described.watermark(max_event_time("t"), sources=["orders"])
+        counted(events.watermark(watermark.bounded(), sources=["orders"]))
     assert caught.value.code == "watermark"
-    assert refused(described.watermark(max_event_time("t"), by="nowhere")) == "column-missing"
-    assert refused(described.watermark(Punctuation("t", "nowhere"))) == "column-missing"
+    assert refused(counted(events.watermark(watermark.bounded(), by="nowhere"))) == "column-missing"
+    assert refused(counted(events.watermark(watermark.punctuated("t", flag="nowhere")))) == "column-missing"
     for tick in ("0 seconds", "-1 seconds"):
         with pytest.raises(UsageError) as caught:
             described.on_spark(None, checkpoint="nowhere", tick=tick)  # type: ignore[arg-type]
         assert caught.value.code == "tick"
 
 
-@pytest.mark.parametrize("generator", [max_event_time("t"), fixed("1 second")])
+@pytest.mark.parametrize("generator", [watermark.bounded(column="t"), watermark.fixed("1 second")])
 def test_windows_that_have_a_watermark_of_their_own_take_no_other(generator: Generator) -> None:
-    by_clock = windowed(processing_time=True).window(tumbling("10 seconds")).aggregate(n=count())
-    assert refused(by_clock.watermark(generator)) == "processing-time"
-    numbered = windowed(offset="v").window(count_window(5, by="offset")).aggregate(n=count())
-    assert refused(numbered.watermark(generator)) == "offset"
+    by_clock = ts.stream(processing_time=True).watermark(generator).group_by().window(ts.tumbling("10 seconds"))
+    assert refused(by_clock.aggregate(n=agg.count())) == "processing-time"
+    numbered = ts.stream(offset="v").watermark(generator).group_by().window(ts.offset_windows(5))
+    assert refused(numbered.aggregate(n=agg.count())) == "offset"
 
 
 def test_a_trigger_by_the_clock_waits_for_it(tmp_path: Path) -> None:
-    described = job().trigger(early=after_processing_time("5 seconds"))
-    tested = Harness(described, SCHEMA, folder=tmp_path / "root")
+    described = job().trigger(early=trigger.after_processing_time("5 seconds"))
+    tested = described.harness(SCHEMA, folder=tmp_path / "root")
     tested.feed(rows("orders", 15))
     due = evidence.operator(evidence.manifests(tmp_path / "root")[-1])["due_us"]
     assert due == 5 * SECOND

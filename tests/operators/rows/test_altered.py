@@ -12,24 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH
 from tests.twins.cti import CtiTwin
-from tidestate.operators import (
-    RETRACTING,
-    advance_time,
-    altered,
-    chain,
-    count,
-    generation,
-    list_,
-    tumbling,
-    windowed,
-)
+from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -57,10 +48,12 @@ def test_every_row_passes_at_once_with_its_new_times(
     if not shift and duration is None:
         return
     end = "ends" if new and duration is not None else "until"
-    job = altered(event_time="t", shift=us(shift), end=end, duration=None if duration is None else us(duration))
+    job = ts.stream(event_time="t").shift_time(
+        us(shift), duration=None if duration is None else us(duration), end=end
+    )
     number = 0
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(job, SCHEMA, folder=folder, partitions=2)
+        tested = job.harness(SCHEMA, folder=folder, partitions=2)
         for part in given_:
             numbered = list(enumerate(part, number))
             number += len(part)
@@ -79,17 +72,15 @@ def test_every_row_passes_at_once_with_its_new_times(
 
 @given(events, st.integers(-20, 20).filter(bool), st.sampled_from(["drop", "adjust"]))
 def test_windows_behind_it_follow_the_shifted_ctis(given_: list[list[Event]], shift: int, policy: Any) -> None:
-    settings = advance_time(policy, generation(2))
-    moved = altered(event_time="t", shift=us(shift), end="until", offset="off", name="moved")
-    moved = moved.advance_time(settings, shape="interval", end="until")
-    counted = (
-        windowed(event_time="t", key="k", name="counted").window(tumbling(us(10))).aggregate(values=list_("off"))
-    )
-    job = chain(moved, counted.late("0 seconds"))
-    twin, number, found = CtiTwin(settings), 0, Counter[tuple[int, int]]()
+    settings = ts.watermark.cti_settings(policy, generate=ts.watermark.generate_ctis(2))
+    lasting = ts.stream(event_time="t", offset="off", lifetime=ts.lifetime("until"))
+    moved = lasting.watermark(ts.watermark.ctis(settings)).shift_time(us(shift), name="moved")
+    counted = moved.group_by("k").window(ts.tumbling(us(10))).aggregate(values=agg.list("off")).named("counted")
+    job = counted.allowed_lateness("0 seconds")
+    twin, number, found = CtiTwin(stored_settings(settings)), 0, Counter[tuple[int, int]]()
     kept: list[tuple[int, int]] = []
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(job, SCHEMA, folder=folder, partitions=2)
+        tested = job.harness(SCHEMA, folder=folder, partitions=2)
         for part in given_:
             numbered = list(enumerate(part, number))
             number += len(part)
@@ -113,11 +104,18 @@ def in_windows(panes: pa.Table) -> Counter[tuple[int, int]]:
 
 
 def test_panes_that_retract_are_shifted_with_what_they_retract(tmp_path: Path) -> None:
-    first = windowed(event_time="t", key="k", name="first").window(tumbling(us(10))).aggregate(n=count())
-    moved = altered(event_time="pane_time", shift=us(100), name="moved")
-    last = windowed(event_time="pane_time", key="k", name="last").window(tumbling(us(10))).aggregate(n=count())
-    job = chain(first.late(us(50)).accumulation(RETRACTING), moved, last.late(us(50)).accumulation(RETRACTING))
-    tested = Harness(job, SCHEMA, folder=tmp_path / "root", partitions=1)
+    first = (
+        ts.stream(event_time="t").group_by("k").window(ts.tumbling(us(10))).aggregate(n=agg.count()).named("first")
+    )
+    moved = (
+        first.allowed_lateness(us(50))
+        .accumulation("retracting")
+        .timed_by("pane_time")
+        .shift_time(us(100), name="moved")
+    )
+    last = moved.group_by("k").window(ts.tumbling(us(10))).aggregate(n=agg.count()).named("last")
+    job = last.allowed_lateness(us(50)).accumulation("retracting")
+    tested = job.harness(SCHEMA, folder=tmp_path / "root", partitions=1)
     panes = [tested.feed(batch([(0, (5, None)), (1, (15, None))])), tested.feed(batch([(2, (6, None))]))]
     panes.append(tested.finish())
     net: Counter[tuple[int, int]] = Counter()
@@ -128,7 +126,7 @@ def test_panes_that_retract_are_shifted_with_what_they_retract(tmp_path: Path) -
 
 
 def test_the_output_watermark_is_shifted() -> None:
-    plan = bind_plan(altered(event_time="t", shift="-1 second"), SCHEMA)
+    plan = bind_plan(ts.stream(event_time="t").shift_time("-1 second").graph.description, SCHEMA)
     assert plan.output_watermark(5_000_000, "t") == 4_000_000
     assert [plan.output_watermark(end, "t") for end in (BEGINNING_US, END_US)] == [BEGINNING_US, END_US]
     with pytest.raises(UsageError) as caught:
@@ -137,7 +135,7 @@ def test_the_output_watermark_is_shifted() -> None:
 
 
 def test_rows_without_a_time_are_in_the_ledger(tmp_path: Path) -> None:
-    tested = Harness(altered(event_time="t", shift="1 hour"), SCHEMA, folder=tmp_path / "root", partitions=1)
+    tested = ts.stream(event_time="t").shift_time("1 hour").harness(SCHEMA, folder=tmp_path / "root", partitions=1)
     rows = [*batch([(0, (1, None))]).to_pylist(), {"k": "a", "t": None, "until": None, "off": 1}]
     assert tested.feed(pa.Table.from_pylist(rows, SCHEMA)).num_rows == 1
     assert tested.ledger()["reason"].to_pylist() == ["null_event_time"]
@@ -146,19 +144,34 @@ def test_rows_without_a_time_are_in_the_ledger(tmp_path: Path) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for code, wrong in (
-        ("altered", lambda: altered(event_time="t")),
-        ("altered", lambda: altered(event_time="t", end="t", shift="1 hour")),
-        ("altered", lambda: altered(event_time="t", duration="1 hour")),
-        ("altered", lambda: altered(event_time="t", end="until", duration="0 seconds")),
-        ("watermark-delay", lambda: altered(event_time="t", shift="1 hour", watermark_delay="-1 seconds")),
-        ("offset", lambda: altered(event_time="t", shift="1 hour", origin="k")),
-        ("offset", lambda: bind_plan(altered(event_time="t", shift="1 hour", offset="k"), SCHEMA)),
+        ("altered", lambda: ts.stream(event_time="t").shift_time()),
+        ("altered", lambda: ts.stream(event_time="t").shift_time("1 hour", end="t")),
+        ("altered", lambda: ts.stream(event_time="t").shift_time(duration="1 hour")),
+        ("altered", lambda: ts.stream(event_time="t").shift_time(duration="0 seconds", end="until")),
+        ("watermark-delay", lambda: ts.stream(event_time="t", watermark_delay="-1 seconds").shift_time("1 hour")),
+        ("offset", lambda: ts.stream(event_time="t", origin="k").shift_time("1 hour")),
+        (
+            "offset",
+            lambda: bind_plan(ts.stream(event_time="t", offset="k").shift_time("1 hour").graph.description, SCHEMA),
+        ),
         (
             "advance-time",
-            lambda: altered(event_time="t", shift="1 hour").advance_time(advance_time("drop", generation(1))),
+            lambda: (
+                ts.stream(event_time="t")
+                .watermark(
+                    ts.watermark.ctis(ts.watermark.cti_settings("drop", generate=ts.watermark.generate_ctis(1)))
+                )
+                .shift_time("1 hour")
+            ),
         ),
-        ("column-missing", lambda: bind_plan(altered(event_time="t", end="gone", shift="1 hour"), SCHEMA)),
-        ("event-time-type", lambda: bind_plan(altered(event_time="t", end="off", shift="1 hour"), SCHEMA)),
+        (
+            "column-missing",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time("1 hour", end="gone").graph.description, SCHEMA),
+        ),
+        (
+            "event-time-type",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time("1 hour", end="off").graph.description, SCHEMA),
+        ),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()

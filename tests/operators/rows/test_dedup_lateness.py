@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import LONG, in_turn
 from tests.twins.deduplicated import Row, Twin
-from tidestate.operators import Memory, Parquet, deduplicated
-from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate import OperatorStream
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory, Parquet
 from tidestate.statestore.spec.tables import TIME
 
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -28,10 +29,10 @@ def values(panes: pa.Table) -> list[int]:
     return sorted(panes["v"].to_pylist())
 
 
-def described(within: int | None, delay: int, lateness: int, *, in_order: bool) -> Deduplicate:
+def described(within: int | None, delay: int, lateness: int, *, in_order: bool) -> OperatorStream:
     span = None if within is None else f"{within} us"
-    once = deduplicated(event_time="t", on="k", within=span, watermark_delay=f"{delay} us", in_order=in_order)
-    return once.late(f"{lateness} us")
+    events = ts.stream(event_time="t", watermark_delay=f"{delay} us")
+    return events.deduplicate("k", within=span, allowed_lateness=f"{lateness} us", in_order=in_order)
 
 
 def drawn(chance: random.Random) -> list[list[Row]]:
@@ -65,13 +66,13 @@ def test_any_lateness_that_changes_between_runs(seed: int, in_order: bool, tmp_p
     assert twin.ledger
 
 
-def _begun(description: Deduplicate, folder: Path, store: Any) -> Harness:
-    return Harness(description, SCHEMA, folder=folder, store=store, partitions=3)
+def _begun(description: OperatorStream, folder: Path, store: Any) -> Harness:
+    return description.harness(SCHEMA, folder=folder, store=store, partitions=3)
 
 
 def test_a_repetition_within_the_lateness_is_known(tmp_path: Path) -> None:
     """The id lives as long as its repetition may be late; where both end the row goes to the ledger."""
-    job = Harness(described(10, 0, 30, in_order=False), SCHEMA, folder=tmp_path)
+    job = described(10, 0, 30, in_order=False).harness(SCHEMA, folder=tmp_path)
     assert values(job.feed(table([Row(0, "a", 0), Row(30, "b", 1)]))) == [0, 1]
     assert values(job.feed(table([Row(0, "a", 2), Row(29, "c", 3)]))) == [3]
     assert values(job.feed(table([Row(31, "d", 4)]))) == [4]
@@ -81,7 +82,7 @@ def test_a_repetition_within_the_lateness_is_known(tmp_path: Path) -> None:
 
 
 def test_what_is_put_back_is_known_from_then_on(tmp_path: Path) -> None:
-    job = Harness(described(10, 0, 0, in_order=False), SCHEMA, folder=tmp_path)
+    job = described(10, 0, 0, in_order=False).harness(SCHEMA, folder=tmp_path)
     job.feed(table([Row(100, "a", 0)]))
     job.feed(table([Row(5, "b", 1), Row(6, "b", 2), Row(7, "a", 3)]))
     assert values(job.reprocess_late()) == [1]
@@ -93,4 +94,4 @@ def test_what_is_put_back_is_known_from_then_on(tmp_path: Path) -> None:
 
 def test_no_lateness_is_negative() -> None:
     with pytest.raises(UsageError, match="lateness"):
-        deduplicated(event_time="t", on="k").late("-1 seconds")
+        ts.stream(event_time="t").deduplicate("k", allowed_lateness="-1 seconds")

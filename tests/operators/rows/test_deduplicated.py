@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import deduplicated
+import tidestate as ts
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.tables import TIME
 
@@ -24,7 +24,7 @@ def passed(job: Harness, *rows: tuple[int, str]) -> list[tuple[int, str]]:
 
 
 def test_a_row_at_the_watermark_is_still_known(tmp_path: Path) -> None:
-    job = Harness(deduplicated(event_time="t", on=["t", "k"]), SCHEMA, folder=tmp_path)
+    job = ts.stream(event_time="t").deduplicate(["t", "k"]).harness(SCHEMA, folder=tmp_path)
     assert passed(job, (10, "a"), (10, "a"), (10, "b")) == [(10, "a"), (10, "b")]
     assert passed(job, (10, "a"), (10, "c")) == [(10, "c")]
     assert passed(job, (9, "d"), (11, "a")) == [(11, "a")]
@@ -32,7 +32,7 @@ def test_a_row_at_the_watermark_is_still_known(tmp_path: Path) -> None:
 
 
 def test_an_id_is_remembered_for_its_span_and_no_longer(tmp_path: Path) -> None:
-    job = Harness(deduplicated(event_time="t", on="k", within="10 microseconds"), SCHEMA, folder=tmp_path)
+    job = ts.stream(event_time="t").deduplicate("k", within="10 microseconds").harness(SCHEMA, folder=tmp_path)
     assert passed(job, (0, "a"), (9, "b")) == [(0, "a"), (9, "b")]
     assert passed(job, (9, "a")) == []
     assert passed(job, (10, "c")) == [(10, "c")]
@@ -58,9 +58,9 @@ def test_an_id_is_remembered_for_its_span_and_no_longer(tmp_path: Path) -> None:
 )
 def test_ids_of_every_type_of_a_key(kind: pa.DataType, ids: list[Any], tmp_path: Path) -> None:
     schema = pa.schema([("t", TIME), ("k", kind)])
-    described = deduplicated(event_time="t", on="k", within="10 microseconds")
+    described = ts.stream(event_time="t").deduplicate("k", within="10 microseconds")
     rows = pa.table({"t": pa.array([0, 0], pa.int64()).cast(TIME), "k": pa.array(ids, kind)})
-    job = Harness(described, schema, folder=tmp_path, partitions=2)
+    job = described.harness(schema, folder=tmp_path, partitions=2)
     assert sorted(job.feed(rows)["k"].to_pylist()) == sorted(ids)
     job.restart()
     assert job.feed(pa.concat_tables([rows, rows])).num_rows == 0

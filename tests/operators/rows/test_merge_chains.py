@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, Row, numbered, rows, table
 from tests.twins.sessions import ENDED, Brute
-from tidestate.operators import RETRACTING, Windowed, count, session_join, sum_, tumbling, windowed
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.union import union
+from tidestate import Stream, agg
 
 Batches = list[list[Row]]
+ORDERS, COSTS = ts.stream("orders", event_time="ordered"), ts.stream("costs", event_time="paid")
 
 
 def fed(batch: list[Row]) -> dict[str, pa.Table]:
@@ -48,11 +47,11 @@ def last_of_keys(observed: pa.Table, *names: str) -> dict[str, tuple[object, ...
 @settings(deadline=None, max_examples=examples(15))
 @given(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.sampled_from([0, 12]))
 def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, late: int) -> None:
-    pairs = session_join(event_time=("ordered", "paid"), on="k", gap="5 s", late=f"{late} s", name="pairs")
-    whole = windowed(event_time="time", key="k", name="sums").window(tumbling("1 day"))
-    sums = whole.aggregate(n=count(), cost=sum_("right_cost")).accumulation(RETRACTING)
+    pairs = ORDERS.join_sessions(COSTS, on="k", gap="5 s", allowed_lateness=f"{late} s", name="pairs")
+    whole = pairs.group_by("k").window(ts.tumbling("1 day"))
+    sums = whole.aggregate(n=agg.count(), cost=agg.sum("right_cost")).named("sums").accumulation("retracting")
     batches = [sorted(batch, key=lambda row: row.side) for batch in numbered(batches)]
-    observed = panes(chain(pairs, sums, inputs={"pairs": ("orders", "costs")}), batches)
+    observed = panes(sums, batches)
     brute, newest = Brute("inner", 5, late, True), {}
     for batch in batches:
         for row in batch:
@@ -74,11 +73,10 @@ def test_sums_over_a_session_join_follow_what_it_takes_back(batches: Batches, la
 @settings(deadline=None, max_examples=examples(10))
 @given(st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4))
 def test_a_union_is_read_as_one_stream(batches: Batches) -> None:
-    both = union(event_time="ordered", sides=("a", "b"), name="both")
-    sums = windowed(event_time="time", key="k", name="sums").window(tumbling("1 day")).late("1 day")
-    sums = sums.aggregate(n=count(), price=sum_("price"))
-    description = chain(both, sums, inputs={"both": ("first", "second")})
     names = ("first", "second")
+    both = ts.union(*(ts.stream(name, event_time="ordered") for name in names), name="both")
+    sums = both.group_by("k").window(ts.tumbling("1 day")).aggregate(n=agg.count(), price=agg.sum("price"))
+    description = sums.allowed_lateness("1 day").named("sums")
     parts = [{name: table(batch[place::2], LEFT) for place, name in enumerate(names)} for batch in batches]
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         observed = description.standalone(checkpoint=folder, partitions=2).run(parts, drain=True)
@@ -89,16 +87,14 @@ def test_a_union_is_read_as_one_stream(batches: Batches) -> None:
 
 
 def test_a_union_passes_on_what_its_operators_take_back() -> None:
-    def short(name: str, time: str, value: str) -> Windowed:
-        begun = windowed(event_time=time, key="k", name=name).window(tumbling("10 s")).late("1 minute")
-        return begun.aggregate(total=sum_(value)).accumulation(RETRACTING)
+    def short(name: str, events: Stream, value: str) -> Stream:
+        begun = events.group_by("k").window(ts.tumbling("10 s")).aggregate(total=agg.sum(value)).named(name)
+        return begun.allowed_lateness("1 minute").accumulation("retracting").timed_by("window_end")
 
-    both = union(event_time="window_end", sides=("in", "out"), name="both")
-    sums = windowed(event_time="time", key="k", name="sums").window(tumbling("1 day")).late("1 day")
-    sums = sums.aggregate(total=sum_("total"), n=count()).accumulation(RETRACTING)
-    inputs = {"prices": "orders", "spent": "costs", "both": ("prices", "spent")}
-    parts = short("prices", "ordered", "price"), short("spent", "paid", "cost")
-    description = chain(*parts, both, sums, inputs=inputs)
+    parts = {"in": short("prices", ORDERS, "price"), "out": short("spent", COSTS, "cost")}
+    sums = ts.union(**parts, name="both").group_by("k").window(ts.tumbling("1 day"))
+    counted = sums.aggregate(total=agg.sum("total"), n=agg.count()).allowed_lateness("1 day").named("sums")
+    description = counted.accumulation("retracting")
     first = [Row("left", "a", 1, 5), Row("left", "a", 25, 7), Row("right", "a", 2, 3), Row("right", "a", 26, 1)]
     late = [Row("left", "a", 2, 10), Row("right", "a", 3, 20)]
     observed = panes(description, [first, late, [Row("right", "b", 30, 2)]])
@@ -107,13 +103,13 @@ def test_a_union_passes_on_what_its_operators_take_back() -> None:
 
 
 def test_a_merge_is_of_panes_that_are_never_taken_back() -> None:
-    def short(name: str, time: str, value: str) -> Windowed:
-        begun = windowed(event_time=time, key="k", name=name).window(tumbling("10 s")).late("0 s")
-        return begun.aggregate(total=sum_(value))
+    def short(name: str, events: Stream, value: str) -> Stream:
+        begun = events.group_by("k").window(ts.tumbling("10 s")).aggregate(total=agg.sum(value)).named(name)
+        return begun.allowed_lateness("0 s").timed_by("window_end")
 
-    both = merge(event_time="window_end", key="k", name="both").window(tumbling("1 day")).late("1 day")
-    both = both.aggregate(price=sum_("left_total"), cost=sum_("right_total"))
-    inputs = {"prices": "orders", "spent": "costs", "both": ("prices", "spent")}
-    description = chain(short("prices", "ordered", "price"), short("spent", "paid", "cost"), both, inputs=inputs)
+    left, right = short("prices", ORDERS, "price"), short("spent", COSTS, "cost")
+    both = ts.merge(left=left, right=right).group_by("k").window(ts.tumbling("1 day"))
+    sums = both.aggregate(price=agg.sum("left_total"), cost=agg.sum("right_total"))
+    description = sums.allowed_lateness("1 day").named("both")
     first = [Row("left", "a", 1, 5), Row("left", "a", 25, 7), Row("right", "a", 2, 3), Row("right", "b", 26, 1)]
     assert last_of_keys(panes(description, [first]), "price", "cost") == {"a": (12, 3), "b": (None, 1)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, STORES, TIME
-from tidestate.operators import Union
+from tidestate import OperatorStream, Stream
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.union import union
-from tidestate.operators.local.harness import Harness
+from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.store import StoreConfig
 
 PANES = pa.schema(
@@ -40,11 +41,11 @@ events = st.tuples(
 )
 
 
-def three() -> Union:
-    return union(event_time="t", sides=NAMES)
+def three() -> OperatorStream:
+    return ts.union(a=ts.stream(event_time="t"), b=ts.stream(event_time="t"), c=ts.stream(event_time="t"))
 
 
-def one_stream(description: Union, batch: list[Event]) -> pa.Table:
+def by_side(batch: list[Event]) -> dict[str, pa.Table]:
     sides = {}
     for side in NAMES:
         own = [(k, None if at is None else at * SECOND, v) for name, k, at, v in batch if name == side]
@@ -55,7 +56,7 @@ def one_stream(description: Union, batch: list[Event]) -> pa.Table:
             pa.array(["emit"] * len(own), pa.string()).dictionary_encode().cast(PANES.field("kind").type),
         ]
         sides[side] = pa.table(columns, schema=PANES)
-    return description.rows(description.schema(PANES, PANES, PANES), **sides)
+    return sides
 
 
 def reported(panes: pa.Table) -> Counter[tuple[Any, ...]]:
@@ -72,10 +73,10 @@ def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
     def check(batches: list[list[Event]], partitions: int, restart: bool) -> None:
         description, lost = three(), 0
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            schema = description.schema(PANES, PANES, PANES)
-            harness = Harness(description, schema, store=store, folder=folder, partitions=partitions)
+            schema = dict.fromkeys(NAMES, PANES)
+            harness = description.harness(schema, store=store, folder=folder, partitions=partitions)
             for batch in batches:
-                panes = harness.feed(one_stream(description, batch))
+                panes = harness.feed(by_side(batch))
                 timed = [(*one[:3], tuple(one[3])) for one in batch if one[2] is not None]
                 assert reported(panes) == Counter(timed)
                 lost += len(batch) - len(timed)
@@ -89,15 +90,20 @@ def test_every_row_is_passed_on_in_its_batch(store: StoreConfig) -> None:
 
 
 def test_the_watermark_is_the_smallest_and_holds_what_is_to_come() -> None:
-    description = union(event_time="t", sides=NAMES, watermark_delay=("0 s", "5 s", "0 s"))
-    plan: Any = bind_plan(description, description.schema(PANES, PANES, PANES))
+    description = ts.union(
+        a=ts.stream(event_time="t", watermark_delay="0 s"),
+        b=ts.stream(event_time="t", watermark_delay="5 s"),
+        c=ts.stream(event_time="t", watermark_delay="0 s"),
+    )
+    stored = of_type(description.graph.description, Sided)
+    plan: Any = bind_plan(stored, stored.sides.schema(dict.fromkeys(NAMES, PANES)))
     assert [plan.output_watermark(mark) for mark in (BEGINNING_US, 7, END_US)] == [BEGINNING_US, 7, END_US]
     with pytest.raises(UsageError, match="chain-time"):
         plan.output_watermark(7, "window_end")
     runner = description.standalone(checkpoint=tempfile.mkdtemp())
     batches = [[("a", "x", 20, [])], [("b", "x", 30, []), ("c", "x", 40, [])]]
     seen = []
-    for count, _ in enumerate(runner.stream(one_stream(description, batch) for batch in batches)):  # type: ignore[arg-type]
+    for count, _ in enumerate(runner.stream(by_side(batch) for batch in batches)):  # type: ignore[arg-type]
         seen.append(runner.head.watermark_us)
         assert count == len(seen) - 1
     assert seen[1] == 20 * SECOND
@@ -105,45 +111,45 @@ def test_the_watermark_is_the_smallest_and_holds_what_is_to_come() -> None:
 
 def test_it_runs_alone_and_goes_on_after_a_restart(tmp_path: Path) -> None:
     description = three()
-    batches = [one_stream(description, [("a", "x", at, [at]), ("b", "y", at + 1, [])]) for at in range(4)]
+    events = [[("a", "x", at, [at]), ("b", "y", at + 1, [])] for at in range(4)]
+    batches = [by_side(batch) for batch in events]
+    whole = [(side, k, at, tuple(v)) for batch in events for side, k, at, v in batch]
     first = description.standalone(checkpoint=tmp_path, partitions=2).run(batches[:2])
     rest = description.standalone(checkpoint=tmp_path, partitions=2).run(batches, drain=True)
-    assert reported(first) + reported(rest) == reported(pa.concat_tables(batches))
+    assert reported(first) + reported(rest) == Counter(whole)
     assert first.schema.names == ["k", "t", "v", "kind", "side", "time"]
 
 
 def test_a_union_is_a_side_of_another() -> None:
-    inner = union(event_time="t", sides=("a", "b"))
-    panes = bind_plan(inner, inner.schema(PANES, PANES)).pane_schema
-    outer = union(event_time=("time", "t"), sides=("both", "more"))
-    plain = pa.schema([field for field in panes if field.name not in ("side", "time")])
-    schema = outer.schema(panes, plain)
-    assert schema.names == panes.names
-    row = {"k": "x", "t": 5, "v": [], "kind": "emit", "side": "a", "time": 7}
-    one = pa.Table.from_pylist([row], pa.schema([(f.name, "int64" if f.type == TIME else f.type) for f in panes]))
-    both = outer.rows(schema, both=one.cast(panes)).select(["side", "time"])
-    assert (both["side"].to_pylist(), both["time"].cast(pa.int64()).to_pylist()) == (["both"], [7])
+    inner = ts.union(a=ts.stream("a", event_time="t"), b=ts.stream("b", event_time="t"), name="inner")
+    outer = ts.union(both=inner, more=ts.stream("more", event_time="t"), name="outer")
+    harness = outer.harness(dict.fromkeys(("a", "b", "more"), PANES))
+    panes = harness.feed({"a": by_side([("a", "x", 7, [])])["a"]})
+    assert panes.column_names == ["k", "t", "v", "kind", "side", "time"]
+    assert (panes["side"].to_pylist(), panes["time"].cast(pa.int64()).to_pylist()) == (["both"], [7 * SECOND])
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "one side": ({"sides": ("a",)}, "sides"),
-    "sides in one word": ({"sides": "ab"}, "argument"),
-    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
-    "times of other sides": ({"event_time": ("t", "t", "t")}, "event-time"),
-    "no name": ({"name": ""}, "operator-name"),
+def at() -> Stream:
+    return ts.stream(event_time="t")
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "one side": (lambda: ts.union(a=at()), "sides"),
+    "negative delay": (lambda: ts.stream(event_time="t", watermark_delay="-1 s"), "watermark-delay"),
+    "no name": (lambda: ts.union(a=at(), b=at(), name=""), "operator-name"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_senseless_unions_are_refused(name: str) -> None:
-    asked, code = REFUSED[name]
+    wrong, code = REFUSED[name]
     with pytest.raises(UsageError, match=rf"\[{code}\]"):
-        union(**({"event_time": "t", "sides": ("a", "b")} | asked))
+        wrong()
 
 
 def test_sides_that_differ_are_refused() -> None:
     more = PANES.append(pa.field("extra", pa.int64()))
     with pytest.raises(UsageError, match="side-columns"):
-        three().schema(PANES, PANES, more)
+        three().harness({"a": PANES, "b": PANES, "c": more})
     with pytest.raises(UsageError, match="column-missing"):
-        three().schema(more, PANES, more)
+        three().harness({"a": more, "b": PANES, "c": more})

@@ -10,13 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.targets import Target, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import DeliveryId, DeltaSink, IcebergSink, PostgresSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks.columns import new_columns, padded
+from tidestate.operators.sinks.delta import DeltaSink
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
@@ -31,7 +35,7 @@ def rows(**values: int) -> pa.Table:
 
 
 def at(checkpoint: int) -> DeliveryId:
-    return DeliveryId("f" * 32, checkpoint)
+    return ts.DeliveryId("f" * 32, checkpoint)
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from adbc_driver_postgresql import dbapi
 
+import tidestate as ts
 from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
@@ -23,11 +24,13 @@ from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
-from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks import postgres as postgres_sink
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.rows import Tables
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +47,7 @@ class DiedError(Exception):
 
 def run(target: Target, form: Form, root: Path, *, dies: bool = False) -> None:
     """A job that may die after each delivery that its target has taken, and goes on."""
-    sink, seen = target.sink(form), set[DeliveryId]()
+    sink, seen = target.sink(form), set[ts.DeliveryId]()
 
     def taken(rows: pa.Table, delivery: DeliveryId) -> None:
         sink(rows, delivery)
@@ -114,7 +117,7 @@ WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
 @pytest.mark.parametrize(("kind", "form"), SECOND_HALF)
 def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: Form, tmp_path: Path) -> None:
     """Two sinks of one target, as of two runs: each delivery is offered to both, and some of them later once more."""
-    first, second, came = target.sink(form), target.sink(form), list[tuple[Any, DeliveryId]]()
+    first, second, came = target.sink(form), target.sink(form), list[tuple[Any, ts.DeliveryId]]()
 
     def both(rows: pa.Table, delivery: DeliveryId) -> None:
         came.append((rows, delivery))
@@ -133,7 +136,7 @@ def test_an_older_self_that_is_overtaken_in_the_middle_stores_nothing(
 ) -> None:
     """It has found that the id is not there, and reads the rows; then another one stores all of them."""
     module = import_module(f"tidestate.operators.sinks.{kind}")
-    first, second, overtaken = target.sink(form), target.sink(form), list[DeliveryId]()
+    first, second, overtaken = target.sink(form), target.sink(form), list[ts.DeliveryId]()
     tables_of, most = module.tables_of, 1 if kind == "kafka" else 3
 
     def taken(rows: pa.Table, delivery: DeliveryId) -> None:
@@ -162,7 +165,7 @@ def test_an_older_self_that_stands_still_in_its_transaction_is_waited_for(
     target, root = target_of(f"postgres:{postgres.uri}#{uuid.uuid4().hex}"), tmp_path / "root"
     monkeypatch.setattr(postgres_sink, "LOCK_S", 0.2)
     monkeypatch.setattr(included, "TRIES", 1)
-    sink, refused = target.sink("upsert"), list[DeliveryId]()
+    sink, refused = target.sink("upsert"), list[ts.DeliveryId]()
 
     def taken(rows: pa.Table, delivery: DeliveryId) -> None:
         if len(refused) < 2:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.helpers.spark_inputs import job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
-from tidestate.operators import Harness, Windowed
+from tidestate import Aggregation
 from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, formed, identity
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
@@ -114,8 +114,8 @@ def replayed(whole: pa.Table, key: list[str]) -> dict[Row, Row]:
     return state
 
 
-def panes_of(described: Windowed, batches: list[pa.Table]) -> pa.Table:
-    running = Harness(described, batches[0].schema)
+def panes_of(described: Aggregation, batches: list[pa.Table]) -> pa.Table:
+    running = described.harness(batches[0].schema)
     fed = [running.feed(one) for one in batches]
     return pa.concat_tables([plain_table(one) for one in (*fed, running.finish())])
 

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import DeliveryId, IcebergSink
+import tidestate as ts
 from tidestate.operators.sinks import iceberg
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.rows import Tables
 
 pytestmark = pytest.mark.slow
@@ -34,8 +35,8 @@ def stored(one: IcebergSink) -> list[tuple[str, int]]:
 
 def test_what_is_retracted_for_good_is_gone(tmp_path: Path) -> None:
     one = sink(tmp_path, changes="upsert")
-    one(rows("a", "b", "c"), DeliveryId(RUN, 1))
-    one(pa.concat_tables([rows("a", kind="retract"), rows("b", n=2)]), DeliveryId(RUN, 2))
+    one(rows("a", "b", "c"), ts.DeliveryId(RUN, 1))
+    one(pa.concat_tables([rows("a", kind="retract"), rows("b", n=2)]), ts.DeliveryId(RUN, 2))
     assert stored(one) == [("b", 2), ("c", 1)]
 
 
@@ -45,23 +46,23 @@ def test_a_delivery_that_comes_in_parts_is_one_commit(
 ) -> None:
     one, parts = sink(tmp_path, changes=changes), [rows("a", "b"), rows("c"), rows("a", n=2)]
     monkeypatch.setattr(iceberg, "tables_of", lambda _: Tables(parts[0].schema, iter(parts)))
-    one(rows(), DeliveryId(RUN, 1))
+    one(rows(), ts.DeliveryId(RUN, 1))
     assert stored(one) == [*([("a", 1)] if changes == "append" else []), ("a", 2), ("b", 1), ("c", 1)]
 
 
 def test_one_that_was_overtaken_commits_nothing_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one stores the same rows after this one has looked for the id."""
     one, other, real = sink(tmp_path), sink(tmp_path), iceberg.tables_of
-    one(rows("a"), DeliveryId(RUN, 1))
+    one(rows("a"), ts.DeliveryId(RUN, 1))
 
     def slow(given: pa.Table) -> Tables:
         def each() -> Iterator[pa.Table]:
             monkeypatch.setattr(iceberg, "tables_of", real)
-            other(rows("b"), DeliveryId(RUN, 2))
+            other(rows("b"), ts.DeliveryId(RUN, 2))
             yield given
 
         return Tables(given.schema, each())
 
     monkeypatch.setattr(iceberg, "tables_of", slow)
-    one(rows("b"), DeliveryId(RUN, 2))
+    one(rows("b"), ts.DeliveryId(RUN, 2))
     assert stored(one) == [("a", 1), ("b", 1)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
-from tidestate.operators import DeliveryId, KafkaSink
+from tidestate.operators.sinks.kafka import KafkaSink
 
 RUN = "f" * 32
 
@@ -18,11 +19,11 @@ def rows(*keys: str, kind: str = "emit") -> pa.Table:
 
 def test_a_delivery_that_comes_again_is_not_written_by_this_sink_or_another(broker: Broker) -> None:
     first, second = KafkaSink("", "panes"), KafkaSink("", "panes")
-    first(rows("a", "b"), DeliveryId(RUN, 2))
+    first(rows("a", "b"), ts.DeliveryId(RUN, 2))
     for sink in (first, second, first):
-        sink(rows("a", "b"), DeliveryId(RUN, 2))
-        sink(rows("old"), DeliveryId(RUN, 1))
-    second(rows("c"), DeliveryId("e" * 32, 1))
+        sink(rows("a", "b"), ts.DeliveryId(RUN, 2))
+        sink(rows("old"), ts.DeliveryId(RUN, 1))
+    second(rows("c"), ts.DeliveryId("e" * 32, 1))
     assert [(value["k"], header) for _, value, header in broker.rows(committed=False)] == [
         ("a", f"{RUN}-2"),
         ("b", f"{RUN}-2"),
@@ -33,23 +34,23 @@ def test_a_delivery_that_comes_again_is_not_written_by_this_sink_or_another(brok
 @pytest.mark.parametrize("fails", ["before", "after"])
 def test_a_commit_without_an_answer_is_looked_up_and_not_guessed(broker: Broker, fails: str) -> None:
     sink = KafkaSink("", "panes")
-    sink(rows("a"), DeliveryId(RUN, 1))
+    sink(rows("a"), ts.DeliveryId(RUN, 1))
     broker.fails = fails
-    sink(rows("b"), DeliveryId(RUN, 2))
+    sink(rows("b"), ts.DeliveryId(RUN, 2))
     assert [value["k"] for _, value, _ in broker.rows()] == ["a", "b"]
     assert len(broker.rows(committed=False)) == (3 if fails == "before" else 2)
 
 
 def test_a_full_buffer_loses_no_row(broker: Broker) -> None:
     broker.full = 3
-    KafkaSink("", "panes")(rows("a", "b"), DeliveryId(RUN, 1))
+    KafkaSink("", "panes")(rows("a", "b"), ts.DeliveryId(RUN, 1))
     assert [value["k"] for _, value, _ in broker.rows()] == ["a", "b"]
 
 
 def test_an_upsert_has_a_message_without_a_value_for_what_is_gone(broker: Broker) -> None:
     sink = KafkaSink("", "panes", changes="upsert", key="k")
-    sink(rows("a", "b"), DeliveryId(RUN, 1))
-    sink(pa.concat_tables([rows("a", kind="retract"), rows("b")]), DeliveryId(RUN, 2))
+    sink(rows("a", "b"), ts.DeliveryId(RUN, 1))
+    sink(pa.concat_tables([rows("a", kind="retract"), rows("b")]), ts.DeliveryId(RUN, 2))
     assert [(key, value) for key, value, _ in broker.rows()] == [
         ({"k": "a"}, {"k": "a", "n": 0}),
         ({"k": "b"}, {"k": "b", "n": 1}),
@@ -59,5 +60,5 @@ def test_an_upsert_has_a_message_without_a_value_for_what_is_gone(broker: Broker
 
 
 def test_a_key_of_ones_own_is_the_key_of_appended_messages(broker: Broker) -> None:
-    KafkaSink("", "panes", key="k")(rows("a"), DeliveryId(RUN, 1))
+    KafkaSink("", "panes", key="k")(rows("a"), ts.DeliveryId(RUN, 1))
     assert broker.rows() == [({"k": "a"}, {"k": "a", "kind": "emit", "n": 0}, f"{RUN}-1")]

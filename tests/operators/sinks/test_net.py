@@ -14,39 +14,22 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
 from tests.helpers.process import LONG
 from tests.helpers.targets import KINDS, target_of
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    ACCUMULATING,
-    DISCARDING,
-    RETRACTING,
-    DeliveryId,
-    DeltaSink,
-    Harness,
-    IcebergSink,
-    KafkaSink,
-    ParquetSink,
-    PostgresSink,
-    WindowOperator,
-    count,
-    deduplicated,
-    join,
-    latest,
-    run_operator,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate import OperatorStream, agg
 from tidestate.operators.describe.sinks import Emitted
-from tidestate.operators.describe.union import union
 from tidestate.operators.engine.emitted import emitted_by
+from tidestate.operators.sinks.delta import DeltaSink
 from tidestate.operators.sinks.forms import Form
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.kafka import KafkaSink
+from tidestate.operators.sinks.parquet import ParquetSink
+from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 
@@ -65,25 +48,34 @@ BATCHES = [
 ]
 
 
-def counting(kind: Any, mode: Any, key: Any = ("k", "c"), late: str = "1 hour") -> Runnable:
-    described = windowed(event_time="t", key=list(key)).window(kind).aggregate(n=count(), s=sum_("x"), l=latest("x"))
-    return described.late(late).accumulation(mode)
+def counting(kind: Any, mode: Any, key: Any = ("k", "c"), late: str = "1 hour") -> OperatorStream:
+    described = (
+        ts.stream(event_time="t")
+        .group_by(list(key))
+        .window(kind)
+        .aggregate(n=agg.count(), s=agg.sum("x"), l=agg.latest("x"))
+    )
+    return described.allowed_lateness(late).accumulation(mode)
 
 
-JOBS: dict[str, tuple[Callable[[], Runnable], bool, tuple[str, ...] | None]] = {
+JOBS: dict[str, tuple[Callable[[], OperatorStream], bool, tuple[str, ...] | None]] = {
     # what it is, whether the newest pane is the result, the key that it has
-    "one pane": (lambda: counting(tumbling("10 seconds"), ACCUMULATING, late="0 seconds"), True, ("k", "c")),
-    "one part": (lambda: counting(tumbling("10 seconds"), DISCARDING, late="0 seconds"), True, ("k", "c")),
-    "accumulating": (lambda: counting(tumbling("10 seconds"), ACCUMULATING), True, ("k", "c")),
-    "discarding": (lambda: counting(tumbling("10 seconds"), DISCARDING), False, ("k", "c")),
-    "retracting": (lambda: counting(tumbling("10 seconds"), RETRACTING), True, ("k", "c")),
-    "without a key": (lambda: counting(tumbling("10 seconds"), RETRACTING, ()), True, ()),
-    "sessions": (lambda: counting(session("10 seconds"), ACCUMULATING), False, ("k", "c")),
-    "discarding sessions": (lambda: counting(session("10 seconds"), DISCARDING), False, ("k", "c")),
-    "retracting sessions": (lambda: counting(session("10 seconds"), RETRACTING), True, ("k", "c")),
-    "deduplication": (lambda: deduplicated(event_time="t", on=["k", "c"], within="1 hour"), True, ("k", "c")),
-    "join": (lambda: join(event_time="t", on="k", within=("0 seconds", "5 seconds")), True, None),
-    "union": (lambda: union(event_time="t", sides=["left", "right"]), True, None),
+    "one pane": (lambda: counting(ts.tumbling("10 seconds"), "accumulating", late="0 seconds"), True, ("k", "c")),
+    "one part": (lambda: counting(ts.tumbling("10 seconds"), "discarding", late="0 seconds"), True, ("k", "c")),
+    "accumulating": (lambda: counting(ts.tumbling("10 seconds"), "accumulating"), True, ("k", "c")),
+    "discarding": (lambda: counting(ts.tumbling("10 seconds"), "discarding"), False, ("k", "c")),
+    "retracting": (lambda: counting(ts.tumbling("10 seconds"), "retracting"), True, ("k", "c")),
+    "without a key": (lambda: counting(ts.tumbling("10 seconds"), "retracting", ()), True, ()),
+    "sessions": (lambda: counting(ts.sessions("10 seconds"), "accumulating"), False, ("k", "c")),
+    "discarding sessions": (lambda: counting(ts.sessions("10 seconds"), "discarding"), False, ("k", "c")),
+    "retracting sessions": (lambda: counting(ts.sessions("10 seconds"), "retracting"), True, ("k", "c")),
+    "deduplication": (lambda: ts.stream(event_time="t").deduplicate(["k", "c"], within="1 hour"), True, ("k", "c")),
+    "join": (
+        lambda: ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", within=("0 seconds", "5 seconds")),
+        True,
+        None,
+    ),
+    "union": (lambda: ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t")), True, None),
 }
 NAMED = {"join": ["k", "left_c", "left_t", "left_x", "right_x"], "union": ["k", "t", "x", "side"]}
 """What identifies a row that has no key, by choice of the user."""
@@ -94,10 +86,10 @@ def made(what: str) -> tuple[Emitted, list[pa.Table]]:
     """What a job emits, and the panes of each of its deliveries."""
     described = JOBS[what][0]()
     schemas, tables = SCHEMA, [pa.Table.from_pylist(rows, SCHEMA) for rows in BATCHES]
-    if isinstance(described, Sided):
-        schemas = described.sides.schema({"left": SCHEMA, "right": SCHEMA})
-        tables = [described.rows(schemas, left=rows, right=rows) for rows in tables]  # type: ignore[attr-defined]
-    running = Harness(described, schemas)
+    if len(described.graph.streams) == 2:
+        schemas = dict.fromkeys(described.graph.streams, SCHEMA)
+        tables = [{"left": rows, "right": rows} for rows in tables]  # type: ignore[attr-defined]
+    running = described.harness(schemas)
     found = [plain_table(running.feed(one)) for one in tables]
     return emitted_by(running._job.plan), [one for one in found if one.num_rows]
 
@@ -188,7 +180,7 @@ def test_a_form_that_is_taken_holds_the_net(
     sink = target.sink(form, key=NAMED.get(what))
     sink.fit(emitted)
     for number, panes in enumerate(deliveries, 1):
-        sink(panes, DeliveryId("f" * 32, number))
+        sink(panes, ts.DeliveryId("f" * 32, number))
     found = target.rows(form)
     if form == "append":
         rows = [row for panes in deliveries for row in panes.to_pylist()]
@@ -238,20 +230,20 @@ def test_what_would_not_hold_the_net_is_refused_before_anything_is_written(
 
 
 def by_harness(root: Path, sink: IncludedSink) -> None:
-    Harness(counting(tumbling("10 seconds"), RETRACTING), SCHEMA, folder=root, sink=sink).feed(BATCHES[0])
+    counting(ts.tumbling("10 seconds"), "retracting").harness(SCHEMA, folder=root, sink=sink).feed(BATCHES[0])
 
 
 def alone(root: Path, sink: IncludedSink) -> None:
     batch = pa.Table.from_pylist(BATCHES[0], SCHEMA)
-    counting(tumbling("10 seconds"), RETRACTING).standalone(checkpoint=root, sink=sink).run([batch], drain=True)
+    counting(ts.tumbling("10 seconds"), "retracting").standalone(checkpoint=root, sink=sink).run([batch], drain=True)
 
 
 def by_hand(root: Path, sink: IncludedSink) -> None:
     rows = [{**row, "origin": 0, "offset": number} for number, row in enumerate(BATCHES[0])]
     schema = pa.schema([*SCHEMA, ("origin", pa.int64()), ("offset", pa.int64())])
-    described = counting(tumbling("10 seconds"), RETRACTING)
-    with WindowOperator(described, schema, checkpoint=root) as operator:  # type: ignore[arg-type]
-        run_operator(operator, [pa.Table.from_pylist(rows, schema)], sink, drain=True)
+    described = counting(ts.tumbling("10 seconds"), "retracting")
+    with described.by_hand(schema, checkpoint=root) as operator:  # type: ignore[arg-type]
+        ts.run_operator(operator, [pa.Table.from_pylist(rows, schema)], sink, drain=True)
 
 
 @pytest.mark.parametrize("runs", [by_harness, alone, by_hand])

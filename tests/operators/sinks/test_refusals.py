@@ -11,28 +11,26 @@ import pyarrow as pa
 import pytest
 from adbc_driver_manager import AdbcStatusCode, OperationalError, ProgrammingError
 
+import tidestate as ts
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    DeliveryId,
-    DeltaSink,
-    IcebergSink,
-    KafkaSink,
-    ParquetSink,
-    PostgresSink,
-    Refused,
-)
+from tidestate.operators import DeliveryId
 from tidestate.operators.engine import delivery
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks.connection import nowhere
+from tidestate.operators.sinks.delta import DeltaSink
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.kafka import KafkaSink
+from tidestate.operators.sinks.parquet import ParquetSink
+from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.statestore.errors import UsageError
 
 BATCHES = sample(6, 60)
 ROWS = pa.table({"k": ["a", "b"], "kind": ["emit", "emit"], "n": [1, 2]})
-ONE = DeliveryId("f" * 32, 2)
+ONE = ts.DeliveryId("f" * 32, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +83,7 @@ DOWN: dict[str, Callable[[Path], IncludedSink]] = {
 
 @pytest.mark.parametrize("kind", DOWN)
 def test_what_cannot_be_reached_refuses_and_hides_passwords(kind: str, tmp_path: Path) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ts.Refused) as refused:
         DOWN[kind](tmp_path)(ROWS, ONE)
     assert "secret" not in str(refused.value)
 
@@ -153,11 +151,11 @@ def test_what_a_target_will_never_take_ends_the_job(postgres: Postgres, tmp_path
     delta = DeltaSink(tmp_path / "delta")
     delta(ROWS, ONE)
     with pytest.raises(UsageError, match=r"nothing of them was stored.*\[sink-target\].*DeltaSink"):
-        delta(other.drop_columns(["k"]), DeliveryId(ONE.run, 3))
+        delta(other.drop_columns(["k"]), ts.DeliveryId(ONE.run, 3))
     table = PostgresSink(postgres.uri, "typed", key="k")
     table(ROWS, ONE)
     with pytest.raises(UsageError, match=r"\[sink-target\].*PostgresSink"):
-        table(other.append_column("more", pa.array([1, 2])), DeliveryId(ONE.run, 3))
+        table(other.append_column("more", pa.array([1, 2])), ts.DeliveryId(ONE.run, 3))
     assert postgres.rows("SELECT checkpoint FROM tidestate_deliveries WHERE target = 'typed'") == [(2,)]
 
 
@@ -212,7 +210,7 @@ def test_other_columns_than_those_of_a_table_of_iceberg_end_the_job(tmp_path: Pa
     sink(ROWS, ONE)
     for other in (ROWS.append_column("more", pa.array([1, 2])), ROWS.set_column(2, "n", pa.array(["x", "y"]))):
         with pytest.raises(UsageError, match=r"\[sink-target\].*IcebergSink"):
-            sink(other, DeliveryId(ONE.run, 3))
+            sink(other, ts.DeliveryId(ONE.run, 3))
 
 
 def test_unsigned_numbers_keep_their_value_in_postgres(postgres: Postgres) -> None:
@@ -226,7 +224,7 @@ def test_unsigned_numbers_keep_their_value_in_postgres(postgres: Postgres) -> No
         (str(largest), "0"),
     ]
     PostgresSink(postgres.uri, "unsigned", key="k")(
-        rows.set_column(1, "kind", pa.array(["retract", "emit"])), DeliveryId(ONE.run, 3)
+        rows.set_column(1, "kind", pa.array(["retract", "emit"])), ts.DeliveryId(ONE.run, 3)
     )
     assert postgres.rows("SELECT k::text FROM unsigned") == [("1",)]
     inside = rows.append_column("v", pa.array([[1], [2]], pa.list_(pa.uint64())))

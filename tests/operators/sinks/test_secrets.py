@@ -9,9 +9,13 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import DeliveryId, DeltaSink, IcebergSink, KafkaSink, PostgresSink, Refused
+import tidestate as ts
 from tidestate.operators.sinks import included
+from tidestate.operators.sinks.delta import DeltaSink
+from tidestate.operators.sinks.iceberg import IcebergSink
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.kafka import KafkaSink
+from tidestate.operators.sinks.postgres import PostgresSink
 from tidestate.statestore.errors import UsageError
 
 PASSWORD = "QX/Z Q@X%Z"
@@ -47,8 +51,8 @@ def test_nothing_that_people_see_has_a_password(
     sink = SINKS[what]()
     monkeypatch.setattr(sink, "store", lambda *_: failing(error))
     monkeypatch.setattr(sink, "passes", lambda found: True if isinstance(found, OSError) else None)
-    with caplog.at_level(logging.WARNING, "tidestate"), pytest.raises((Refused, UsageError)) as caught:
-        sink(pa.table({"k": ["a"]}), DeliveryId("f" * 32, 1))
+    with caplog.at_level(logging.WARNING, "tidestate"), pytest.raises((ts.Refused, UsageError)) as caught:
+        sink(pa.table({"k": ["a"]}), ts.DeliveryId("f" * 32, 1))
     seen = [str(sink), repr(sink), caplog.text, str(caught.value), "".join(traceback.format_exception(caught.value))]
     lines = [line for text in seen for line in text.splitlines() if "raise " not in line]
     assert not any(piece in line for line in lines for piece in ("QX", "X%Z", "Z Q")), lines

@@ -10,23 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
 from tests.helpers.targets import CASES, Target, target_of
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
-    DeliveryId,
-    KafkaSink,
-    ParquetSink,
-    count,
-    tumbling,
-    windowed,
-)
+from tidestate import agg
+from tidestate.operators import DeliveryId
 from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.operators.sinks.kafka import KafkaSink
+from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.operators.sinks.stored_columns import stored_columns
 from tidestate.statestore.errors import UsageError
 
@@ -72,7 +67,7 @@ STORED: dict[Form, tuple[dict[str, str], tuple[str, ...], list[Row]]] = {
 
 
 def at(checkpoint: int) -> DeliveryId:
-    return DeliveryId(RUN, checkpoint)
+    return ts.DeliveryId(RUN, checkpoint)
 
 
 ON_HOST = [case for case in CASES if case[0] != "kafka"]
@@ -124,16 +119,16 @@ def test_columns_that_no_target_can_have(columns: Any) -> None:
 
 
 def job(mode: Any) -> Any:
-    described = windowed(event_time="t", key="k").window(tumbling("9 seconds")).aggregate(n=count())
-    return described.late("1 hour").accumulation(mode)
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("9 seconds")).aggregate(n=agg.count())
+    return described.allowed_lateness("1 hour").accumulation(mode)
 
 
 LACKING: list[tuple[Form, Any, list[str], str]] = [
-    ("append", RETRACTING, ["k", "n"], r"missing=\['kind'\]"),
-    ("append", ACCUMULATING, ["k", "total"], r"found=\['total'\]"),
-    ("changelog", RETRACTING, ["window_start", "window_end", "k", "n"], r"missing=\['change'\]"),
-    ("changelog", RETRACTING, ["window_start", "window_end", "k", "n", "kind"], r"found=\['kind'\]"),
-    ("changelog", RETRACTING, ["window_end", "k", "change"], r"missing=\['window_start'\]"),
+    ("append", "retracting", ["k", "n"], r"missing=\['kind'\]"),
+    ("append", "accumulating", ["k", "total"], r"found=\['total'\]"),
+    ("changelog", "retracting", ["window_start", "window_end", "k", "n"], r"missing=\['change'\]"),
+    ("changelog", "retracting", ["window_start", "window_end", "k", "n", "kind"], r"found=\['kind'\]"),
+    ("changelog", "retracting", ["window_end", "k", "change"], r"missing=\['window_start'\]"),
 ]
 
 
@@ -166,7 +161,7 @@ def test_the_key_of_a_row_is_stored(sink: Callable[..., IncludedSink]) -> None:
 
 def test_a_job_that_never_retracts_may_leave_out_the_kind(tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "t", columns={"k": "airport", "n": "flights"})
-    job(ACCUMULATING).standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH], drain=True)
+    job("accumulating").standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH], drain=True)
     stored = target_of(f"parquet:{tmp_path / 't'}").table()
     assert sorted(stored.to_pylist(), key=str) == [{"airport": "a", "flights": 2}, {"airport": "b", "flights": 1}]
 
@@ -195,7 +190,7 @@ def test_a_message_has_the_id_of_its_delivery(broker: Broker) -> None:
 def test_the_id_takes_no_column_of_a_pane(form: Form, taken: str, tmp_path: Path) -> None:
     sink = ParquetSink(tmp_path / "t", changes=form, delivery_column=taken)
     with pytest.raises(UsageError, match="sink-columns"):
-        job(RETRACTING).standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH])
+        job("retracting").standalone(checkpoint=tmp_path / "root", sink=sink).run([BATCH])
     assert not (tmp_path / "root").exists()
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.spark_inputs import batch, job
-from tidestate.operators import Parquet
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.round import GraphRound
@@ -20,6 +19,7 @@ from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.files.refs import FileRef, PartitionState
+from tidestate.statestore.spec.store import Parquet
 
 PARTITIONS = 200
 
@@ -59,7 +59,7 @@ class _Broadcasts:
 def round_(tmp_path_factory: pytest.TempPathFactory) -> GraphRound:
     """The first round of a job with `PARTITIONS` state partitions."""
     root = tmp_path_factory.mktemp("root")
-    graph = bind_graph(job(), batch([]).schema)
+    graph = bind_graph(job().graph.description, batch([]).schema)
     return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=PARTITIONS).round(0)
 
 

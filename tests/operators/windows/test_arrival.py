@@ -13,48 +13,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import LONG
 from tests.twins.general_streams import plain
 from tests.twins.naive_aggregates import Event, Naive, chosen, listed, top
-from tidestate.operators import (
-    RETRACTING,
-    arg_max,
-    arg_min,
-    earliest,
-    every_processing_time,
-    first,
-    last,
-    latest,
-    list_,
-    session,
-    sliding,
-    sorted_list,
-    top_n,
-    tumbling,
-    windowed,
-)
+from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
-from tidestate.operators.local.harness import Harness
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("by", pa.int64()), ("v", pa.int64())])
 AGGREGATES: dict[str, tuple[Aggregate, Naive]] = {
-    "earliest": (earliest("v"), chosen("t", largest=False)),
-    "latest": (latest("v"), chosen("t", largest=True, newest=True)),
-    "lowest": (first("v", by="by"), chosen("by", largest=False)),
-    "highest": (last("v", by="by"), chosen("by", largest=True, newest=True)),
-    "least": (arg_min("v", by="by"), chosen("by", largest=False)),
-    "most": (arg_max("v", by="by"), chosen("by", largest=True)),
-    "best": (top_n("v", 3, by="by"), top(3, "by")),
-    "all": (list_("v"), listed()),
-    "sorted": (sorted_list("v", by="by"), listed("by")),
+    "earliest": (agg.earliest("v"), chosen("t", largest=False)),
+    "latest": (agg.latest("v"), chosen("t", largest=True, newest=True)),
+    "lowest": (agg.first("v", by="by"), chosen("by", largest=False)),
+    "highest": (agg.last("v", by="by"), chosen("by", largest=True, newest=True)),
+    "least": (agg.arg_min("v", by="by"), chosen("by", largest=False)),
+    "most": (agg.arg_max("v", by="by"), chosen("by", largest=True)),
+    "best": (agg.top_n("v", 3, by="by"), top(3, "by")),
+    "all": (agg.list("v"), listed()),
+    "sorted": (agg.sorted_list("v", by="by"), listed("by")),
 }
 LISTS = ("all", "sorted")
 WINDOWS = {
-    "tumbling": tumbling("4 us"),
-    "sliding": sliding("6 us", "2 us"),
-    "with gaps": sliding("4 us", "6 us", strict=False),
-    "sessions": session("3 us"),
+    "tumbling": ts.tumbling("4 us"),
+    "sliding": ts.sliding("6 us", "2 us"),
+    "with gaps": ts.sliding("4 us", "6 us", strict=False),
+    "sessions": ts.sessions("3 us"),
 }
 GAP = 3
 Window = tuple[int, int, str]
@@ -137,18 +121,18 @@ def test_what_came_first_is_first(kind: str, batches: list[Batch], refuses: bool
     """
     window, aggregates = WINDOWS[kind], {name: AGGREGATES[name] for name in AGGREGATES if lists or name not in LISTS}
     refuses = refuses and kind != "sessions"
+    job = ts.stream(event_time="t").group_by("k").window(window)
     job = (
-        windowed(event_time="t", key="k")
-        .window(window)
-        .late("0 us" if refuses else "1 hour", rule="event")
-        .retain("2 hours")
+        job.aggregate(**{name: made for name, (made, _) in aggregates.items()})
+        .allowed_lateness("0 us" if refuses else "1 hour", rule="event")
+        .retain_windows("2 hours")
+        .accumulation("retracting")
     )
-    job = job.accumulation(RETRACTING).aggregate(**{name: made for name, (made, _) in aggregates.items()})
-    job = job.trigger(early=every_processing_time("1 hour")) if early else job
+    job = job.trigger(early=ts.trigger.every_processing_time("1 hour")) if early else job
     waits = not early and kind != "tumbling"
     twin = Sessions() if kind == "sessions" else Fixed(window.size, window.slide, waits)
     number, watermark, refused, panes = 0, 100, list[Event](), []
-    with Harness(job, SCHEMA, generate=False) as harness:
+    with job.harness(SCHEMA, generate=False) as harness:
         harness.advance_watermark(watermark)
         for drawn, ahead, again in batches:
             batch = [{"t": watermark + time, "k": key, "by": by} for time, key, by in drawn]
@@ -177,22 +161,23 @@ def seconds(rows: list[tuple[int, str, str]]) -> pa.Table:
     )
 
 
-WAITING, HALVES = session("10 s"), sliding("10 s", "5 s")
+WAITING, HALVES = ts.sessions("10 s"), ts.sliding("10 s", "5 s")
 CASES: dict[str, tuple[Any, Aggregate, list[list[tuple[int, str, str]]], Any]] = {
     "latest of a session that waits": (
-        WAITING, latest("v"), [[(1, "a", "pending"), (5, "b", "-")], [(1, "a", "paid")]], "paid"
+        WAITING, agg.latest("v"), [[(1, "a", "pending"), (5, "b", "-")], [(1, "a", "paid")]], "paid"
     ),
     "earliest of a session that waits": (
-        WAITING, earliest("v"), [[(1, "a", "pending"), (5, "b", "-")], [(1, "a", "paid")]], "pending"
+        WAITING, agg.earliest("v"), [[(1, "a", "pending"), (5, "b", "-")], [(1, "a", "paid")]], "pending"
     ),
     "the largest of a session that waits": (
-        WAITING, top_n("v", 2, by="same"), [[(2, "a", "1st")], [(1, "a", "2nd")]], ["1st", "2nd"]
+        WAITING, agg.top_n("v", 2, by="same"), [[(2, "a", "1st")], [(1, "a", "2nd")]], ["1st", "2nd"]
     ),
     "a batch between two ends of a session": (
-        WAITING, list_("v"), [[(10, "a", "1"), (18, "a", "2")], [(27, "a", "3"), (1, "a", "4")]], ["1", "2", "3", "4"]
+        WAITING, agg.list("v"),
+        [[(10, "a", "1"), (18, "a", "2")], [(27, "a", "3"), (1, "a", "4")]], ["1", "2", "3", "4"]
     ),
     "late events of a sliding window": (
-        HALVES, list_("v"), [[(1, "a", "1"), (13, "a", "-")], [(9, "a", "2"), (4, "a", "3")]], ["1", "2", "3"]
+        HALVES, agg.list("v"), [[(1, "a", "1"), (13, "a", "-")], [(9, "a", "2"), (4, "a", "3")]], ["1", "2", "3"]
     ),
 }  # fmt: skip
 
@@ -201,9 +186,11 @@ CASES: dict[str, tuple[Any, Aggregate, list[list[tuple[int, str, str]]], Any]] =
 def test_worked_out_by_hand(name: str) -> None:
     """Of the first window of key a."""
     window, aggregate, batches, expected = CASES[name]
-    job = windowed(event_time="t", key="k").window(window).late("1 hour").accumulation(RETRACTING)
+    job = ts.stream(event_time="t").group_by("k").window(window)
     with_same = [seconds(rows).append_column("same", pa.array([0] * len(rows))) for rows in batches]
-    with Harness(job.aggregate(it=aggregate), with_same[0].schema) as harness:
+    with (
+        job.aggregate(it=aggregate).allowed_lateness("1 hour").accumulation("retracting").harness(with_same[0].schema)
+    ) as harness:
         panes = [*(harness.feed(rows) for rows in with_same), harness.finish()]
     first_of_a = min(window for window in net(panes) if window[2] == "a" and window[0] >= 0)
     assert net(panes)[first_of_a] == (expected,)
@@ -211,9 +198,13 @@ def test_worked_out_by_hand(name: str) -> None:
 
 def test_what_is_put_back_before_its_window_is_due_comes_behind_what_waits() -> None:
     job = (
-        windowed(event_time="t", key="k").window(tumbling("10 s")).late("0 s", rule="event").aggregate(it=list_("v"))
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 s"))
+        .aggregate(it=agg.list("v"))
+        .allowed_lateness("0 s", rule="event")
     )
-    with Harness(job, seconds([(0, "a", "")]).schema) as harness:
+    with job.harness(seconds([(0, "a", "")]).schema) as harness:
         harness.feed(seconds([(1, "a", "1"), (5, "a", "2")]))
         harness.feed(seconds([(3, "a", "3")]))
         harness.reprocess_late()

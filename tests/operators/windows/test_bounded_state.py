@@ -7,20 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    Harness,
-    Memory,
-    after_count,
-    count,
-    count_window,
-    list_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate import agg, trigger
+from tidestate.operators import Harness
 from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(
@@ -35,23 +27,23 @@ SCHEMA = pa.schema(
     }
 )
 KINDS: dict[str, Any] = {
-    "tumbling": tumbling("7 seconds"),
-    "lifetimes": sliding("6 seconds", "2 seconds", end="until"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "between": sliding("2 seconds", "5 seconds", strict=False),
-    "session": session("2 seconds"),
-    "gaps": session(gap_column="gap"),
-    "counted": count_window(4, 3),
+    "tumbling": ts.tumbling("7 seconds"),
+    "lifetimes": ts.sliding("6 seconds", "2 seconds", end="until"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "between": ts.sliding("2 seconds", "5 seconds", strict=False),
+    "session": ts.sessions("2 seconds"),
+    "gaps": ts.sessions(gap_column="gap"),
+    "counted": ts.count_windows(4, 3),
 }
 KEPT: dict[str, Retention | None] = {
     "lateness": None,
-    "count": Retention(count=20),
-    "bytes": Retention(bytes=900),
-    "time": Retention(time=20 * SECOND),
+    "count": ts.Retention(messages=20),
+    "bytes": ts.Retention(bytes=900),
+    "time": ts.Retention(span="20 seconds"),
 }
 LATE: dict[str, dict[str, Any]] = {
-    "event": {"allowed": "6 seconds"},
-    "window": {"allowed": "6 seconds", "rule": "window"},
+    "event": {"span": "6 seconds"},
+    "window": {"span": "6 seconds", "rule": "window"},
     "horizon": {},
 }
 
@@ -85,13 +77,13 @@ def test_after_many_rounds_there_is_no_more_than_after_a_few(kind: str, kept: st
         pytest.skip(
             "counted windows keep all messages, and by the rule of windows identities too, without a retention"
         )
-    job = windowed(event_time="t", key="k", watermark_delay="3 seconds").window(KINDS[kind])
-    job = job.aggregate(n=count(), each=list_("v"))
+    job = ts.stream(event_time="t", watermark_delay="3 seconds").group_by("k").window(KINDS[kind])
+    job = job.aggregate(n=agg.count(), each=agg.list("v"))
     if LATE[late]:
-        job = job.late(**LATE[late])
+        job = job.allowed_lateness(**LATE[late])
     if kind != "counted" and late == "event":
-        job = job.trigger(when=after_count(3))
-    assert_bounded(Harness(job.messages(("part", "at"), retention=KEPT[kept]), SCHEMA, store=Memory()))
+        job = job.trigger(when=trigger.after_count(3))
+    assert_bounded(job.messages(("part", "at"), retain=KEPT[kept]).harness(SCHEMA, store=Memory()))
 
 
 def assert_bounded(harness: Harness) -> None:

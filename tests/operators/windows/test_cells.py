@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.pane_checks import check_panes
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain, sensible
@@ -20,21 +21,7 @@ from tests.twins.ordered_checks import LIMITS, NAMES, RESTARTS, SOME, check_run,
 from tests.twins.ordered_strategies import Step
 from tests.twins.ordered_streams import COMPUTED, description, schema
 from tests.twins.words import EACH_BATCH, FOREVER, Row, Trigger, session
-from tidestate.operators import (
-    arg_min,
-    count,
-    count_distinct,
-    first,
-    last,
-    latest,
-    list_,
-    median,
-    set_,
-    sorted_list,
-    top_n,
-    windowed,
-)
-from tidestate.operators import session as of_gap
+from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.triggers import Trigger as RealTrigger
 from tidestate.operators.plan.classify import Intake, classify
@@ -172,7 +159,7 @@ def session_histories(draw: st.DrawFn, *, back: bool = True) -> list[Step]:
 
 
 def planned(setting: OrderedSetting, aggregates: str) -> WindowPlan:
-    return of_type(bind_plan(description(setting, aggregates), schema(setting)), WindowPlan)
+    return of_type(bind_plan(description(setting, aggregates).graph.description, schema(setting)), WindowPlan)
 
 
 def whole(plan: WindowPlan) -> WindowPlan:
@@ -251,21 +238,32 @@ def test_every_store_and_restart(
 
 
 ORDER_SCHEMA = pa.schema([("time", pa.timestamp("us", "UTC")), ("by", pa.int64()), ("v", pa.int64())])
-GROW = [list_("v"), sorted_list("v"), set_("v"), median("v"), count_distinct("v")]
-SEE_ORDER = [first("v", by="by"), last("v", by="by"), arg_min("v", by="by"), top_n("v", 2, by="by"), latest("v")]
+GROW = [agg.list("v"), agg.sorted_list("v"), agg.set("v"), agg.median("v"), agg.count_distinct("v")]
+SEE_ORDER = [
+    agg.first("v", by="by"),
+    agg.last("v", by="by"),
+    agg.arg_min("v", by="by"),
+    agg.top_n("v", 2, by="by"),
+    agg.latest("v"),
+]
 
 
 @pytest.mark.parametrize("kept", [*GROW, *SEE_ORDER])
 def test_states_that_grow_or_see_the_order_are_kept_whole(kept: Any) -> None:
-    described = windowed(event_time="time").window(of_gap("5 seconds")).aggregate(kept=kept)
-    assert not of_type(bind_plan(described, ORDER_SCHEMA), WindowPlan).lazy
+    described = ts.stream(event_time="time").group_by().window(ts.sessions("5 seconds")).aggregate(kept=kept)
+    assert not of_type(bind_plan(described.graph.description, ORDER_SCHEMA), WindowPlan).lazy
 
 
 @pytest.mark.parametrize("looks", [0, 1000])
 def test_look_ups_are_of_keys_that_are_due(looks: int) -> None:
     """A gap far longer than a batch: most sessions go on, and are not read."""
-    described = windowed(event_time="time", key="by").window(of_gap("30 seconds")).aggregate(n=count())
-    steps, asked = Steps(of_type(bind_plan(described.late("0 seconds"), ORDER_SCHEMA), WindowPlan)), []
+    described = ts.stream(event_time="time").group_by("by").window(ts.sessions("30 seconds")).aggregate(n=agg.count())
+    steps, asked = (
+        Steps(
+            of_type(bind_plan(described.allowed_lateness("0 seconds").graph.description, ORDER_SCHEMA), WindowPlan)
+        ),
+        [],
+    )
     lookup, ranges = MemoryTable.lookup, MemoryTable.ranges
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cells, "LOOK_UP", looks)

@@ -8,31 +8,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import in_turn
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators import (
-    ACCUMULATING,
-    DISCARDING,
-    RETRACTING,
     Harness,
-    Windowed,
-    after_count,
-    after_processing_time,
-    count,
-    every_element,
-    every_processing_time,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.describe.windows import Windows
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 GRIDS = {
-    "tumbling": tumbling("10 seconds"),
-    "sliding": sliding("10 seconds", "5 seconds"),
-    "session": session("10 seconds"),
+    "tumbling": ts.tumbling("10 seconds"),
+    "sliding": ts.sliding("10 seconds", "5 seconds"),
+    "session": ts.sessions("10 seconds"),
 }
 FIRST, SECOND = 1, 100
 
@@ -42,8 +30,14 @@ def rows(*events: tuple[int, int]) -> pa.Table:
     return pa.table([times.cast(SCHEMA.field("t").type), pa.array([v for _, v in events])], schema=SCHEMA)
 
 
-def job(kind: Windows) -> Windowed:
-    return windowed(event_time="t").window(kind).aggregate(n=count(), s=sum_("v")).late("60 seconds")
+def job(kind: Windows) -> Aggregation:
+    return (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(kind)
+        .aggregate(n=agg.count(), s=agg.sum("v"))
+        .allowed_lateness("60 seconds")
+    )
 
 
 def first_window(panes: list[pa.Table]) -> list[dict[str, Any]]:
@@ -51,11 +45,13 @@ def first_window(panes: list[pa.Table]) -> list[dict[str, Any]]:
     return [pane for pane in found if pane["window_start"].timestamp() in (0, 1)]
 
 
-@pytest.mark.parametrize(("grid", "early"), in_turn(["tumbling", "sliding"], [None, every_element(), after_count(5)]))
+@pytest.mark.parametrize(
+    ("grid", "early"), in_turn(["tumbling", "sliding"], [None, trigger.each_batch(), trigger.after_count(5)])
+)
 def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path: Path, grid: str, early: Any) -> None:
-    described = job(GRIDS[grid]).trigger(late=every_element()).accumulation(DISCARDING)
-    panes = [Harness(described, SCHEMA, folder=tmp_path).feed(rows((1, 1), (12, 10)))]
-    again = Harness(described.trigger(early=early, late=every_element()), SCHEMA, folder=tmp_path)
+    described = job(GRIDS[grid]).trigger(late=trigger.each_batch()).accumulation("discarding")
+    panes = [described.harness(SCHEMA, folder=tmp_path).feed(rows((1, 1), (12, 10)))]
+    again = described.trigger(early=early, late=trigger.each_batch()).harness(SCHEMA, folder=tmp_path)
     panes += [again.feed(rows((2, 100))), again.feed(rows((3, 1000))), again.finish()]
     assert sum(pane["s"] for pane in first_window(panes)) == 1101
 
@@ -63,18 +59,18 @@ def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path:
 @pytest.mark.parametrize(
     ("late", "mode", "grid"),
     in_turn(
-        [None, after_count(3), after_processing_time("10 seconds")],
-        [ACCUMULATING, DISCARDING],
+        [None, trigger.after_count(3), trigger.after_processing_time("10 seconds")],
+        ["accumulating", "discarding"],
         ["tumbling", "session"],
     ),
 )
 def test_what_waited_for_a_trigger_that_is_gone_is_emitted(tmp_path: Path, grid: str, mode: str, late: Any) -> None:
     described = job(GRIDS[grid]).accumulation(mode)  # type: ignore[arg-type]
-    harness = Harness(described.trigger(late=late), SCHEMA, folder=tmp_path)
+    harness = described.trigger(late=late).harness(SCHEMA, folder=tmp_path)
     panes = [harness.feed(rows((1, FIRST), (30, 10))), harness.feed(rows((2, SECOND)))]
-    again = Harness(described, SCHEMA, folder=tmp_path)
+    again = described.harness(SCHEMA, folder=tmp_path)
     panes += [again.feed(rows((200, 1000))), again.finish()]
-    last = SECOND if mode == DISCARDING else FIRST + SECOND
+    last = SECOND if mode == "discarding" else FIRST + SECOND
     assert [pane["s"] for pane in first_window(panes)] == [FIRST, last]
     assert again.ledger().num_rows == 0
 
@@ -86,8 +82,10 @@ def test_lateness_that_was_less_for_a_moment_closes_nothing(tmp_path: Path, rule
     """Restarts without a batch between them."""
 
     def started(seconds: int) -> Harness:
-        described = job(GRIDS["tumbling"]).late(f"{seconds} seconds", rule=rule).accumulation(RETRACTING)
-        return Harness(described.trigger(late=None, closing="if_new"), SCHEMA, folder=tmp_path)
+        described = (
+            job(GRIDS["tumbling"]).allowed_lateness(f"{seconds} seconds", rule=rule).accumulation("retracting")
+        )
+        return described.trigger(late=None, closing="if_new").harness(SCHEMA, folder=tmp_path)
 
     harness = started(30)
     panes = [harness.feed(rows((1, FIRST), (30, 10))), harness.feed(rows((2, SECOND)))]
@@ -99,11 +97,13 @@ def test_lateness_that_was_less_for_a_moment_closes_nothing(tmp_path: Path, rule
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("late", [every_processing_time("10 seconds"), after_processing_time("10 seconds")])
+@pytest.mark.parametrize(
+    "late", [trigger.every_processing_time("10 seconds"), trigger.after_processing_time("10 seconds")]
+)
 def test_a_closed_window_that_is_retained_emits_nothing_by_the_clock(grid: str, late: Any) -> None:
-    described = job(GRIDS[grid]).late("0 seconds").retain("1 hour")
+    described = job(GRIDS[grid]).allowed_lateness("0 seconds").retain_windows("1 hour")
     described = described.trigger(on_time="never", late=late, closing="never")
-    harness = Harness(described, SCHEMA, generate=False)
+    harness = described.harness(SCHEMA, generate=False)
     panes = [harness.feed(rows((1, 1), (2, 10))), harness.advance_watermark(30_000_000)]
     panes += [harness.advance_processing_time(seconds * 1_000_000) for seconds in (11, 21, 35)]
     assert sum(pane.num_rows for pane in [*panes, harness.finish()]) == 0
@@ -111,14 +111,16 @@ def test_a_closed_window_that_is_retained_emits_nothing_by_the_clock(grid: str, 
 
 @pytest.mark.parametrize(
     ("late", "grid", "rule"),
-    in_turn([None, after_count(2)], GRIDS, ["event", "window"]),
+    in_turn([None, trigger.after_count(2)], GRIDS, ["event", "window"]),
 )
 def test_less_lateness_closes_with_the_pane_of_what_waited(tmp_path: Path, rule: Any, grid: str, late: Any) -> None:
     """Also where events arrive meanwhile that would have joined the session."""
 
     def started(allowed: str) -> Harness:
-        described = job(GRIDS[grid]).late(allowed, rule=rule).accumulation(RETRACTING).trigger(late=late)
-        return Harness(described, SCHEMA, folder=tmp_path)
+        described = (
+            job(GRIDS[grid]).allowed_lateness(allowed, rule=rule).accumulation("retracting").trigger(late=late)
+        )
+        return described.harness(SCHEMA, folder=tmp_path)
 
     harness = started("1 hour")
     panes = [harness.feed(rows((600, 10))), harness.feed(rows((1, FIRST)))]

@@ -7,25 +7,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import in_turn
+from tidestate import agg, trigger
 from tidestate.operators import (
     Harness,
-    after_count,
-    after_processing_time,
-    count,
-    every_processing_time,
-    repeatedly,
-    session,
-    tumbling,
-    windowed,
 )
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000
 CLOCKS: dict[str, dict[str, Any]] = {
-    "every": {"late": every_processing_time("4 seconds")},
-    "after": {"late": after_processing_time("4 seconds")},
-    "composite": {"when": repeatedly(after_processing_time("4 seconds"))},
+    "every": {"late": trigger.every_processing_time("4 seconds")},
+    "after": {"late": trigger.after_processing_time("4 seconds")},
+    "composite": {"when": trigger.repeatedly(trigger.after_processing_time("4 seconds"))},
 }
 
 
@@ -34,8 +28,14 @@ def rows(*seconds: int) -> pa.Table:
 
 
 def harness(kind: Any, **triggers: Any) -> Harness:
-    described = windowed(event_time="t").window(kind).aggregate(n=count()).late("5 seconds", rule="window")
-    return Harness(described.retain("100 seconds").trigger(closing="never", **triggers), SCHEMA)
+    described = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(kind)
+        .aggregate(n=agg.count())
+        .allowed_lateness("5 seconds", rule="window")
+    )
+    return described.retain_windows("100 seconds").trigger(closing="never", **triggers).harness(SCHEMA)
 
 
 def first_window(panes: pa.Table) -> list[tuple[int, str]]:
@@ -44,7 +44,7 @@ def first_window(panes: pa.Table) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize(
-    ("kind", "cut"), in_turn([tumbling("10 seconds"), session("9 seconds")], [[[5], [15]], [[5, 15]]]), ids=str
+    ("kind", "cut"), in_turn([ts.tumbling("10 seconds"), ts.sessions("9 seconds")], [[[5], [15]], [[5, 15]]]), ids=str
 )
 def test_a_closed_window_fires_by_no_clock(clock: str, kind: Any, cut: list[list[int]]) -> None:
     tested = harness(kind, **CLOCKS[clock])
@@ -57,7 +57,7 @@ def test_a_closed_window_fires_by_no_clock(clock: str, kind: Any, cut: list[list
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_window_that_closes_without_input_fires_by_no_clock(clock: str) -> None:
-    tested = harness(tumbling("10 seconds"), **CLOCKS[clock])
+    tested = harness(ts.tumbling("10 seconds"), **CLOCKS[clock])
     for seconds in ([1], [10], [5]):
         tested.feed(rows(*seconds))
     tested.advance_watermark(15 * SECOND)
@@ -66,7 +66,7 @@ def test_a_window_that_closes_without_input_fires_by_no_clock(clock: str) -> Non
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_what_is_reprocessed_into_a_closed_window_waits_for_no_clock(clock: str) -> None:
-    tested = harness(tumbling("10 seconds"), **CLOCKS[clock])
+    tested = harness(ts.tumbling("10 seconds"), **CLOCKS[clock])
     for seconds in ([1], [30]):
         tested.feed(rows(*seconds))
     assert first_window(tested.reprocess_late(rows(2))) == []
@@ -75,7 +75,7 @@ def test_what_is_reprocessed_into_a_closed_window_waits_for_no_clock(clock: str)
 
 @pytest.mark.parametrize("cut", [[[5], [15]], [[5, 15]]], ids=["before", "within"])
 def test_a_late_count_begins_again_when_its_window_closes(cut: list[list[int]]) -> None:
-    tested = harness(tumbling("10 seconds"), late=after_count(2))
+    tested = harness(ts.tumbling("10 seconds"), late=trigger.after_count(2))
     for seconds in ([1], [10], *cut):
         tested.feed(rows(*seconds))
     assert first_window(tested.reprocess_late(rows(6))) == []

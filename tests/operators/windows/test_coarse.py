@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import LONG
-from tidestate.operators import count, every_element, max_, sliding, sum_, windowed
+from tidestate import agg, trigger
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
@@ -33,12 +34,12 @@ AHEAD = st.lists(st.tuples(st.integers(-2, 40), st.integers(0, 2), st.integers(-
 
 
 def plan_of(window: Any, late: int, rule: str, coarse_from: int, *, early: bool = False) -> WindowPlan:
-    described = windowed(event_time="at", key="key", watermark_delay="0 seconds").window(window)
-    described = described.aggregate(n=count(), total=sum_("value"), most=max_("value"))
-    described = described.trigger(early=every_element()) if early else described
+    described = ts.stream(event_time="at", watermark_delay="0 seconds").group_by("key").window(window)
+    described = described.aggregate(n=agg.count(), total=agg.sum("value"), most=agg.max("value"))
+    described = described.trigger(early=trigger.each_batch()) if early else described
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "COARSE_FROM", coarse_from)
-        plan = bind_plan(described.late(f"{late} seconds", rule=rule), SCHEMA)
+        plan = bind_plan(described.allowed_lateness(f"{late} seconds", rule=rule).graph.description, SCHEMA)
         assert isinstance(plan, WindowPlan)
         assert bool(plan.coarse_slices) == (coarse_from < 100)
     return plan
@@ -90,7 +91,7 @@ class Player:
 def test_panes_are_those_of_slices_alone(
     size: int, slide: int, shift: int, late: int, rule: str, steps: list[tuple[Any, int]], odd: bool, early: bool
 ) -> None:
-    window = sliding(f"{size} seconds", f"{slide} seconds", offset=f"{shift} seconds", strict=False)
+    window = ts.sliding(f"{size} seconds", f"{slide} seconds", offset=f"{shift} seconds", strict=False)
     if window.size // window.slice < 4:
         return
     fine, coarse = (Player(plan_of(window, late, rule, least, early=early), odd=odd) for least in (10**6, 4))
@@ -111,7 +112,7 @@ def test_a_step_before_it_is_due_does_nothing(
     size: int, slide: int, late: int, rule: str, steps: list[tuple[Any, int]]
 ) -> None:
     """A run that leaves such steps out, as a skipped partition does, emits the same."""
-    window = sliding(f"{size} seconds", f"{slide} seconds", strict=False)
+    window = ts.sliding(f"{size} seconds", f"{slide} seconds", strict=False)
     every, some = (Player(plan_of(window, late, rule, 10**6)) for _ in range(2))
     timed, now = [], 0
     for rows, further in steps:
@@ -153,7 +154,12 @@ def test_a_window_has_each_slice_once(
 
 def test_a_day_by_the_minute_reads_few_slices() -> None:
     plan = bind_plan(
-        windowed(event_time="at", key="key").window(sliding("1 day", "1 minute")).aggregate(n=count()), SCHEMA
+        ts.stream(event_time="at")
+        .group_by("key")
+        .window(ts.sliding("1 day", "1 minute"))
+        .aggregate(n=agg.count())
+        .graph.description,
+        SCHEMA,
     )
     assert isinstance(plan, WindowPlan)
     player, minute, many = Player(plan), 60 * SECOND, 3000

@@ -10,39 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from msgspec.structs import replace
 
+import tidestate as ts
 from tests.helpers.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
 from tests.helpers.process import LONG
 from tests.helpers.process import in_turn as turns
-from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
-    Memory,
-    Parquet,
-    count,
-    count_window,
-    deduplicated,
-    every_element,
-    first,
-    global_window,
-    join,
-    last,
-    list_,
-    max_,
-    session,
-    session_join,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.union import union
-from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate import agg, trigger
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.statestore.spec.store import Memory, Parquet
 
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"
@@ -72,7 +47,7 @@ def test_deduplication_in_order_passes_the_same_rows_by_any_cut(store: str, with
     chance = random.Random(within)
     given = events(chance, 70)
     span = None if within is None else f"{within} s"
-    description = deduplicated(event_time="t", on="k", within=span, watermark_delay=DELAY, in_order=True)
+    description = ts.stream(event_time="t", watermark_delay=DELAY).deduplicate("k", within=span, in_order=True)
     expected = in_turn(given, None if within is None else within * SECOND)
     for panes in by_cut(description, given, chance, store=DEDUPLICATED[store], restarts=True):
         assert sorted(pane["v"] for pane in panes) == expected
@@ -85,7 +60,7 @@ def test_deduplication_as_rows_come_depends_on_the_cut() -> None:
         {"k": "a", "t": at * SECOND, "v": number, "part": "x", "at": number}
         for number, at in enumerate([5, 3, 20, 21])
     ]
-    description = deduplicated(event_time="t", on="k", within="10 s")
+    description = ts.stream(event_time="t").deduplicate("k", within="10 s")
     found = [
         [pane["v"] for pane in played(description, [table(some) for some in cut])[0]]
         for cut in ([given], [given[:2], given[2:]], [given[:3], given[3:]])
@@ -102,16 +77,18 @@ def test_what_goes_by_order_is_the_same_by_any_cut_in_order(kind: str) -> None:
     chance = random.Random(kind)
     given = events(chance, 60)
     windows = {
-        "count": count_window(5),
-        "hopping": count_window(6, 2),
-        "tumbling": tumbling("8 s"),
-        "session": session("2 s"),
+        "count": ts.count_windows(5),
+        "hopping": ts.count_windows(6, 2),
+        "tumbling": ts.tumbling("8 s"),
+        "session": ts.sessions("2 s"),
     }[kind]
     description = (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
+        ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
+        .group_by("k")
         .window(windows)
-        .aggregate(n=count(), one=first("v", by="t"), other=last("v", by="t"), every=list_("v"))
-        .accumulation(RETRACTING)
+        .aggregate(n=agg.count(), one=agg.first("v", by="t"), other=agg.last("v", by="t"), every=agg.list("v"))
+        .in_order()
+        .accumulation("retracting")
     )
     observed = by_cut(description, given, chance)
     found = [net(panes, "pane", "timing", "last", "every") for panes in observed]
@@ -130,8 +107,19 @@ def test_messages_are_numbered_as_they_come_without_the_option() -> None:
     """Pinned: of several origins, within a batch by (origin, offset), so the cut says which count first."""
     rows = [("y", 1), ("x", 1), ("y", 2), ("x", 2)]
     given = [{"k": "a", "t": n * SECOND, "v": n, "part": part, "at": at} for n, (part, at) in enumerate(rows)]
-    made = windowed(event_time="t", key="k", **ORDER).window(count_window(2)).aggregate(one=list_("v"))
-    held = windowed(event_time="t", key="k", in_order=True, **ORDER).window(count_window(2)).aggregate(one=list_("v"))
+    made = (
+        ts.stream(event_time="t", offset="at", origin="part")
+        .group_by("k")
+        .window(ts.count_windows(2))
+        .aggregate(one=agg.list("v"))
+    )
+    held = (
+        ts.stream(event_time="t", offset="at", origin="part")
+        .group_by("k")
+        .window(ts.count_windows(2))
+        .aggregate(one=agg.list("v"))
+        .in_order()
+    )
     found = [
         [pane["one"] for pane in played(one, [table(some) for some in cut])[0]]
         for one in (made, held)
@@ -141,11 +129,11 @@ def test_messages_are_numbered_as_they_come_without_the_option() -> None:
 
 
 EXACT: dict[str, Any] = {
-    "tumbling": tumbling("7 s"),
-    "sliding": sliding("9 s", "3 s"),
-    "session": session("2 s"),
-    "global": global_window(),
-    "offsets": count_window(4, 2, by="offset", late=40),
+    "tumbling": ts.tumbling("7 s"),
+    "sliding": ts.sliding("9 s", "3 s"),
+    "session": ts.sessions("2 s"),
+    "global": ts.global_window(),
+    "offsets": ts.offset_windows(4, 2, late=40),
 }
 
 
@@ -154,14 +142,14 @@ EXACT: dict[str, Any] = {
 def test_exact_aggregates_of_other_windows_need_no_order(kind: str) -> None:
     chance = random.Random(kind)
     given = [row | {"part": "x", "at": n} for n, row in enumerate(events(chance, 50))]
-    begun = windowed(event_time="t", key="k", watermark_delay=DELAY)
+    begun = ts.stream(event_time="t", watermark_delay=DELAY).group_by("k")
     if kind == "offsets":
-        begun = windowed(key="k", offset="at")
+        begun = ts.stream(offset="at").group_by("k")
+    description = begun.window(EXACT[kind]).aggregate(n=agg.count(), total=agg.sum("v"), most=agg.max("v"))
     if kind in ("tumbling", "sliding"):
-        begun = begun.late("0 s")
-    else:
-        begun = begun.accumulation(RETRACTING) if kind != "global" else begun
-    description = begun.window(EXACT[kind]).aggregate(n=count(), total=sum_("v"), most=max_("v"))
+        description = description.allowed_lateness("0 s")
+    elif kind != "global":
+        description = description.accumulation("retracting")
     found = [net(panes, "pane", "timing", "last") for panes in by_cut(description, given, chance)]
     assert all(one == found[0] for one in found)
 
@@ -170,9 +158,14 @@ def test_sessions_with_early_panes_add_up_only_where_they_take_back() -> None:
     """Pinned: of a session that grows in a second batch the pane of its part stays."""
     given = [{"k": "a", "t": n * SECOND, "v": n, "part": "x", "at": n} for n in range(4)]
     found = []
-    for mode in (ACCUMULATING, RETRACTING):
-        description = windowed(event_time="t", watermark_delay=DELAY).window(session("2 s")).aggregate(n=count())
-        description = description.trigger(early=every_element()).accumulation(mode)
+    for mode in ("accumulating", "retracting"):
+        description = (
+            ts.stream(event_time="t", watermark_delay=DELAY)
+            .group_by()
+            .window(ts.sessions("2 s"))
+            .aggregate(n=agg.count())
+        )
+        description = description.trigger(early=trigger.each_batch()).accumulation(mode)
         for cut in ([given], [given[:2], given[2:]]):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)
@@ -191,7 +184,11 @@ def test_lateness_is_judged_by_the_watermark_before_the_batch() -> None:
     found = []
     for delay in ("0 s", "28 s"):
         description = (
-            windowed(event_time="t", watermark_delay=delay).window(tumbling("5 s")).aggregate(n=count()).late("0 s")
+            ts.stream(event_time="t", watermark_delay=delay)
+            .group_by()
+            .window(ts.tumbling("5 s"))
+            .aggregate(n=agg.count())
+            .allowed_lateness("0 s")
         )
         for cut in ([given], [given[:2], given[2:]]):
             panes, ledger = played(description, [table(some) for some in cut])
@@ -204,9 +201,14 @@ def test_panes_and_ledger_hold_each_row_once_by_any_cut(mode: str) -> None:
     chance = random.Random(mode)
     given = events(chance, 50, behind=15)
     description = (
-        windowed(event_time="t", key="k", watermark_delay="2 s").window(tumbling("5 s")).aggregate(n=count())
+        ts.stream(event_time="t", watermark_delay="2 s")
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count())
     )
-    description = description.late("3 s", rule="event" if mode == "rows" else "window").accumulation(RETRACTING)
+    description = description.allowed_lateness("3 s", rule="event" if mode == "rows" else "window").accumulation(
+        "retracting"
+    )
     for cut in cuts(given, chance, tries=3, single=False):
         panes, ledger = played(description, [table(some) for some in cut])
         counted = sum(pane["n"] * (-1 if pane["kind"] == "retract" else 1) for pane in panes)
@@ -218,10 +220,14 @@ def test_ctis_judge_by_each_row_not_by_batches(policy: Any) -> None:
     chance = random.Random(policy)
     given = events(chance, 50)
     description = (
-        windowed(event_time="t", key="k", **ORDER)
-        .window(tumbling("5 s"))
-        .aggregate(n=count(), total=sum_("v"))
-        .advance_time(advance_time(policy, generation(4, "1 s")), sources=["x", "y"])
+        ts.stream(event_time="t", offset="at", origin="part")
+        .watermark(
+            ts.watermark.ctis(ts.watermark.cti_settings(policy, generate=ts.watermark.generate_ctis(4, delay="1 s"))),
+            sources=["x", "y"],
+        )
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
     )
     found = []
     for cut in cuts(given, chance, tries=3, single=False):
@@ -237,8 +243,10 @@ def test_future_events_are_those_far_ahead_of_the_watermark() -> None:
     for identified in ({}, {"offset": "at", "origin": "part"}):
         for delay, times, future in cases:
             given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate(times)]
-            described = windowed(event_time="t", watermark_delay=delay, **identified)
-            harness = Harness(described.window(tumbling("5 s")).aggregate(n=count()), table(given).schema)
+            events_ = ts.stream(event_time="t", watermark_delay=delay, **identified)
+            harness = (
+                events_.group_by().window(ts.tumbling("5 s")).aggregate(n=agg.count()).harness(table(given).schema)
+            )
             harness.feed(table(given[:1]))
             assert harness.counters()["future"] == 0  # there is no watermark yet
             harness.restart()
@@ -248,12 +256,16 @@ def test_future_events_are_those_far_ahead_of_the_watermark() -> None:
 
 def test_what_an_operator_passes_on_is_no_more_in_the_future_than_in_its_input() -> None:
     """The windows behind it have its watermark, and so its delay."""
-    job = chain(
-        deduplicated(event_time="t", on="v", within="1 day", watermark_delay="1 hour", name="once"),
-        windowed(event_time="t", name="counts").window(tumbling("5 s")).aggregate(n=count()),
+    job = (
+        ts.stream(event_time="t", watermark_delay="1 hour")
+        .deduplicate("v", within="1 day", name="once")
+        .group_by()
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count())
+        .named("counts")
     )
     given = [{"k": "a", "t": at * SECOND, "v": n, "part": "x", "at": n} for n, at in enumerate([1, 50, 110])]
-    harness = Harness(job, table(given).schema)
+    harness = job.harness(table(given).schema)
     for row in given:
         harness.feed(table([row]))
     assert {name: many for name, many in harness.counters().items() if name.endswith("future")} == {
@@ -265,29 +277,40 @@ def test_what_an_operator_passes_on_is_no_more_in_the_future_than_in_its_input()
 # several streams
 
 
-def both(description: Any, given: list[dict[str, Any]]) -> list[Any]:
+def both(description: Any, given: list[dict[str, Any]]) -> dict[str, pa.Table]:
     """Batches of two streams: rows of the part x are the left side's."""
-    schema = description.schema(EVENTS, EVENTS)
-    sides = dict(zip(description.sides.names, "xy", strict=True))
-    return [
-        description.rows(schema, **{side: table([row for row in given if row["part"] == part])})
-        for side, part in sides.items()
-    ]
+    sides = dict(zip(description.graph.streams, "xy", strict=True))
+    return {side: table([row for row in given if row["part"] == part]) for side, part in sides.items()}
 
 
+ORDERED = ts.stream(event_time="t", watermark_delay=DELAY, **ORDER)
 SEVERAL = {
-    "session join": session_join(event_time="t", on="k", gap="2 s", how="full", watermark_delay=DELAY),
-    "late sessions": session_join(
-        event_time="t", on="k", gap="2 s", how="full", watermark_delay="1 s", late="20 s", offset="at"
+    "session join": ts.stream(event_time="t", watermark_delay="6 s").join_sessions(
+        ts.stream(event_time="t", watermark_delay="6 s"), on="k", gap="2 s", how="full"
     ),
-    "union": union(event_time="t", sides=("left", "right"), watermark_delay=DELAY),
-    "merge": merge(event_time="t", key="k", watermark_delay=DELAY)
-    .window(session("2 s"))
-    .aggregate(n=count(), total=sum_("left_v"))
-    .accumulation(RETRACTING),
-    "cogroup": merge(event_time="t", key="k", watermark_delay=DELAY, offset="at", origin="part", in_order=True)
-    .window(tumbling("7 s"))
-    .cogroup(left="v", right="v"),
+    "late sessions": ts.stream(event_time="t", watermark_delay="1 s", offset="at").join_sessions(
+        ts.stream(event_time="t", watermark_delay="1 s", offset="at"),
+        on="k",
+        gap="2 s",
+        how="full",
+        allowed_lateness="20 s",
+        identity=True,
+    ),
+    "union": ts.union(
+        left=ts.stream(event_time="t", watermark_delay="6 s"), right=ts.stream(event_time="t", watermark_delay="6 s")
+    ),
+    "merge": ts.merge(
+        left=ts.stream(event_time="t", watermark_delay="6 s"), right=ts.stream(event_time="t", watermark_delay="6 s")
+    )
+    .group_by("k")
+    .window(ts.sessions("2 s"))
+    .aggregate(n=agg.count(), total=agg.sum("left_v"))
+    .accumulation("retracting"),
+    "lists": ts.merge(left=ORDERED, right=ts.stream(event_time="t", watermark_delay=DELAY, **ORDER))
+    .group_by("k")
+    .window(ts.tumbling("7 s"))
+    .aggregate(left=agg.list("left_v"), right=agg.list("right_v"))
+    .in_order(),
 }
 
 
@@ -298,7 +321,7 @@ def test_what_several_streams_come_to_is_the_same_by_any_cut(name: str) -> None:
     given = events(chance, 50)
     found = []
     for cut in cuts(given, chance, tries=4 if LONG else 2, single=False):
-        batches = [pa.concat_tables(both(description, some)) for some in cut]
+        batches = [both(description, some) for some in cut]
         panes, ledger = played(description, batches, partitions=chance.choice([1, 2]))
         assert not ledger
         found.append(net([{n: str(v) for n, v in one.items()} for one in panes], "pane", "timing", "last"))
@@ -310,20 +333,24 @@ def test_a_join_with_windows_of_each_side_goes_by_them_in_a_chain(in_order: bool
     """Positions of rows that come from an operator count too; it was forgotten, and everything met everything."""
     chance = random.Random(2)
     given = events(chance, 60, behind=6 if in_order else 0)
-    alone = join(
-        event_time="t", on="k", window=(tumbling("8 s"), tumbling("6 s")), watermark_delay=DELAY, in_order=in_order
-    )
-    once = deduplicated(event_time="t", on=("part", "at"), within="1 hour", watermark_delay=DELAY, name="once")
-    described = chain(once, alone, inputs={"once": "lefts", "joined": ("once", "rights")})
+    sides: dict[str, Any] = {
+        "left": ts.side(window=ts.tumbling("8 s")),
+        "right": ts.side(window=ts.tumbling("6 s")),
+        "in_order": in_order,
+    }
+    lefts, rights = (ts.stream(name, event_time="t", watermark_delay=DELAY) for name in ("lefts", "rights"))
+    alone = lefts.join(rights, on="k", **sides)
+    once = lefts.deduplicate(("part", "at"), within="1 hour", name="once")
+    described = once.join(rights, on="k", **sides)
     schemas = {"lefts": EVENTS, "rights": EVENTS}
     expected = None
     for cut in cuts(given, chance, tries=2 if LONG else 1, single=False):
-        direct, chained = Harness(alone, alone.schema(EVENTS, EVENTS)), Harness(described, schemas, partitions=2)
+        direct, chained = alone.harness(schemas), described.harness(schemas, partitions=2)
         pairs, others = [], []
         for some in cut:
-            sides = [table([row for row in some if row["part"] == part]) for part in "xy"]
-            pairs += direct.feed(alone.rows(alone.schema(EVENTS, EVENTS), left=sides[0], right=sides[1])).to_pylist()
-            others += chained.feed({"lefts": sides[0], "rights": sides[1]}).to_pylist()
+            halves = [table([row for row in some if row["part"] == part]) for part in "xy"]
+            pairs += direct.feed({"lefts": halves[0], "rights": halves[1]}).to_pylist()
+            others += chained.feed({"lefts": halves[0], "rights": halves[1]}).to_pylist()
         pairs += direct.finish().to_pylist()
         others += chained.finish().to_pylist()
         assert net(others) == net(pairs)
@@ -337,18 +364,20 @@ def test_a_join_with_windows_of_each_side_goes_by_them_in_a_chain(in_order: bool
 
 
 def test_events_that_are_held_cannot_take_a_new_aggregate(tmp_path: Path) -> None:
-    job = windowed(event_time="t", in_order=True).window(count_window(3))
+    job = ts.stream(event_time="t").group_by().window(ts.count_windows(3))
     given = table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])
-    Harness(job.aggregate(n=count()), given.schema, folder=tmp_path).feed(given)
+    job.aggregate(n=agg.count()).in_order().harness(given.schema, folder=tmp_path).feed(given)
     with pytest.raises(IncompatibleError, match="drain first"):
-        Harness(job.aggregate(n=count(), total=sum_("v")), given.schema, folder=tmp_path)
+        job.aggregate(n=agg.count(), total=agg.sum("v")).in_order().harness(given.schema, folder=tmp_path)
     with pytest.raises(IncompatibleError, match="in_order"):
-        Harness(replace(job, in_order=False).aggregate(n=count()), given.schema, folder=tmp_path)
+        job.aggregate(n=agg.count()).harness(given.schema, folder=tmp_path)
 
 
 def test_what_has_no_time_of_its_own_has_no_order() -> None:
-    clock = windowed(processing_time=True, in_order=True).window(tumbling("5 s"))
-    offsets = windowed(event_time="t", in_order=True, offset="at").window(count_window(3, by="offset"))
+    clock = ts.stream(processing_time=True).group_by().window(ts.tumbling("5 s"))
+    offsets = ts.stream(event_time="t", offset="at").group_by().window(ts.offset_windows(3))
     for one in (clock, offsets):
         with pytest.raises(UsageError, match="in-order"):
-            played(one.aggregate(n=count()), [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])])
+            played(
+                one.aggregate(n=agg.count()).in_order(), [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])]
+            )

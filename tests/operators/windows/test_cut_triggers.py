@@ -8,29 +8,13 @@ from typing import Any
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Parquet,
-    after_count,
-    after_watermark,
-    all_of,
-    any_of,
-    count,
-    every_element,
-    list_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import agg
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.slow
 
@@ -38,31 +22,31 @@ ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"
 
 
-def tumbled(**more: Any) -> Any:
-    return (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, **ORDER, **more)
-        .window(sliding("12 s", "6 s"))
-        .aggregate(n=count(), total=sum_("v"))
+def tumbled(*, in_order: bool = False) -> Any:
+    grouped = (
+        ts.stream(event_time="t", watermark_delay=DELAY, **ORDER).group_by("k").window(ts.sliding("12 s", "6 s"))
     )
+    described = grouped.aggregate(n=agg.count(), total=agg.sum("v"))
+    return described.in_order() if in_order else described
 
 
 TRIGGERS: dict[str, dict[str, Any]] = {
-    "counts": {"early": after_count(3)},
-    "every element": {"early": every_element()},
-    "only updated": {"early": every_element(), "only_updated": True},
-    "composite": {"when": repeatedly(after_count(4))},
+    "counts": {"early": ts.trigger.after_count(3)},
+    "every element": {"early": ts.trigger.each_batch()},
+    "only updated": {"early": ts.trigger.each_batch(), "only_updated": True},
+    "composite": {"when": ts.trigger.repeatedly(ts.trigger.after_count(4))},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trigger", TRIGGERS)
-@pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
+@pytest.mark.parametrize("mode", ["discarding", "retracting"])
 def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
     chance = random.Random(trigger)
     given = events(chance, 50)
     description = tumbled().accumulation(mode).trigger(**TRIGGERS[trigger])
     panes = by_cut(description, given, chance)
-    if mode == RETRACTING:
+    if mode == "retracting":
         found = [net(one, "pane", "timing", "last") for one in panes]
     else:
         found = [added_up(one) for one in panes]
@@ -80,14 +64,14 @@ def added_up(panes: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("early", [every_element(), after_count(3)], ids=["every", "third"])
+@pytest.mark.parametrize("early", [ts.trigger.each_batch(), ts.trigger.after_count(3)], ids=["every", "third"])
 def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
     chance = random.Random(9)
     given = events(chance, 50)
-    description = tumbled(in_order=True).trigger(early=early, per_element=True)
+    description = tumbled(in_order=True).trigger(early=early, evaluate="element")
     found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(description, given, chance)]
     assert all(one == found[0] for one in found)
-    loose = tumbled().trigger(early=early, per_element=True)
+    loose = tumbled().trigger(early=early, evaluate="element")
     found = [plain(one, "window_start", "k", "pane", "n", "total") for one in by_cut(loose, given, chance)]
     assert any(one != found[0] for one in found), "by (origin, offset) within a batch"
 
@@ -95,7 +79,9 @@ def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
 def test_a_trigger_that_finishes_closes_its_window_with_the_batch() -> None:
     """Pinned: what comes in the same batch is still in the window; what comes in the next is in the ledger."""
     given = [{"k": "a", "t": n * SECOND, "v": n, "part": "x", "at": n} for n in range(5)]
-    description = tumbled().trigger(when=or_finally(repeatedly(after_count(9)), after_count(2)))
+    description = tumbled().trigger(
+        when=ts.trigger.or_finally(ts.trigger.repeatedly(ts.trigger.after_count(9)), ts.trigger.after_count(2))
+    )
     found = []
     for cut in ([given], [given[:2], given[2:]]):
         panes, ledger = played(description, [table(some) for some in cut])
@@ -173,12 +159,22 @@ def twin(rows: list[dict[str, Any]], trigger: Trigger, size: int) -> tuple[Count
 
 
 COMPOSITES = {
-    "two then done": or_finally(repeatedly(after_count(9)), after_count(2)),
-    "threes until seven": or_finally(repeatedly(after_count(3)), after_count(7)),
-    "both": all_of(after_count(2), after_count(5)),
-    "either": any_of(after_count(4), after_watermark()),
-    "again and again": repeatedly(any_of(after_count(2), all_of(after_count(1), after_watermark()))),
-    "until it has passed": or_finally(repeatedly(after_count(2)), after_watermark()),
+    "two then done": ts.trigger.or_finally(
+        ts.trigger.repeatedly(ts.trigger.after_count(9)), ts.trigger.after_count(2)
+    ),
+    "threes until seven": ts.trigger.or_finally(
+        ts.trigger.repeatedly(ts.trigger.after_count(3)), ts.trigger.after_count(7)
+    ),
+    "both": ts.trigger.all_of(ts.trigger.after_count(2), ts.trigger.after_count(5)),
+    "either": ts.trigger.any_of(ts.trigger.after_count(4), ts.trigger.after_watermark()),
+    "again and again": ts.trigger.repeatedly(
+        ts.trigger.any_of(
+            ts.trigger.after_count(2), ts.trigger.all_of(ts.trigger.after_count(1), ts.trigger.after_watermark())
+        )
+    ),
+    "until it has passed": ts.trigger.or_finally(
+        ts.trigger.repeatedly(ts.trigger.after_count(2)), ts.trigger.after_watermark()
+    ),
 }
 
 
@@ -188,10 +184,12 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
     chance, trigger = random.Random(name), COMPOSITES[name]
     given = events(chance, 40 if LONG else 22)
     description = (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
-        .window(tumbling("9 s"))
-        .aggregate(every=list_("v"))
-        .trigger(when=trigger, per_element=True)
+        ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
+        .group_by("k")
+        .window(ts.tumbling("9 s"))
+        .aggregate(every=agg.list("v"))
+        .in_order()
+        .trigger(when=trigger, evaluate="element")
     )
     panes, refused = twin(given, trigger, 9 * SECOND)
     for cut in cuts(given, chance, single=name == "either"):
@@ -208,17 +206,19 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "windows"),
-    in_turn(["two then done", "threes until seven", "both"], [session("3 s"), sliding("12 s", "4 s")]),
+    in_turn(["two then done", "threes until seven", "both"], [ts.sessions("3 s"), ts.sliding("12 s", "4 s")]),
 )
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
     given = events(chance, 50 if LONG else 24)
     description = (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
+        ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
+        .group_by("k")
         .window(windows)
-        .aggregate(n=count(), every=list_("v"))
-        .accumulation(RETRACTING)
-        .trigger(when=COMPOSITES[name], per_element=True)
+        .aggregate(n=agg.count(), every=agg.list("v"))
+        .in_order()
+        .accumulation("retracting")
+        .trigger(when=COMPOSITES[name], evaluate="element")
     )
     found = []
     for cut in cuts(given, chance, single=name == "both"):
@@ -230,10 +230,10 @@ def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name:
 
 
 def test_a_composite_trigger_after_each_element_needs_their_order() -> None:
-    description = windowed(event_time="t").window(tumbling("5 s")).aggregate(n=count())
+    description = ts.stream(event_time="t").group_by().window(ts.tumbling("5 s")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match="offset"):
         played(
-            description.trigger(when=repeatedly(after_count(2)), per_element=True),
+            description.trigger(when=ts.trigger.repeatedly(ts.trigger.after_count(2)), evaluate="element"),
             [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])],
         )
 
@@ -272,11 +272,13 @@ def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str)
     chance, trigger = random.Random(name), COMPOSITES[name]
     given = events(chance, 70 if LONG else 45)
     description = (
-        windowed(event_time="t", key="k", watermark_delay=DELAY, in_order=True, **ORDER)
-        .window(session("3 s"))
-        .aggregate(every=list_("v"))
-        .accumulation(RETRACTING)
-        .trigger(when=trigger, per_element=True)
+        ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
+        .group_by("k")
+        .window(ts.sessions("3 s"))
+        .aggregate(every=agg.list("v"))
+        .in_order()
+        .accumulation("retracting")
+        .trigger(when=trigger, evaluate="element")
     )
     panes, refused = naive_sessions(given, trigger, 3 * SECOND)
     for cut in cuts(given, chance, tries=1, single=False):
@@ -290,17 +292,18 @@ def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str)
     assert refused
 
 
-@pytest.mark.parametrize("mode", [DISCARDING, RETRACTING])
+@pytest.mark.parametrize("mode", ["discarding", "retracting"])
 @pytest.mark.parametrize("per_element", [False, True])
 def test_no_session_disappears_between_closed_and_open_ones(mode: Any, per_element: bool) -> None:
     """What bridged a closed and an open session was refused, and took the open one along."""
     given = [{"k": "a", "t": t * SECOND, "v": t, "part": "x", "at": n} for n, t in enumerate([1, 2, 3, 6, 7, 5, 9])]
     description = (
-        windowed(event_time="t", key="k", watermark_delay="12 s", **ORDER)
-        .window(session("3 s"))
-        .aggregate(every=list_("v"))
+        ts.stream(event_time="t", watermark_delay="12 s", offset="at", origin="part")
+        .group_by("k")
+        .window(ts.sessions("3 s"))
+        .aggregate(every=agg.list("v"))
         .accumulation(mode)
-        .trigger(when=after_count(3), per_element=per_element)
+        .trigger(when=ts.trigger.after_count(3), evaluate="element" if per_element else "batch")
     )
     panes, ledger = played(description, [table(some) for some in (given[:3], given[3:5], given[5:])])
     assert [(pane["every"], pane["kind"]) for pane in panes] == [([1, 2, 3], "emit"), ([6, 7, 9], "emit")]

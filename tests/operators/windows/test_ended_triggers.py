@@ -7,29 +7,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators import (
     Harness,
-    after_count,
-    after_processing_time,
-    count,
-    global_window,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.describe.triggers import Trigger
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000
-PAIRS_FOR_4 = or_finally(repeatedly(after_count(2)), after_processing_time("4 seconds"))
+PAIRS_FOR_4 = ts.trigger.or_finally(
+    ts.trigger.repeatedly(ts.trigger.after_count(2)), ts.trigger.after_processing_time("4 seconds")
+)
 KINDS: dict[str, Any] = {
-    "tumbling": tumbling("100 seconds"),
-    "sliding": sliding("100 seconds", "50 seconds"),
-    "session": session("50 seconds"),
-    "global": global_window(),
+    "tumbling": ts.tumbling("100 seconds"),
+    "sliding": ts.sliding("100 seconds", "50 seconds"),
+    "session": ts.sessions("50 seconds"),
+    "global": ts.global_window(),
 }
 
 
@@ -38,8 +32,14 @@ def rows(*seconds: int) -> pa.Table:
 
 
 def harness(kind: Any, trigger: Trigger) -> Harness:
-    described = windowed(event_time="t").window(kind).aggregate(n=count()).late("60 seconds", rule="window")
-    return Harness(described.trigger(when=trigger), SCHEMA)
+    described = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(kind)
+        .aggregate(n=agg.count())
+        .allowed_lateness("60 seconds", rule="window")
+    )
+    return described.trigger(when=trigger).harness(SCHEMA)
 
 
 def sizes(panes: pa.Table) -> list[int]:
@@ -72,8 +72,14 @@ def test_a_clock_closes_a_window_with_something_new_by_a_pane() -> None:
 
 @pytest.mark.parametrize("mode", ["accumulating", "discarding", "retracting"])
 def test_the_pane_that_finishes_a_trigger_is_the_last_of_its_window(mode: Any) -> None:
-    described = windowed(event_time="t").window(tumbling("100 seconds")).aggregate(n=count()).late("60 seconds")
-    tested = Harness(described.trigger(when=PAIRS_FOR_4).accumulation(mode), SCHEMA)
+    described = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.tumbling("100 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("60 seconds")
+    )
+    tested = described.trigger(when=PAIRS_FOR_4).accumulation(mode).harness(SCHEMA)
     panes = [tested.feed(rows(60, 61)), tested.feed(rows(62)), tested.advance_processing_time(4 * SECOND)]
     flags = [(row["kind"], row["last"]) for table in panes for row in table.to_pylist()]
     again = [("retract", False)] if mode == "retracting" else []
@@ -82,7 +88,7 @@ def test_the_pane_that_finishes_a_trigger_is_the_last_of_its_window(mode: Any) -
 
 
 def test_what_repeats_begins_again_when_a_clock_has_ended_it() -> None:
-    tested = harness(KINDS["tumbling"], repeatedly(PAIRS_FOR_4))
+    tested = harness(KINDS["tumbling"], ts.trigger.repeatedly(PAIRS_FOR_4))
     assert sizes(tested.feed(rows(60, 61))) == [2]
     assert sizes(tested.advance_processing_time(4 * SECOND)) == []
     tested.advance_processing_time(10 * SECOND)

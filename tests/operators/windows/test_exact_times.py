@@ -7,15 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    count,
-    count_window,
-    sliding,
-    tumbling,
-    windowed,
-)
+import tidestate as ts
+from tidestate import agg, trigger
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.limits import KEY_BYTES
 from tidestate.statestore.spec.tables import TIME
@@ -25,9 +18,13 @@ SCHEMA = pa.schema([("t", TIME), ("k", pa.string())])
 
 
 def harness(folder: Path, window: Any = None, late: str = "20 seconds", early: Any = None) -> Harness:
-    job = windowed(event_time="t", key="k", watermark_delay="0 seconds").window(window or tumbling("10 seconds"))
-    job = job.trigger(early=early)
-    return Harness(job.aggregate(n=count()).late(late, rule="window"), SCHEMA, folder=folder)
+    job = (
+        ts.stream(event_time="t", watermark_delay="0 seconds")
+        .group_by("k")
+        .window(window or ts.tumbling("10 seconds"))
+    )
+    counted = job.aggregate(n=agg.count()).trigger(early=early).allowed_lateness(late, rule="window")
+    return counted.harness(SCHEMA, folder=folder)
 
 
 def fed(job: Harness, *times_us: int, key: str | None = "a") -> list[tuple[int, int, str]]:
@@ -61,7 +58,7 @@ def test_a_window_takes_late_events_until_the_lateness_is_over(tmp_path: Path) -
 
 
 def test_a_window_that_has_closed_refuses_an_event_that_another_one_takes(tmp_path: Path) -> None:
-    job = harness(tmp_path, sliding("20 seconds", "10 seconds"), late="0 seconds")
+    job = harness(tmp_path, ts.sliding("20 seconds", "10 seconds"), late="0 seconds")
     fed(job, 20 * SECOND)
     assert fed(job, 15 * SECOND, 30 * SECOND) == [(10, 2, "on_time")]
     ledger = job.ledger()
@@ -87,7 +84,7 @@ def test_an_event_whose_key_is_too_long_is_in_the_ledger(tmp_path: Path) -> None
 
 
 def test_a_trigger_by_count_fires_with_the_last_event_of_it(tmp_path: Path) -> None:
-    job = harness(tmp_path, early=after_count(2))
+    job = harness(tmp_path, early=trigger.after_count(2))
     assert fed(job, 1) == []
     assert fed(job, 2) == [(0, 2, "early")]
     assert fed(job, 3) == []
@@ -95,7 +92,7 @@ def test_a_trigger_by_count_fires_with_the_last_event_of_it(tmp_path: Path) -> N
 
 
 def test_a_trigger_by_the_clock_fires_when_its_span_is_over(tmp_path: Path) -> None:
-    job = harness(tmp_path, early=after_processing_time("5 seconds"))
+    job = harness(tmp_path, early=trigger.after_processing_time("5 seconds"))
     assert fed(job, 1) == []
     assert job.advance_processing_time(5 * SECOND - 1).num_rows == 0
     assert fed(job, 2) == []
@@ -104,8 +101,8 @@ def test_a_trigger_by_the_clock_fires_when_its_span_is_over(tmp_path: Path) -> N
 
 
 def test_a_held_row_waits_until_the_watermark_has_passed_it(tmp_path: Path) -> None:
-    each = windowed(event_time="t", key="k", watermark_delay="0 seconds", in_order=True).window(count_window(1))
-    job = Harness(each.aggregate(n=count()), SCHEMA, folder=tmp_path)
+    each = ts.stream(event_time="t", watermark_delay="0 seconds").group_by("k").window(ts.count_windows(1))
+    job = each.aggregate(n=agg.count()).in_order().harness(SCHEMA, folder=tmp_path)
     found = []
     for time_us in (5, 5, 6, 7):
         rows = pa.table({"t": pa.array([time_us]).cast(TIME), "k": ["a"]}, schema=SCHEMA)

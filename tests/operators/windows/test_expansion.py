@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidestate.operators import RETRACTING, count, every_element, list_, max_, sliding, sum_, windowed
+import tidestate as ts
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
@@ -36,13 +36,13 @@ POOLS: list[pa.MemoryPool] = []
 """Kept as long as anything that they gave may be."""
 
 
-def rolling_day() -> Windowed:
-    events = windowed(event_time="at", key="key").window(sliding("1 day", "1 minute"))
-    return events.aggregate(n=count(), total=sum_("value")).late(allowed="1 hour")
+def rolling_day() -> Aggregation:
+    events = ts.stream(event_time="at").group_by("key").window(ts.sliding("1 day", "1 minute"))
+    return events.aggregate(n=agg.count(), total=agg.sum("value")).allowed_lateness("1 hour")
 
 
-def slice_plan(description: Windowed) -> WindowPlan:
-    plan = bind_plan(description, SCHEMA)
+def slice_plan(description: Aggregation) -> WindowPlan:
+    plan = bind_plan(description.graph.description, SCHEMA)
     assert isinstance(plan, WindowPlan)
     return plan
 
@@ -99,7 +99,7 @@ def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
 
 
 def test_late_panes_read_windows_not_slices() -> None:
-    plan, keys = slice_plan(rolling_day().accumulation(RETRACTING)), 5
+    plan, keys = slice_plan(rolling_day().accumulation("retracting")), 5
     slices = dense(plan, 2880, keys)
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
@@ -115,8 +115,8 @@ def test_late_panes_read_windows_not_slices() -> None:
 
 
 def test_windows_with_triggers_make_few_pairs_of_many_events() -> None:
-    description = rolling_day().trigger(early=every_element())
-    plan = bind_plan(description, SCHEMA)
+    description = rolling_day().trigger(early=trigger.each_batch())
+    plan = bind_plan(description.graph.description, SCHEMA)
     times = np.arange(20_000) % 20 * MINUTE
     events = pa.table([pa.array(times).cast(TIME), np.arange(20_000) % 3, np.ones(20_000, np.int64)], schema=SCHEMA)
     intake = Intake(None, budget_bytes=8 * MIB)
@@ -126,7 +126,7 @@ def test_windows_with_triggers_make_few_pairs_of_many_events() -> None:
 
 
 def test_asking_whether_an_event_is_late_needs_no_pairs() -> None:
-    plan = bind_plan(rolling_day().late(allowed="1 hour", rule="window"), SCHEMA)
+    plan = bind_plan(rolling_day().allowed_lateness("1 hour", rule="window").graph.description, SCHEMA)
     times = np.arange(-50_000, 50_000) * MINUTE
     events = pa.table([pa.array(times).cast(TIME), times, times], schema=SCHEMA)
     late, peak = peak_bytes(lambda: plan.too_late(events, times, DAY, reprocessing=False))
@@ -162,8 +162,8 @@ def test_bands_hold_each_pair_once_and_few_at_a_time(counts: list[int], most: in
 
 
 DESCRIPTIONS = {
-    "numbers": {"n": count(), "total": sum_("value"), "most": max_("value")},
-    "lists": {"n": count(), "values": list_("value")},
+    "numbers": {"n": agg.count(), "total": agg.sum("value"), "most": agg.max("value")},
+    "lists": {"n": agg.count(), "values": agg.list("value")},
 }
 
 
@@ -173,19 +173,25 @@ DESCRIPTIONS = {
 def test_any_budget_shows_the_same(data: st.DataObject, triggered: bool) -> None:
     """Three steps, the last two with late rows, once in one band and once pair by pair."""
     aggregates, key = data.draw(st.sampled_from(sorted(DESCRIPTIONS))), data.draw(st.sampled_from(["key", None]))
-    events = windowed(event_time="at", key=key).window(
-        sliding("5 minutes", data.draw(st.sampled_from(["1 minute", "2 minutes", "7 minutes"])), strict=False)
+    events = (
+        ts.stream(event_time="at")
+        .group_by(*([key] if key else []))
+        .window(
+            ts.sliding("5 minutes", data.draw(st.sampled_from(["1 minute", "2 minutes", "7 minutes"])), strict=False)
+        )
     )
-    description = events.aggregate(**DESCRIPTIONS[aggregates]).late(allowed="10 minutes")
+    description = events.aggregate(**DESCRIPTIONS[aggregates]).allowed_lateness("10 minutes")
     if triggered:
-        description = description.trigger(early=every_element())
-    description = description.accumulation(RETRACTING)
+        description = description.trigger(early=trigger.each_batch())
+    description = description.accumulation("retracting")
     minutes = st.integers(0, 12)
     batches = [
         data.draw(st.lists(st.tuples(minutes, st.integers(0, 2), st.integers(0, 9)), max_size=8)) for _ in range(3)
     ]
     marks = sorted(data.draw(st.lists(minutes, min_size=3, max_size=3)))
-    observed = [_played(bind_plan(description, SCHEMA), batches, marks, budget) for budget in (1, 256 * MIB)]
+    observed = [
+        _played(bind_plan(description.graph.description, SCHEMA), batches, marks, budget) for budget in (1, 256 * MIB)
+    ]
     assert observed[0] == observed[1]
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, stream, table
-from tidestate.operators import count, list_, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.recovery.start.policy import Policy
@@ -24,7 +25,7 @@ def _rebuilding(harness: Harness) -> Rebuilding | None:
 
 def test_messages_that_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Windows go on with what is there, and lack nothing for the job."""
-    made = Harness(JOB, SCHEMA, folder=tmp_path)
+    made = JOB.harness(SCHEMA, folder=tmp_path)
     batches = stream(5, batches=4, size=8)
     made.feed(table(batches[0]))
     assert lose(tmp_path)
@@ -48,11 +49,16 @@ def test_messages_that_are_given_up(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 @pytest.mark.parametrize("policy", [REBUILD, FORGET], ids=["rebuild", "forget"])
 def test_lists_of_windows_whose_messages_are_all_gone_are_empty(tmp_path: Path, policy: Policy) -> None:
-    job = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count(), all=list_("v"))
+    job = (
+        ts.stream(event_time="t")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), all=agg.list("v"))
+    )
     job = job.messages(identity=("part", "at"))
     rows = table([Message("x", 0, 1, "a", 1), Message("x", 1, 2, "a", 2)])
     later = table([Message("x", 2, 12, "a", 3)])
-    made = Harness(job, SCHEMA, folder=tmp_path)
+    made = job.harness(SCHEMA, folder=tmp_path)
     made.feed(rows)
     assert lose(tmp_path)
     made.restart(policy)

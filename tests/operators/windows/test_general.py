@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.helpers.pane_checks import check_panes, net
 from tests.helpers.process import LONG
@@ -22,7 +23,7 @@ from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, ledg
 from tests.twins.naive import Setting as OldSetting
 from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
-from tidestate import Harness, after_count, count, tumbling, windowed
+from tidestate import agg, trigger
 from tidestate.operators.windows import shares
 from tidestate.statestore.spec.store import StoreName
 
@@ -184,7 +185,12 @@ def test_the_net_does_not_depend_on_how_events_are_split(
 
 def test_the_name_of_an_aggregate_may_begin_like_a_column_of_ours() -> None:
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("o", pa.int64())])
-    job = windowed(event_time="t", offset="o").window(tumbling("10 seconds")).aggregate(_since_noon=count())
-    job = job.late("1 minute").trigger(early=after_count(1), per_element=True)
-    panes = Harness(job, schema).feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "o": n} for n in range(3)])
+    job = (
+        ts.stream(event_time="t", offset="o")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(_since_noon=agg.count())
+    )
+    job = job.allowed_lateness("1 minute").trigger(early=trigger.after_count(1), evaluate="element")
+    panes = job.harness(schema).feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "o": n} for n in range(3)])
     assert panes["_since_noon"].to_pylist() == [1, 2, 3]

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidestate.operators import after_processing_time, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
+import tidestate as ts
+from tidestate import Aggregation, agg, trigger
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 
 
-def described() -> Windowed:
-    return windowed(event_time="t", key="k").window(tumbling("1 hour")).aggregate(n=count())
+def described() -> Aggregation:
+    return ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour")).aggregate(n=agg.count())
 
 
 def test_what_waited_follows_a_clock_from_its_next_event_on(tmp_path: Path) -> None:
-    before = Harness(described(), SCHEMA, folder=tmp_path)
+    before = described().harness(SCHEMA, folder=tmp_path)
     before.feed([{"t": 1 * SECOND, "k": "a"}])
-    after = Harness(described().trigger(early=after_processing_time("3 seconds")), SCHEMA, folder=tmp_path)
+    after = described().trigger(early=trigger.after_processing_time("3 seconds")).harness(SCHEMA, folder=tmp_path)
     assert not after.advance_processing_time(10 * SECOND).num_rows
     assert not after.feed([{"t": 2 * SECOND, "k": "a"}]).num_rows
     assert not after.advance_processing_time(12 * SECOND).num_rows

@@ -11,42 +11,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.identified import IDENTIFIED, SECOND, Message, as_rows, messages
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Windowed,
-    count,
-    count_window,
-    list_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg
+from tidestate.operators import Harness
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.store import Memory
 
 KINDS: dict[str, Any] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "session": session("3 seconds"),
-    "gaps": session(gap_column="gap"),
-    "counted": count_window(3),
+    "tumbling": ts.tumbling("6 seconds"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "session": ts.sessions("3 seconds"),
+    "gaps": ts.sessions(gap_column="gap"),
+    "counted": ts.count_windows(3),
 }
 LATE: dict[str, dict[str, Any]] = {
     "horizon": {},
-    "event": {"allowed": "5 seconds"},
-    "window": {"allowed": "5 seconds", "rule": "window"},
+    "event": {"span": "5 seconds"},
+    "window": {"span": "5 seconds", "rule": "window"},
 }
 
 
-def job(kind: str, kept: Retention, late: dict[str, Any]) -> Windowed:
-    made = windowed(event_time="t", key="k", watermark_delay="2 seconds").window(KINDS[kind])
-    made = made.aggregate(n=count(), each=list_("v"))
-    return (made.late(**late) if late else made).messages(("part", "at"), retention=kept)
+def job(kind: str, kept: ts.Retention, late: dict[str, Any]) -> Aggregation:
+    made = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(KINDS[kind])
+    made = made.aggregate(n=agg.count(), each=agg.list("v"))
+    return (made.allowed_lateness(**late) if late else made).messages(("part", "at"), retain=kept)
 
 
 def assert_sizes(tested: Harness) -> None:
@@ -62,13 +53,15 @@ def assert_sizes(tested: Harness) -> None:
 @given(
     arrived=messages(least=12, most=40 if LONG else 20),
     late=st.sampled_from(sorted(LATE)),
-    kept=st.sampled_from([Retention(count=4), Retention(bytes=150), Retention(count=6, time=20 * SECOND)]),
+    kept=st.sampled_from(
+        [ts.Retention(messages=4), ts.Retention(bytes=150), ts.Retention(messages=6, span="20 seconds")]
+    ),
     data=st.data(),
 )
 def test_sizes_are_those_of_the_messages_that_are_stored(
-    kind: str, arrived: list[Message], late: str, kept: Retention, data: st.DataObject
+    kind: str, arrived: list[Message], late: str, kept: ts.Retention, data: st.DataObject
 ) -> None:
-    tested = Harness(job(kind, kept, LATE[late]), IDENTIFIED, store=Memory())
+    tested = job(kind, kept, LATE[late]).harness(IDENTIFIED, store=Memory())
     while arrived:
         size = data.draw(st.integers(1, 8))
         tested.feed(as_rows([*arrived[:size], *arrived[:2]]))
@@ -81,8 +74,8 @@ def test_sizes_are_those_of_the_messages_that_are_stored(
 
 @pytest.mark.parametrize("late", ["horizon", "event"])
 def test_sizes_of_lost_messages_go_with_their_sessions(tmp_path: Path, late: str) -> None:
-    described = job("session", Retention(count=4), LATE[late])
-    tested = Harness(described, IDENTIFIED, folder=tmp_path, store=Memory())
+    described = job("session", ts.Retention(messages=4), LATE[late])
+    tested = described.harness(IDENTIFIED, folder=tmp_path, store=Memory())
     tested.feed(as_rows([Message(one, one, "a", None) for one in range(5)]))
     assert lose(tmp_path)
     tested.restart(REBUILD)
@@ -107,10 +100,10 @@ def test_counted_windows_keep_what_is_not_full_or_not_behind(
     """The twin has all messages of a key by number: one goes when its last window is full and newer ones are kept.
     That is looked at when a window is full.
     """
-    described = windowed(event_time="t", key="k").window(count_window(many, step))
-    described = described.aggregate(n=count(), each=list_("v")).late("1 day")
-    known = described.messages(("at",), retention=Retention(count=max(kept, 1)))
-    tested = Harness(known, IDENTIFIED, store=Memory())
+    described = ts.stream(event_time="t").group_by("k").window(ts.count_windows(many, step))
+    described = described.aggregate(n=agg.count(), each=agg.list("v")).allowed_lateness("1 day")
+    known = described.messages(("at",), retain=ts.Retention(messages=max(kept, 1)))
+    tested = known.harness(IDENTIFIED, store=Memory())
     by_key: dict[str, list[int]] = {"a": [], "b": []}
     for start in range(0, len(arrived), size):
         batch = arrived[start : start + size]
@@ -132,6 +125,12 @@ def test_counted_windows_keep_what_is_not_full_or_not_behind(
 
 def test_a_span_keeps_no_counted_windows() -> None:
     """Messages of theirs are kept by `Retention`; a span is refused."""
-    described = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count()).late("5 seconds")
+    described = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.count_windows(3))
+        .aggregate(n=agg.count())
+        .allowed_lateness("5 seconds")
+    )
     with pytest.raises(UsageError, match="retention"):
-        Harness(described.retain("1 day").messages(("part", "at")), IDENTIFIED)
+        described.retain_windows("1 day").messages(("part", "at")).harness(IDENTIFIED)

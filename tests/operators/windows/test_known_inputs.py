@@ -14,24 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import SCRATCH, examples
 from tests.twins.signed import Signed
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Windowed,
-    count,
-    list_,
-    max_,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
+from tidestate import Aggregation, agg
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -68,21 +57,27 @@ def streams(draw: st.DrawFn) -> tuple[list[Rows], list[list[int]]]:
     return made, again
 
 
-def over(window: Any, **more: Any) -> Windowed:
-    job = windowed(event_time="t", key="k", watermark_delay="2 seconds", **more).window(window)
-    job = job.aggregate(n=count(), total=sum_("v"), each=list_("v"), most=max_("v")).accumulation(RETRACTING)
-    return job.late("9 seconds")
+def over(window: Any, **more: Any) -> Aggregation:
+    lasting = ts.lifetime("until")
+    events = ts.stream(event_time="t", watermark_delay="2 seconds", lifetime=lasting, **more)
+    job = (
+        events.group_by("k")
+        .window(window)
+        .aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v"), most=agg.max("v"))
+        .accumulation("retracting")
+    )
+    return job.allowed_lateness("9 seconds")
 
 
-def by_offsets() -> Windowed:
-    job = windowed(key="k", offset="at").window(session(offsets=3, late=4))
-    return job.aggregate(n=count(), total=sum_("v"), each=list_("v")).accumulation(RETRACTING)
+def by_offsets() -> Aggregation:
+    job = ts.stream(offset="at").group_by("k").window(ts.offset_sessions(3, late=4))
+    return job.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v")).accumulation("retracting")
 
 
-JOBS: dict[str, tuple[Windowed, tuple[str, ...]]] = {
-    "lifetimes in tumbling windows": (over(tumbling("6 seconds", end="until")), ("part", "at")),
+JOBS: dict[str, tuple[Aggregation, tuple[str, ...]]] = {
+    "lifetimes in tumbling windows": (over(ts.tumbling("6 seconds", of="lifetime")), ("part", "at")),
     "lifetimes in sliding windows": (
-        over(sliding("6 seconds", "2 seconds", end="until")).late("3 seconds", rule="window"),
+        over(ts.sliding("6 seconds", "2 seconds", of="lifetime")).allowed_lateness("3 seconds", rule="window"),
         ("part", "at"),
     ),
     "sessions of offsets": (by_offsets(), ("at",)),
@@ -129,8 +124,8 @@ def _key(pane: dict[str, Any]) -> str:
 def test_what_comes_again_changes_nothing(name: str, made: tuple[list[Rows], list[list[int]]]) -> None:
     job, identity = JOBS[name]
     check(
-        lambda folder: Harness(job, SCHEMA, folder=folder, partitions=2, store=Memory()),
-        lambda folder: Harness(job.messages(identity), SCHEMA, folder=folder, partitions=2, store=Memory()),
+        lambda folder: job.harness(SCHEMA, folder=folder, partitions=2, store=Memory()),
+        lambda folder: job.messages(identity).harness(SCHEMA, folder=folder, partitions=2, store=Memory()),
         made,
     )
 
@@ -139,14 +134,15 @@ def test_what_comes_again_changes_nothing(name: str, made: tuple[list[Rows], lis
 @given(made=streams())
 def test_rows_that_take_others_back(made: tuple[list[Rows], list[list[int]]]) -> None:
     """Each row takes back the one before it at times: that row is a message of its own."""
-    job = over(tumbling("6 seconds")).late("1 hour")
+    job = over(ts.tumbling("6 seconds")).allowed_lateness("1 hour")
+    known = job.messages(("part", "at")).graph.description
     for batch in made[0]:
         for row in batch:
             row["kind"] = "emit"
         batch += [{**row, "kind": "retract", "at": row["at"] + 1000} for row in batch if row["v"] % 3 == 0]
     check(
-        lambda folder: Signed(job, SCHEMA, folder=folder, partitions=2, store=Memory()),
-        lambda folder: Signed(job.messages(("part", "at")), SCHEMA, folder=folder, partitions=2, store=Memory()),
+        lambda folder: Signed(job.graph.description, SCHEMA, folder=folder, partitions=2, store=Memory()),
+        lambda folder: Signed(known, SCHEMA, folder=folder, partitions=2, store=Memory()),
         made,
     )
 
@@ -154,9 +150,17 @@ def test_rows_that_take_others_back(made: tuple[list[Rows], list[list[int]]]) ->
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams())
 def test_the_sides_of_a_merge_have_offsets_of_their_own(made: tuple[list[Rows], list[list[int]]]) -> None:
-    job = merge(event_time="t", key="k", shared="at", watermark_delay="2 seconds").window(tumbling("6 seconds"))
-    job = job.aggregate(n=count(), left=sum_("left_v"), each=list_("right_v")).late("9 seconds")
-    known, schema = job.accumulation(RETRACTING).messages("at"), job.schema(SIDE, SIDE)
+    job = (
+        ts.merge(
+            left=ts.stream(event_time="t", watermark_delay="2 seconds"),
+            right=ts.stream(event_time="t", watermark_delay="2 seconds"),
+        )
+        .sharing("at")
+        .group_by("k")
+        .window(ts.tumbling("6 seconds"))
+    )
+    job = job.aggregate(n=agg.count(), left=agg.sum("left_v"), each=agg.list("right_v")).allowed_lateness("9 seconds")
+    known, schema = job.accumulation("retracting").messages("at"), {"left": SIDE, "right": SIDE}
     for batch in made[0]:
         for row in batch:
             row["at"] //= 2  # of both sides
@@ -164,11 +168,11 @@ def test_the_sides_of_a_merge_have_offsets_of_their_own(made: tuple[list[Rows], 
 
     def rows(batch: Rows) -> pa.Table:
         sides = {side: [row for row in batch if row["part"] == side] for side in ("left", "right")}
-        return job.rows(schema, **{side: table(own).select(SIDE.names) for side, own in sides.items()})
+        return {side: table(own).select(SIDE.names) for side, own in sides.items()}
 
     check(
-        lambda folder: Harness(job.accumulation(RETRACTING), schema, folder=folder, partitions=2, store=Memory()),
-        lambda folder: Harness(known, schema, folder=folder, partitions=2, store=Memory()),
+        lambda folder: job.accumulation("retracting").harness(schema, folder=folder, partitions=2, store=Memory()),
+        lambda folder: known.harness(schema, folder=folder, partitions=2, store=Memory()),
         made,
         rows,
     )
@@ -177,13 +181,18 @@ def test_the_sides_of_a_merge_have_offsets_of_their_own(made: tuple[list[Rows], 
 
 
 def test_a_lifetime_that_is_reprocessed_is_known_to_its_end() -> None:
-    described = windowed(event_time="t", key="k", watermark_delay="0 seconds").window(
-        tumbling("10 seconds", end="until")
+    described = (
+        ts.stream(event_time="t", lifetime=ts.lifetime("until"))
+        .group_by("k")
+        .window(ts.tumbling("10 seconds", of="lifetime"))
     )
     described = (
-        described.aggregate(n=count()).late("0 seconds").retain("30 seconds").messages(identity=("part", "at"))
+        described.aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+        .retain_windows("30 seconds")
+        .messages(identity=("part", "at"))
     )
-    job = Harness(described, SCHEMA)
+    job = described.harness(SCHEMA)
 
     def fed(at: int, start: int, end: int) -> pa.Table:
         row = {"k": "a", "t": start * SECOND, "v": 1, "part": "x", "at": at, "until": end * SECOND, "kind": None}

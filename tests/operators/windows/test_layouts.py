@@ -22,16 +22,17 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import some
-from tidestate.operators import Parquet, Windowed, query
-from tidestate.operators.local.harness import Harness
+from tidestate import Aggregation
+from tidestate.operators import query
 from tidestate.statestore.messages.keys import LAYOUTS
+from tidestate.statestore.spec.store import Parquet
 
 NAMES = [f"{front}{name}" for name in LAYOUTS for front in ("", "session_")]
 TIMED = cycle(["tumbling", "session", "sliding", "gaps", "global"])
 CASES = [(name, next(TIMED) if "ts" in name else "counted") for name in NAMES]
 
 
-def kept_forms(job: Windowed, layout: str) -> tuple[Windowed, dict[str, str]]:
+def kept_forms(job: Aggregation, layout: str) -> tuple[Aggregation, dict[str, str]]:
     """The job with messages in this layout, and by which columns they may be asked for."""
     both = layout.startswith("session") and "eq" in layout
     job = job.messages(("part", "at"), layout=layout, equal="v" if both else ())
@@ -54,7 +55,7 @@ def test_any_layout_gives_the_same_panes_and_answers(tmp_path: Path, layout: str
     every = [m for batch in made for m in batch]
     panes, _ = expected(job, made, tmp_path / "plain")
     known, forms = kept_forms(job, layout)
-    harness, found = Harness(known, SCHEMA, partitions=2), []
+    harness, found = known.harness(SCHEMA, partitions=2), []
     for batch in made:
         found += plain(harness.feed(table(batch)))
         assert not harness.feed(table(batch)).num_rows

@@ -9,19 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+import tidestate as ts
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    RETRACTING,
-    accumulate,
-    apply_rows,
-    each_batch,
-    list_,
-    session,
-    set_,
-    sorted_list,
-    tumbling,
-    windowed,
-)
+from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec import limits
@@ -52,10 +42,10 @@ def stores(folder: Path) -> dict[str, StoreConfig]:
 
 
 AGGREGATES: dict[str, Any] = {
-    "list": list_("text"),
-    "set": set_("text"),
-    "sorted": sorted_list("text", by="number"),
-    "rows": apply_rows(
+    "list": agg.list("text"),
+    "set": agg.set("text"),
+    "sorted": agg.sorted_list("text", by="number"),
+    "rows": agg.apply_rows(
         lambda group: group["text"].to_pylist(),
         name="all",
         columns=["text"],
@@ -70,8 +60,8 @@ AGGREGATES: dict[str, Any] = {
 @pytest.mark.parametrize("aggregate", AGGREGATES if LONG else ["sorted", "rows"])
 def test_one_batch_of_more_than_a_row_may_be_given(tmp_path: Path, aggregate: str) -> None:
     """It fires, is remembered to be taken back, is taken back, and folded."""
-    described = windowed(event_time="at", key="key").window(tumbling("10 seconds"))
-    described = described.aggregate(texts=AGGREGATES[aggregate]).late(allowed="1 hour").accumulation(RETRACTING)
+    described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
+    described = described.aggregate(texts=AGGREGATES[aggregate]).allowed_lateness("1 hour").accumulation("retracting")
     given = [rows(20, 17), rows(1, 0.1, at=11), rows(1, 1, at=1, first=20), rows(1, 0.1, at=21)]
     panes = described.standalone(checkpoint=str(tmp_path / "root"), store=stores(tmp_path)["parquet"]).run(given)
     window = panes.filter(pc.equal(panes["window_end"].cast(pa.int64()), 10 * SECOND))
@@ -88,9 +78,11 @@ LONG_CASES = [("triggered", "memory"), ("triggered", "parquet")] if LONG else []
     [("sessions", "parquet"), ("triggered", "rocksdb"), *LONG_CASES],
 )
 def test_state_that_is_put_back_whole_may_grow(tmp_path: Path, kind: str, store: str) -> None:
-    windows = tumbling("1 minute") if kind == "triggered" else session("10 seconds")
-    described = windowed(event_time="at", key="key").window(windows).trigger(early=each_batch())
-    described = described.aggregate(texts=list_("text")).accumulation(RETRACTING)
+    windows = ts.tumbling("1 minute") if kind == "triggered" else ts.sessions("10 seconds")
+    described = ts.stream(event_time="at").group_by("key").window(windows)
+    described = (
+        described.aggregate(texts=agg.list("text")).trigger(early=trigger.each_batch()).accumulation("retracting")
+    )
     given = [rows(10, 6, at=second, first=10 * second) for second in range(3)]
     found = described.standalone(checkpoint=str(tmp_path / "root"), store=stores(tmp_path)[store]).run(
         given, drain=True
@@ -103,7 +95,7 @@ def test_an_accumulation_whose_state_is_lists(tmp_path: Path) -> None:
         both = [a + b for a, b in zip(older["all"].to_pylist(), newer["all"].to_pylist(), strict=True)]
         return pa.table({"all": pa.array(both, pa.list_(pa.string()))})
 
-    own = accumulate(
+    own = agg.accumulate(
         name="everything",
         columns=["text"],
         state={"all": pa.list_(pa.string())},
@@ -112,21 +104,22 @@ def test_an_accumulation_whose_state_is_lists(tmp_path: Path) -> None:
         result=lambda state: state["all"],
         result_type=pa.list_(pa.string()),
     )
-    described = windowed(event_time="at", key="key").window(tumbling("10 seconds")).aggregate(texts=own)
+    described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds")).aggregate(texts=own)
     given = [rows(9, 18), rows(1, 1, at=1, first=9)]
     found = described.standalone(checkpoint=str(tmp_path / "root"), store=Memory()).run(given, drain=True)
     assert longest(found) == 10
 
 
 def test_by_hand_with_messages(tmp_path: Path) -> None:
-    described = windowed(event_time="at", key="key").window(tumbling("10 seconds")).late(allowed="1 hour")
-    described = described.aggregate(texts=AGGREGATES["rows"]).accumulation(RETRACTING)
+    described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
+    described = described.aggregate(texts=AGGREGATES["rows"]).allowed_lateness("1 hour").accumulation("retracting")
 
     def messages(given: pa.Table) -> pa.Table:
         return given.append_column("source", given["key"])
 
     schema = messages(SCHEMA.empty_table()).schema
-    with WindowOperator(described, schema, checkpoint=tmp_path, origin="source", offset="number") as operator:
+    windows = described.graph.description
+    with WindowOperator(windows, schema, checkpoint=tmp_path, origin="source", offset="number") as operator:
         for first in (0, 10, 20):
             operator.add_messages(messages(rows(10, 6, first=first)))
         operator.add_messages(messages(rows(1, 0.1, at=11, first=30)))

@@ -13,31 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import STORES, WINDOWS, description, expected, plain, store_config, stream
 from tests.helpers.operator_messages import table as message_table
 from tests.helpers.process import LONG, examples, in_turn
 from tests.twins.known import Row, Twin, as_dicts
-from tidestate.operators import (
-    Memory,
-    chain,
-    count,
-    count_window,
-    list_,
-    median,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import agg
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
-from tidestate.statestore.messages.tables import Retention
-from tidestate.statestore.spec.store import StoreName
+from tidestate.statestore.spec.store import Memory, StoreName
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(
@@ -53,8 +41,14 @@ STORE = Memory(max_levels=3, snapshot_bytes=1)
 
 
 def job(size: int = 6, delay: int = 2, allowed: int = 10) -> Any:
-    made = windowed(event_time="t", key="k", watermark_delay=f"{delay} seconds").window(tumbling(f"{size} seconds"))
-    made = made.aggregate(n=count(), total=sum_("v"), each=list_("v")).late(f"{allowed} seconds")
+    made = (
+        ts.stream(event_time="t", watermark_delay=f"{delay} seconds")
+        .group_by("k")
+        .window(ts.tumbling(f"{size} seconds"))
+    )
+    made = made.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v")).allowed_lateness(
+        f"{allowed} seconds"
+    )
     return made.messages(identity=("part", "at"))
 
 
@@ -103,7 +97,7 @@ def streams(draw: st.DrawFn) -> list[list[Row]]:
 def test_as_the_twin_says_under_redelivery_restarts_and_rescaling(made: list[list[Row]], data: st.DataObject) -> None:
     twin = Twin(6, 2, 10)
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(job(), SCHEMA, folder=folder, partitions=3, store=STORE)
+        harness = job().harness(SCHEMA, folder=folder, partitions=3, store=STORE)
         panes: list[dict[str, Any]] = []
         for batch in made:
             panes += harness.feed(table(batch)).to_pylist()
@@ -133,7 +127,7 @@ def test_any_window_emits_what_it_would_of_each_message_once(
     panes, rejected = expected(plain_job, batches, tmp_path / "once")
     again = plain_job.messages(identity=("part", "at"))
     config = store_config(store, tmp_path / "cache")
-    harness = Harness(again, MESSAGES, folder=tmp_path / "again", partitions=2, store=config)
+    harness = again.harness(MESSAGES, folder=tmp_path / "again", partitions=2, store=config)
     found: list[Any] = []
     for number, batch in enumerate(batches):
         known = [message for before in batches[:number] for message in before]
@@ -153,7 +147,7 @@ def test_any_window_emits_what_it_would_of_each_message_once(
 
 def test_after_a_rewind_a_replay_takes_part_once(tmp_path: Path) -> None:
     batches = [[Row(part, n, 2 * n, "abc"[n % 3], n) for part in (0, 1)] for n in range(8)]
-    harness = Harness(job(), SCHEMA, folder=tmp_path, partitions=2, store=STORE)
+    harness = job().harness(SCHEMA, folder=tmp_path, partitions=2, store=STORE)
     for batch in batches:
         harness.feed(table(batch))
     rewind(Checkpoint.open(tmp_path), 5)
@@ -168,22 +162,27 @@ def test_after_a_rewind_a_replay_takes_part_once(tmp_path: Path) -> None:
 
 
 def test_origins_of_several_columns_and_of_none() -> None:
-    base = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), parts=list_("part"))
+    base = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), parts=agg.list("part"))
+    )
     wide = SCHEMA.append(pa.field("topic", pa.string()))
     rows = [{**as_dicts([Row(part, at, at, "a", 0)])[0], "topic": topic}
             for part, at, topic in ((0, 1, "x"), (0, 1, "x/0"), (1, 1, "x"), (0, 1, "x"), (0, 2, "x"))]  # fmt: skip
-    harness = Harness(base.messages(("topic", "part", "at")), wide, partitions=2)
+    harness = base.messages(("topic", "part", "at")).harness(wide, partitions=2)
     harness.feed(rows)
     assert harness.windows()["n"].to_pylist() == [4]
     assert harness.state("metadata_offsets")["origin"].to_pylist() == ["x/0", "x/1", "x\\/0/0"]
     assert harness.finish()["parts"].to_pylist() == [[0, 1, 0, 0]]
-    alone = Harness(base.messages("at"), SCHEMA)
+    alone = base.messages("at").harness(SCHEMA)
     alone.feed(table([Row(0, 1, 1, "a", 0), Row(1, 1, 1, "a", 0)]))
     assert alone.windows()["n"].to_pylist() == [1]
 
 
 def test_what_is_no_identity_is_refused_before_anything_happens(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+    base = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     wide = SCHEMA.append(pa.field("x", pa.float64())).append(pa.field("day", pa.date32()))
     for none in ((), ("at", "at"), None):
         with pytest.raises(UsageError, match="message-identity"):
@@ -196,8 +195,8 @@ def test_what_is_no_identity_is_refused_before_anything_happens(tmp_path: Path) 
     }
     for identity, code in refused.items():
         with pytest.raises(UsageError, match=code):
-            Harness(base.messages(identity), wide)
-    harness = Harness(base.messages(("part", "at")), SCHEMA, folder=tmp_path)
+            base.messages(identity).harness(wide)
+    harness = base.messages(("part", "at")).harness(SCHEMA, folder=tmp_path)
     for name in ("part", "at"):
         bad = table([Row(0, 1, 1, "a", 0)])
         bad = bad.set_column(bad.column_names.index(name), name, pa.nulls(1, bad.schema.field(name).type))
@@ -206,47 +205,49 @@ def test_what_is_no_identity_is_refused_before_anything_happens(tmp_path: Path) 
         harness.restart()
     assert harness.counters() == {}
     bounds = wide.append(wide.field("t").with_name("window_start")).append(wide.field("t").with_name("window_end"))
-    named = windowed(event_time="t", key="k").aggregate(n=count()).messages("at")
+    named = ts.stream(event_time="t").group_by("k").aggregate(n=agg.count()).messages("at")
     with pytest.raises(UsageError, match="operator-window"):
-        Harness(named, bounds)
+        named.harness(bounds)
 
 
 def test_counted_windows_number_messages_by_their_whole_identity() -> None:
     wide = SCHEMA.append(pa.field("topic", pa.string()))
-    base = windowed(event_time="t", key="k", origin="part", offset="at").window(count_window(2))
-    base = base.aggregate(total=sum_("v"), each=list_("v"))
+    base = ts.stream(event_time="t", offset="at", origin="part").group_by("k").window(ts.count_windows(2))
+    base = base.aggregate(total=agg.sum("v"), each=agg.list("v"))
     sent = [(5, "a", 1), (3, "b", 10), (4, "a", 100), (6, "b", 1000)]
     rows = [as_dicts([Row(0, at, 1, "x", v)])[0] | {"topic": topic} for at, topic, v in sent]
-    panes = Harness(base.messages(("topic", "part", "at")), wide).feed(rows)
+    panes = base.messages(("topic", "part", "at")).harness(wide).feed(rows)
     assert panes.sort_by("window_start").select(["total", "each"]).to_pylist() == [
         {"total": 101, "each": [100, 1]},
         {"total": 1010, "each": [10, 1000]},
     ]
     for other in ("at", ("at", "part", "v"), ("part", "v")):
         with pytest.raises(UsageError, match="message-identity"):
-            Harness(base.messages(other), wide)
+            base.messages(other).harness(wide)
 
 
 def test_processing_time_and_windows_of_offsets() -> None:
-    clock = windowed(processing_time=True, key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    harness = Harness(clock.messages(("part", "at")), SCHEMA, partitions=2)
+    clock = ts.stream(processing_time=True).group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    harness = clock.messages(("part", "at")).harness(SCHEMA, partitions=2)
     harness.feed(table([Row(0, 1, 1, "a", 0)]))
     harness.advance_processing_time(5 * SECOND)
     harness.feed(table([Row(0, 1, 1, "a", 0), Row(0, 2, 1, "a", 0)]))
     assert harness.advance_processing_time(10 * SECOND)["n"].to_pylist() == [2]
-    offsets = windowed(key="k").window(count_window(4, by="offset")).aggregate(n=count(), middle=median("v"))
-    harness = Harness(offsets.messages(("part", "at")), SCHEMA, partitions=2)
+    offsets = ts.stream().group_by("k").window(ts.offset_windows(4)).aggregate(n=agg.count(), middle=agg.median("v"))
+    harness = offsets.messages(("part", "at")).harness(SCHEMA, partitions=2)
     panes = harness.feed(table([Row(0, at, 1, "a", at) for at in (0, 1, 1, 3, 2, 4, 1)]))
     assert [(row["n"], row["middle"]) for row in panes.to_pylist()] == [(4, 1.5)]
 
 
 def test_in_a_chain_and_standalone(tmp_path: Path) -> None:
-    minutes = windowed(event_time="t", key="k", name="minutes").window(tumbling("10 seconds")).late("0 seconds")
-    minutes = minutes.aggregate(n=count()).messages(("part", "at"))
-    whole = windowed(key="k", name="whole").window(tumbling("1 minute")).aggregate(n=sum_("n"), of=count())
+    minutes = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    minutes = minutes.aggregate(n=agg.count()).allowed_lateness("0 seconds").named("minutes").messages(("part", "at"))
+    whole = (
+        minutes.group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.sum("n"), of=agg.count()).named("whole")
+    )
     batches = [[Row(0, n, n, "abc"[n % 3], 0) for n in range(first, first + 9)] for first in (0, 9, 18, 27)]
     sent = [table([*batch, *batches[0], *batch[:4]]) for batch in batches]
-    panes = chain(minutes, whole).standalone(checkpoint=tmp_path, partitions=3).run(sent, drain=True)
+    panes = whole.standalone(checkpoint=tmp_path, partitions=3).run(sent, drain=True)
     assert panes.sort_by("k").select(["k", "n", "of"]).to_pylist() == [{"k": k, "n": 12, "of": 4} for k in "abc"]
 
 
@@ -257,19 +258,19 @@ def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
     made: list[list[Row]], data: st.DataObject
 ) -> None:
     keep = data.draw(st.integers(1, 8))
-    base = windowed(event_time="t", key="k", watermark_delay="2 seconds").window(tumbling("6 seconds"))
-    base = base.aggregate(n=count(), total=sum_("v"), each=list_("v"))
-    limited, twin = base.messages(("part", "at"), retention=Retention(count=keep)), Twin(6, 2, 0, keep)
+    base = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(ts.tumbling("6 seconds"))
+    base = base.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v"))
+    limited, twin = base.messages(("part", "at"), retain=ts.Retention(messages=keep)), Twin(6, 2, 0, keep)
     with tempfile.TemporaryDirectory() as folder:
-        harness = Harness(limited, SCHEMA, folder=folder, store=STORE)
+        harness = limited.harness(SCHEMA, folder=folder, store=STORE)
         panes: list[dict[str, Any]] = []
         for batch in made:
             panes += harness.feed(table(batch)).to_pylist()
             twin.take(batch)
             if data.draw(st.booleans()):  # with more or less retention
                 twin.keep = data.draw(st.integers(1, 8))
-                limited = base.messages(("part", "at"), retention=Retention(count=twin.keep))
-                harness = Harness(limited, SCHEMA, folder=folder, store=STORE)
+                limited = base.messages(("part", "at"), retain=ts.Retention(messages=twin.keep))
+                harness = limited.harness(SCHEMA, folder=folder, store=STORE)
         oldest = twin.forgotten()
         kept = [int(row["time"].timestamp()) for row in harness.state("messages").to_pylist()]
         harness.feed(table([]))
@@ -279,11 +280,14 @@ def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
     assert {time for time in accepted if oldest is None or time >= oldest} <= set(kept)
 
 
-@pytest.mark.parametrize("kind", [tumbling("6 seconds"), sliding("6 seconds", "3 seconds"), session("1 second")])
+@pytest.mark.parametrize(
+    "kind", [ts.tumbling("6 seconds"), ts.sliding("6 seconds", "3 seconds"), ts.sessions("1 second")]
+)
 def test_a_window_that_has_not_fired_is_kept_whatever_the_number_of_messages(kind: Any) -> None:
-    base = windowed(event_time="t", key="k", watermark_delay="8 seconds").window(kind).accumulation("retracting")
-    limited = base.aggregate(n=count(), each=list_("v")).messages(("part", "at"), retention=Retention(count=1))
-    harness, panes, kept = Harness(limited, SCHEMA, store=STORE), list[dict[str, Any]](), []
+    base = ts.stream(event_time="t", watermark_delay="8 seconds").group_by("k").window(kind)
+    limited = base.aggregate(n=agg.count(), each=agg.list("v")).accumulation("retracting")
+    limited = limited.messages(("part", "at"), retain=ts.Retention(messages=1))
+    harness, panes, kept = limited.harness(SCHEMA, store=STORE), list[dict[str, Any]](), []
     for n in range(6):
         panes += harness.feed(table([Row(0, n, n * 7, "a", n)])).to_pylist()
         kept.append(harness.state("messages").num_rows)
@@ -294,8 +298,8 @@ def test_a_window_that_has_not_fired_is_kept_whatever_the_number_of_messages(kin
 
 
 def test_a_retention_by_time_is_the_allowed_lateness() -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
-    harness = Harness(job.messages(("part", "at"), retention=Retention(time=300 * SECOND)), SCHEMA, partitions=2)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    harness = job.messages(("part", "at"), retain=ts.Retention(span="300 seconds")).harness(SCHEMA, partitions=2)
     harness.feed(table([Row(0, 1, 5, "a", 0), Row(0, 2, 304, "b", 0)]))
     assert harness.feed(table([Row(0, 3, 6, "a", 0)]))["n"].to_pylist() == [2]
     harness.feed(table([Row(0, 4, 400, "a", 0)]))
@@ -306,13 +310,9 @@ def test_a_retention_by_time_is_the_allowed_lateness() -> None:
 
 @pytest.mark.parametrize("kind", ["sliding", "gaps", "session"])
 def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
-    base = (
-        windowed(event_time="t", key="k", watermark_delay="2 seconds")
-        .window(WINDOWS[kind])
-        .accumulation("retracting")
-    )
-    base = base.aggregate(n=count(), total=sum_("v"), each=list_("v"))
-    harness = Harness(base.messages(("part", "at"), retention=Retention(bytes=700)), MESSAGES, store=STORE)
+    base = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(WINDOWS[kind])
+    base = base.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v")).accumulation("retracting")
+    harness = base.messages(("part", "at"), retain=ts.Retention(bytes=700)).harness(MESSAGES, store=STORE)
     panes, kept = [], []
     for batch in stream(2, batches=10, size=20):
         panes += harness.feed(message_table([*batch, *batch[:5]])).to_pylist()
@@ -324,44 +324,52 @@ def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
 
 
 def test_how_messages_are_known_does_not_change_in_a_job(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k").window(session("5 s")).aggregate(n=count(), each=list_("v"))
-    limited = base.messages(("part", "at"), retention=Retention(count=9))
-    Harness(limited, SCHEMA, folder=tmp_path, partitions=2).feed(table([Row(0, 1, 1, "a", 0)]))
+    grouped = ts.stream(event_time="t").group_by("k").window(ts.sessions("5 s"))
+    base = grouped.aggregate(n=agg.count(), each=agg.list("v"))
+    limited = base.messages(("part", "at"), retain=ts.Retention(messages=9))
+    limited.harness(SCHEMA, folder=tmp_path, partitions=2).feed(table([Row(0, 1, 1, "a", 0)]))
     others = [
         base,
         base.messages("at"),
         base.messages(("part", "at")),
-        base.messages(("part", "at"), retention=Retention(bytes=9)),
-        base.messages(("part", "at"), retention=Retention(count=9, time=9)),
-        base.messages(("part", "at"), retention=Retention(count=9, slot=9)),
-        limited.late("5 minutes"),
-        limited.late(rule="window"),
+        base.messages(("part", "at"), retain=ts.Retention(bytes=9)),
+        base.messages(("part", "at"), retain=ts.Retention(messages=9, span="9 microseconds")),
+        base.messages(("part", "at"), retain=ts.Retention(messages=9, slot=9)),
+        limited.allowed_lateness("5 minutes"),
+        limited.allowed_lateness(rule="window"),
     ]
     for other in others:
         with pytest.raises(IncompatibleError, match="configuration-changed"):
-            Harness(other, SCHEMA, folder=tmp_path)
-    Harness(limited.late(future="1 hour"), SCHEMA, folder=tmp_path).feed(table([Row(0, 1, 1, "a", 0)]))
+            other.harness(SCHEMA, folder=tmp_path)
+    limited.allowed_lateness(future_tolerance="1 hour").harness(SCHEMA, folder=tmp_path).feed(
+        table([Row(0, 1, 1, "a", 0)])
+    )
 
 
 def test_the_last_aggregate_that_reads_messages_stays(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k").window(tumbling("10 seconds"))
-    several = base.aggregate(n=count(), each=list_("v"), middle=median("v")).messages(("part", "at"))
-    Harness(several, SCHEMA, folder=tmp_path).feed(table([Row(0, 1, 1, "a", 0)]))
-    one = base.aggregate(n=count(), middle=median("v")).messages(("part", "at"))
-    Harness(one, SCHEMA, folder=tmp_path).feed(table([Row(0, 2, 1, "a", 4)]))
+    base = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    several = base.aggregate(n=agg.count(), each=agg.list("v"), middle=agg.median("v")).messages(("part", "at"))
+    several.harness(SCHEMA, folder=tmp_path).feed(table([Row(0, 1, 1, "a", 0)]))
+    one = base.aggregate(n=agg.count(), middle=agg.median("v")).messages(("part", "at"))
+    one.harness(SCHEMA, folder=tmp_path).feed(table([Row(0, 2, 1, "a", 4)]))
     with pytest.raises(IncompatibleError, match="keep one that reads them"):
-        Harness(base.aggregate(n=count()).messages(("part", "at")), SCHEMA, folder=tmp_path)
-    assert Harness(one, SCHEMA, folder=tmp_path).finish()["middle"].to_pylist() == [2]
+        base.aggregate(n=agg.count()).messages(("part", "at")).harness(SCHEMA, folder=tmp_path)
+    assert one.harness(SCHEMA, folder=tmp_path).finish()["middle"].to_pylist() == [2]
 
 
 @pytest.mark.parametrize("late", [None, "5 seconds"])
 def test_a_retention_by_time_becomes_more_or_less(late: str | None, tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), each=list_("v"))
-    base = base if late is None else base.late(late)
+    base = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), each=agg.list("v"))
+    )
+    base = base if late is None else base.allowed_lateness(late)
     fired = []
     for at, (seconds, time) in enumerate([(300, 300), (20, 310), (20, 400), (900, 410), (900, 100)]):
-        kept = base.messages(("part", "at"), retention=Retention(time=seconds * SECOND))
-        harness = Harness(kept, SCHEMA, folder=tmp_path, store=STORE)
+        kept = base.messages(("part", "at"), retain=ts.Retention(span=f"{seconds} seconds"))
+        harness = kept.harness(SCHEMA, folder=tmp_path, store=STORE)
         fired += [(row["n"], row["each"]) for row in harness.feed(table([Row(0, at, time, "a", at)])).to_pylist()]
     assert fired == [(1, [0]), (1, [1]), (1, [2])]
     assert sum(harness.counters().get(name, 0) for name in ("very_late", "out_of_retention")) == 1
@@ -369,9 +377,14 @@ def test_a_retention_by_time_becomes_more_or_less(late: str | None, tmp_path: Pa
 
 
 def test_a_horizon_moves_with_its_partition(tmp_path: Path) -> None:
-    base = windowed(event_time="t", key="k").window(tumbling("5 s")).aggregate(n=count(), each=list_("v"))
-    limited = base.messages(("part", "at"), retention=Retention(count=4))
-    harness = Harness(limited, SCHEMA, folder=tmp_path, partitions=3, store=STORE)
+    base = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(n=agg.count(), each=agg.list("v"))
+    )
+    limited = base.messages(("part", "at"), retain=ts.Retention(messages=4))
+    harness = limited.harness(SCHEMA, folder=tmp_path, partitions=3, store=STORE)
     rows = [Row(0, n, n, "abcdefgh"[n % 8], n) for n in range(120)]
     for first in range(0, 120, 20):
         if first % 60 == 40:

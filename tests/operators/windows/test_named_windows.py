@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import chain, count, join, query, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import Aggregation, agg
+from tidestate.operators import query
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -18,9 +18,9 @@ HOUR, MINUTE = 3_600_000_000, 60_000_000
 SCHEMA = pa.schema([("window_start", TIME), ("window_end", TIME), ("t", TIME), ("v", "int64")])
 
 
-def days(**more: object) -> Windowed:
-    described = windowed(**{"event_time": None, "watermark_delay": "30 minutes"} | more)  # type: ignore[arg-type]
-    return described.aggregate(n=count()).late("0 seconds")
+def days(event_time: str | None = None) -> Aggregation:
+    described = ts.stream(event_time=event_time, watermark_delay="30 minutes").group_by()
+    return described.aggregate(n=agg.count()).allowed_lateness("0 seconds")
 
 
 def rows(*events: tuple[int, float]) -> pa.Table:
@@ -36,7 +36,7 @@ def counts(panes: pa.Table) -> list[tuple[int, int]]:
 
 
 def test_the_first_event_of_a_day_does_not_close_the_day_before() -> None:
-    harness = Harness(days(), SCHEMA)
+    harness = days().harness(SCHEMA)
     assert counts(harness.feed(rows((0, 1)))) == []
     assert counts(harness.feed(rows((0, 23)))) == []
     assert counts(harness.feed(rows((1, 0)))) == []
@@ -46,14 +46,14 @@ def test_the_first_event_of_a_day_does_not_close_the_day_before() -> None:
 
 
 def test_with_an_event_time_they_follow_that() -> None:
-    harness = Harness(days(event_time="t"), SCHEMA)
+    harness = days(event_time="t").harness(SCHEMA)
     assert counts(harness.feed(rows((0, 1), (1, 0.4)))) == []
     assert counts(harness.feed(rows((0, 23.95)))) == []
     assert counts(harness.feed(rows((1, 0.5)))) == [(0, 2)]
 
 
 def test_a_watermark_that_followed_the_ends_stays_ahead_until_the_starts_pass_it(tmp_path: Path) -> None:
-    harness = Harness(days(), SCHEMA, folder=tmp_path)
+    harness = days().harness(SCHEMA, folder=tmp_path)
     harness.feed(rows((0, 1)))
     harness.advance_watermark(24 * HOUR - 30 * MINUTE)  # what a root had before
     assert counts(harness.feed(rows((0, 2)))) == []
@@ -71,9 +71,11 @@ def events(*seconds: int) -> pa.Table:
 
 
 def test_behind_a_join_they_are_the_windows_of_its_pairs() -> None:
-    pairs = join(event_time="t", on="k", window=tumbling("10 seconds"), name="pairs")
-    sums = windowed(key="k", name="sums").aggregate(total=sum_("left_v")).late("0 seconds")
-    harness = Harness(chain(pairs, sums, inputs={"pairs": ("l", "r"), "sums": "pairs"}), {"l": EVENTS, "r": EVENTS})
+    pairs = ts.stream("l", event_time="t").join(
+        ts.stream("r", event_time="t"), on="k", window=ts.tumbling("10 seconds"), name="pairs"
+    )
+    sums = pairs.group_by("k").aggregate(total=agg.sum("left_v")).allowed_lateness("0 seconds").named("sums")
+    harness = sums.harness({"l": EVENTS, "r": EVENTS})
     panes = harness.feed({"l": events(1, 2, 11, 21), "r": events(3, 12, 22)})
     assert panes.select(["window_start", "total"]).to_pydict()["total"] == [3, 11]
     assert harness.finish()["total"].to_pylist() == [21]
@@ -82,9 +84,21 @@ def test_behind_a_join_they_are_the_windows_of_its_pairs() -> None:
 @pytest.mark.parametrize(("side", "behind"), [("left", 10), ("right", 3)])
 def test_the_time_of_a_side_has_the_bound_of_the_distance(side: str, behind: int) -> None:
     """The right row is 3 s before the left one to 10 s after it."""
-    pairs = join(event_time="t", on="k", within=("-3 seconds", "10 seconds"), late="1 second", name="pairs")
-    sums = windowed(event_time=f"{side}_t", name="sums").window(tumbling("10 seconds")).aggregate(n=count())
-    graph = bind_graph(chain(pairs, sums, inputs={"pairs": ("l", "r"), "sums": "pairs"}), {"l": EVENTS, "r": EVENTS})
+    pairs = ts.stream("l", event_time="t").join(
+        ts.stream("r", event_time="t"),
+        on="k",
+        within=("-3 seconds", "10 seconds"),
+        allowed_lateness="1 second",
+        name="pairs",
+    )
+    sums = (
+        pairs.timed_by(f"{side}_t")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("sums")
+    )
+    graph = bind_graph(sums.graph.description, {"l": EVENTS, "r": EVENTS})
     plan = graph.nodes[0].plan
     assert plan.output_watermark(100_000_000, f"{side}_t") == (99 - behind) * 1_000_000
 
@@ -92,7 +106,13 @@ def test_the_time_of_a_side_has_the_bound_of_the_distance(side: str, behind: int
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_side_without_a_bound_gives_no_time(side: str) -> None:
     within = (None, "10 seconds") if side == "right" else ("-3 seconds", None)
-    pairs = join(event_time="t", on="k", within=within, name="pairs")
-    sums = windowed(event_time=f"{side}_t", name="sums").window(tumbling("10 seconds")).aggregate(n=count())
+    pairs = ts.stream("l", event_time="t").join(ts.stream("r", event_time="t"), on="k", within=within, name="pairs")
+    sums = (
+        pairs.timed_by(f"{side}_t")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("sums")
+    )
     with pytest.raises(UsageError, match="chain-time"):
-        bind_graph(chain(pairs, sums, inputs={"pairs": ("l", "r"), "sums": "pairs"}), {"l": EVENTS, "r": EVENTS})
+        bind_graph(sums.graph.description, {"l": EVENTS, "r": EVENTS})

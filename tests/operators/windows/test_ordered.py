@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import new_folder, store_config
 from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
@@ -36,8 +37,7 @@ from tests.twins.ordered_streams import OrderedHarness
 from tests.twins.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
 from tests.twins.transcripts.script import played, sorted_steps
 from tests.twins.words import Kind
-from tidestate.operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
@@ -74,13 +74,13 @@ def rows(names: tuple[str, ...], events: tuple[tuple[Any, ...], ...]) -> list[di
     return [{"time": 0, "origin": 0, "offset": 0, **dict(zip(names, event, strict=True))} for event in events]
 
 
-def by_offset(size: int = 3, step: int | None = None, **more: Any) -> Windowed:
-    begun = windowed(event_time="time", key="k", offset="offset")
-    return begun.window(count_window(size, step, by="offset", **more)).aggregate(n=count(), total=sum_("v"))
+def by_offset(size: int = 3, step: int | None = None, **more: Any) -> Aggregation:
+    begun = ts.stream(event_time="time", offset="offset").group_by("k")
+    return begun.window(ts.offset_windows(size, step, **more)).aggregate(n=agg.count(), total=agg.sum("v"))
 
 
 def test_bounds_of_offset_windows_are_numbers() -> None:
-    harness = Harness(by_offset(), SCHEMA)
+    harness = by_offset().harness(SCHEMA)
     feed(harness, ("a", 0, 1))
     kept = harness.windows()
     assert kept.schema.field("window_start").type == pa.int64()
@@ -105,25 +105,25 @@ def test_bounds_of_offset_windows_are_numbers() -> None:
 
 def test_large_offsets() -> None:
     far = 2**55
-    harness = Harness(by_offset(2), SCHEMA)
+    harness = by_offset(2).harness(SCHEMA)
     found = feed(harness, ("a", far, 1), ("a", far + 1, 2))
     assert [row[:5] for row in found] == [(far, far + 2, "a", 2, 3)]
 
 
 def test_progress_is_that_of_all_partitions() -> None:
-    harness = Harness(by_offset(3, late=0), SCHEMA, partitions=4)
+    harness = by_offset(3, late=0).harness(SCHEMA, partitions=4)
     feed(harness, *[(key, 0, 1) for key in "abcdefgh"])
     found = feed(harness, ("z", 3, 1))
     assert sorted(row[2] for row in found) == list("abcdefgh")
 
 
 def test_a_second_origin_is_refused_and_nothing_of_its_batch_taken() -> None:
-    begun = windowed(event_time="time", key="k", offset="offset", origin="origin")
-    for window in (count_window(3, by="offset"), session(offsets=3)):
-        description = begun.window(window).aggregate(n=count())
-        if window != count_window(3, by="offset"):
+    begun = ts.stream(event_time="time", offset="offset", origin="origin").group_by("k")
+    for window in (ts.offset_windows(3), ts.offset_sessions(3)):
+        description = begun.window(window).aggregate(n=agg.count())
+        if window != ts.offset_windows(3):
             description = description.accumulation("retracting")
-        harness = Harness(description, SCHEMA)
+        harness = description.harness(SCHEMA)
         names = ("k", "origin", "offset")
         feed(harness, ("a", 5, 0), names=names)
         before = harness.windows(), harness.counters()
@@ -139,8 +139,8 @@ def test_a_second_origin_is_refused_and_nothing_of_its_batch_taken() -> None:
 
 
 def test_two_origins_in_the_first_batch_are_refused() -> None:
-    begun = windowed(event_time="time", key="k", offset="offset", origin="origin")
-    harness = Harness(begun.window(count_window(3, by="offset")).aggregate(n=count()), SCHEMA, partitions=3)
+    begun = ts.stream(event_time="time", offset="offset", origin="origin").group_by("k")
+    harness = begun.window(ts.offset_windows(3)).aggregate(n=agg.count()).harness(SCHEMA, partitions=3)
     with pytest.raises(UsageError, match="several-origins") as caught:
         feed(harness, ("a", 5, 0), ("b", 6, 1), names=("k", "origin", "offset"))
     assert caught.value.code == "several-origins"
@@ -148,14 +148,14 @@ def test_two_origins_in_the_first_batch_are_refused() -> None:
 
 
 def test_without_an_origin_column_nobody_asks_for_it() -> None:
-    harness = Harness(by_offset(), SCHEMA)
+    harness = by_offset().harness(SCHEMA)
     found = feed(harness, ("a", 5, 0), ("a", 6, 2), names=("k", "origin", "offset"))
     assert [row[:4] for row in found] == [(0, 3, "a", 2)]
 
 
 def test_other_windows_take_several_origins() -> None:
-    begun = windowed(event_time="time", key="k", offset="offset", origin="origin")
-    harness = Harness(begun.window(count_window(2)).aggregate(total=sum_("v")), SCHEMA)
+    begun = ts.stream(event_time="time", offset="offset", origin="origin").group_by("k")
+    harness = begun.window(ts.count_windows(2)).aggregate(total=agg.sum("v")).harness(SCHEMA)
     found = feed(harness, ("a", 6, 0, 1), ("a", 5, 9, 2), ("a", 5, 8, 4), names=("k", "origin", "offset", "v"))
     assert [row[:4] for row in found] == [(0, 2, "a", 6)]
 
@@ -165,8 +165,8 @@ def test_an_origin_has_any_type_of_a_key(kind: pa.DataType) -> None:
     """Sorted by its own order: text by bytes."""
     origins = {"int64": [-3, 20], "string": ["10", "9"], "binary": [b"a", b"b"]}.get(str(kind), [1, 2])
     schema = SCHEMA.set(SCHEMA.get_field_index("origin"), pa.field("origin", kind))
-    begun = windowed(event_time="time", key="k", offset="offset", origin="origin")
-    harness = Harness(begun.window(count_window(2)).aggregate(total=sum_("v")), schema)
+    begun = ts.stream(event_time="time", offset="offset", origin="origin").group_by("k")
+    harness = begun.window(ts.count_windows(2)).aggregate(total=agg.sum("v")).harness(schema)
     table = pa.table(
         {
             "time": pa.array([0, 0, 0], streams.TIME),
@@ -183,7 +183,7 @@ def test_an_origin_has_any_type_of_a_key(kind: pa.DataType) -> None:
 
 
 def test_counters_of_rejected_offsets() -> None:
-    harness = Harness(by_offset(3, late=0), SCHEMA)
+    harness = by_offset(3, late=0).harness(SCHEMA)
     feed(harness, ("a", None, 1), ("a", -5, 1), (None, 0, 1), ("a", 7, 1))
     feed(harness, ("a", 0, 1))
     found = harness.counters()
@@ -195,7 +195,7 @@ def test_counters_of_rejected_offsets() -> None:
 
 
 def test_the_largest_of_all_offsets_survives_a_restart_and_smaller_ones() -> None:
-    harness = Harness(by_offset(3, late=0), SCHEMA)
+    harness = by_offset(3, late=0).harness(SCHEMA)
     feed(harness, ("a", 52, 1))
     feed(harness, ("a", 51, 1))
     harness.restart()
@@ -206,12 +206,13 @@ def test_the_largest_of_all_offsets_survives_a_restart_and_smaller_ones() -> Non
 
 def test_processing_time_is_a_column_for_aggregates_and_in_the_ledger() -> None:
     description = (
-        windowed(processing_time=True, key="k")
-        .window(tumbling("10 microseconds"))
-        .aggregate(low=min_("processing_time"), high=max_("processing_time"))
-        .late("0 seconds")
+        ts.stream(processing_time=True)
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(low=agg.min("processing_time"), high=agg.max("processing_time"))
+        .allowed_lateness("0 seconds")
     )
-    harness = Harness(description, pa.schema([("k", pa.string())]))
+    harness = description.harness(pa.schema([("k", pa.string())]))
     harness.advance_processing_time(12)
     harness.feed([{"k": "a"}, {"k": None}])
     harness.advance_processing_time(15)
@@ -224,9 +225,12 @@ def test_processing_time_is_a_column_for_aggregates_and_in_the_ledger() -> None:
 
 
 def test_the_input_needs_no_time_where_the_clock_gives_it() -> None:
-    harness = Harness(
-        windowed(processing_time=True).window(tumbling("10 microseconds")).aggregate(n=count()),
-        pa.schema([("v", pa.int64())]),
+    harness = (
+        ts.stream(processing_time=True)
+        .group_by()
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(n=agg.count())
+        .harness(pa.schema([("v", pa.int64())]))
     )
     harness.feed([{"v": 1}, {"v": 2}])
     harness.restart()
@@ -235,9 +239,12 @@ def test_the_input_needs_no_time_where_the_clock_gives_it() -> None:
 
 
 def test_nothing_is_late_for_the_clock() -> None:
-    harness = Harness(
-        windowed(processing_time=True, key="k").window(tumbling("10 microseconds")).aggregate(n=count()),
-        pa.schema([("k", pa.string())]),
+    harness = (
+        ts.stream(processing_time=True)
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(n=agg.count())
+        .harness(pa.schema([("k", pa.string())]))
     )
     total = 0
     for time in (0, 9, 10, 10, 11, 500, 500):
@@ -254,12 +261,13 @@ def test_nothing_is_late_for_the_clock() -> None:
 def test_per_element_only_updated(partitions: int) -> None:
     """The largest value so far at each element, where it is another."""
     description = (
-        windowed(event_time="time", key="k", offset="offset")
-        .window(tumbling("10 microseconds"))
-        .aggregate(high=max_("v"))
-        .trigger(early=after_count(1), per_element=True, only_updated=True)
+        ts.stream(event_time="time", offset="offset")
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(high=agg.max("v"))
+        .trigger(early=trigger.after_count(1), only_updated=True, evaluate="element")
     )
-    harness = Harness(description, SCHEMA, partitions=partitions, generate=False)
+    harness = description.harness(SCHEMA, partitions=partitions, generate=False)
     found = feed(harness, *[("a", number, value) for number, value in enumerate([2, 1, 5, 5, 3, 7])])
     assert [row[3:5] for row in found] == [(2, 0), (5, 1), (7, 2)]
     assert [row[3:5] for row in feed(harness, ("a", 9, 7), ("a", 8, 8))] == [(8, 3)]
@@ -269,12 +277,13 @@ def test_per_element_only_updated(partitions: int) -> None:
 def test_per_element_only_updated_counts_the_elements_it_leaves_out() -> None:
     """Each second element is a moment to look, whether or not something is observed then."""
     description = (
-        windowed(event_time="time", key="k", offset="offset")
-        .window(tumbling("10 microseconds"))
-        .aggregate(high=max_("v"))
-        .trigger(early=after_count(2), per_element=True, only_updated=True)
+        ts.stream(event_time="time", offset="offset")
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(high=agg.max("v"))
+        .trigger(early=trigger.after_count(2), only_updated=True, evaluate="element")
     )
-    harness = Harness(description, SCHEMA, generate=False)
+    harness = description.harness(SCHEMA, generate=False)
     found = feed(harness, *[("a", number, value) for number, value in enumerate([5, 1, 2, 3, 9, 4])])
     assert [row[3:5] for row in found] == [(5, 0), (9, 1)]
 
@@ -282,13 +291,14 @@ def test_per_element_only_updated_counts_the_elements_it_leaves_out() -> None:
 def test_per_element_across_key_and_partition() -> None:
     """The order is of the key's own elements, however the batch mixes them."""
     description = (
-        windowed(event_time="time", key="k", offset="offset")
-        .window(tumbling("10 microseconds"))
-        .aggregate(total=sum_("v"))
-        .trigger(early=after_count(2), per_element=True)
+        ts.stream(event_time="time", offset="offset")
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(total=agg.sum("v"))
+        .trigger(early=trigger.after_count(2), evaluate="element")
         .accumulation("discarding")
     )
-    harness = Harness(description, SCHEMA, partitions=3, generate=False)
+    harness = description.harness(SCHEMA, partitions=3, generate=False)
     found = feed(harness, *[(key, 100 - number, number) for number in range(6) for key in "abc"])
     observed = sorted(((row[2], row[4], row[3]) for row in found), key=str)
     assert observed == [(key, *pane) for key in "abc" for pane in enumerate([9, 5, 1])]
@@ -296,13 +306,14 @@ def test_per_element_across_key_and_partition() -> None:
 
 def test_a_large_batch_shows_every_pane() -> None:
     description = (
-        windowed(event_time="time", key="k", offset="offset")
-        .window(tumbling("10 microseconds"))
-        .aggregate(n=count(), total=sum_("v"))
-        .trigger(early=after_count(1), per_element=True)
+        ts.stream(event_time="time", offset="offset")
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+        .trigger(early=trigger.after_count(1), evaluate="element")
         .accumulation("retracting")
     )
-    harness = Harness(description, SCHEMA, generate=False)
+    harness = description.harness(SCHEMA, generate=False)
     found = feed(harness, *[("a", number, 1) for number in range(1000)])
     assert [row[3:6] for row in found if row[7] == "emit"] == [(n + 1, n + 1, n) for n in range(1000)]
     assert [row[5:8] for row in found[:5]] == [

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import Harness, count, session, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.statestore.errors import UsageError
 
 TIME, SECOND = pa.timestamp("us", "UTC"), 1_000_000
-JOB = windowed(event_time="t").window(session(gap_column="gap")).aggregate(n=count())
+JOB = ts.stream(event_time="t").group_by().window(ts.sessions(gap_column="gap")).aggregate(n=agg.count())
 GAPS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "microseconds": (pa.int64(), [5 * SECOND, None, 0, -1, 2**63 - 1]),
     "unsigned": (pa.uint64(), [5 * SECOND, None, 0, 2**62, 2**64 - 1]),
@@ -28,7 +29,7 @@ def batch(kind: pa.DataType, gaps: list[Any]) -> pa.Table:
 @pytest.mark.parametrize("given", GAPS)
 def test_what_is_no_gap_is_in_the_ledger(given: str, rule: Any) -> None:
     rows = batch(*GAPS[given])
-    harness = Harness(JOB.late("0 seconds", rule=rule), rows.schema)
+    harness = JOB.allowed_lateness("0 seconds", rule=rule).harness(rows.schema)
     harness.feed(rows.slice(0, 1))
     harness.feed(rows.slice(1))
     assert harness.finish()["n"].to_pylist() == [1]
@@ -38,4 +39,4 @@ def test_what_is_no_gap_is_in_the_ledger(given: str, rule: Any) -> None:
 @pytest.mark.parametrize("kind", [pa.string(), TIME, pa.float64(), pa.bool_(), pa.decimal128(9, 2)], ids=str)
 def test_a_column_that_holds_no_gaps_is_refused_at_the_start(kind: pa.DataType) -> None:
     with pytest.raises(UsageError, match="session-gap"):
-        Harness(JOB, pa.schema([("t", TIME), ("gap", kind)]))
+        JOB.harness(pa.schema([("t", TIME), ("gap", kind)]))

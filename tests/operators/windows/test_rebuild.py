@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
 from tests.helpers.command import tidestate
@@ -21,22 +22,9 @@ from tests.helpers.forked import forked
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples, in_turn
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    after_count,
-    after_watermark,
-    any_of,
-    chain,
-    count,
-    every_element,
-    quantile,
     query,
-    repeatedly,
-    sorted_list,
-    sum_,
-    tumbling,
-    windowed,
 )
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.local.harness import Harness
@@ -51,7 +39,7 @@ from tidestate.statestore.spec.store import StoreName
 KINDS = [name for name in WINDOWS if name != "counted"]
 
 
-def job(name: str, allowed: int = 20, key: str | None = "k") -> Windowed:
+def job(name: str, allowed: int = 20, key: str | None = "k") -> Aggregation:
     return description(WINDOWS[name], "retracting", key, allowed).messages(identity=("part", "at"))
 
 
@@ -91,8 +79,8 @@ def test_after_a_replay_nothing_is_lost(
     short = at == replayed and name != "session"
     described = job(name, 20 if short else 200, chance.choice(["k", "k", None]))
     config = store_config(store, folder / "cache")
-    whole = Harness(described, SCHEMA, partitions=partitions, store=config)
-    made = Harness(described, SCHEMA, partitions=partitions, store=config, folder=folder)
+    whole = described.harness(SCHEMA, partitions=partitions, store=config)
+    made = described.harness(SCHEMA, partitions=partitions, store=config, folder=folder)
     wanted: list[Any] = []
     panes: list[Any] = []
     rescaled = random.Random(seed + 1).random() < 0.4
@@ -121,14 +109,18 @@ def test_after_a_replay_nothing_is_lost(
 
 FORMS: dict[str, tuple[str, dict[str, Any], Retention | None]] = {
     "accumulating": ("accumulating", {}, None),
-    "each element": ("retracting", {"early": every_element()}, None),
-    "late by three": ("retracting", {"late": after_count(3)}, None),
+    "each element": ("retracting", {"early": trigger.each_batch()}, None),
+    "late by three": ("retracting", {"late": trigger.after_count(3)}, None),
     "closing": ("retracting", {"on_time": "never", "closing": "always"}, None),
     "updated": ("retracting", {"only_updated": True}, None),
-    "composite": ("retracting", {"when": repeatedly(any_of(after_count(2), after_watermark()))}, None),
-    "few": ("retracting", {}, Retention(count=20)),
-    "recent": ("accumulating", {}, Retention(time=30_000_000)),
-    "discarding": ("discarding", {}, Retention(count=20)),
+    "composite": (
+        "retracting",
+        {"when": trigger.repeatedly(trigger.any_of(trigger.after_count(2), trigger.after_watermark()))},
+        None,
+    ),
+    "few": ("retracting", {}, ts.Retention(messages=20)),
+    "recent": ("accumulating", {}, ts.Retention(span="30 seconds")),
+    "discarding": ("discarding", {}, ts.Retention(messages=20)),
 }
 
 
@@ -137,13 +129,15 @@ def test_each_mode_and_trigger_ends_with_the_same_results(tmp_path: Path, name: 
     mode, triggers, retention = FORMS[form]
     described = description(WINDOWS[name], mode, allowed=40)
     if retention is not None:  # and no lateness: then it is a horizon
-        described = windowed(event_time="t", key="k", watermark_delay="2 seconds").window(WINDOWS[name])
-        described = described.aggregate(n=count(), total=sum_("v"), each=sorted_list("v")).accumulation(mode)
-    described = described.messages(identity=("part", "at"), retention=retention).trigger(**triggers)
+        described = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(WINDOWS[name])
+        described = described.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.sorted_list("v")).accumulation(
+            mode
+        )
+    described = described.messages(identity=("part", "at"), retain=retention).trigger(**triggers)
     batches, results = stream(len(form), batches=4, size=6), []
     for lost in (False, True):
         store = store_config("parquet" if lost else "memory", tmp_path)
-        made = Harness(described, SCHEMA, folder=tmp_path / str(lost), store=store)
+        made = described.harness(SCHEMA, folder=tmp_path / str(lost), store=store)
         panes: list[Any] = []
         for number, batch in enumerate(batches):
             if lost and number == 2:
@@ -166,7 +160,7 @@ ORDERS = [Message("x", at, 10 + at, "a", 2**at) for at in range(1, 6)]
 
 def served(folder: Path) -> Harness:
     """A job whose window has been emitted, whose messages were lost, and which goes on."""
-    made = Harness(job("tumbling"), SCHEMA, folder=folder, store=store_config("parquet", folder))
+    made = job("tumbling").harness(SCHEMA, folder=folder, store=store_config("parquet", folder))
     made.feed(table(ORDERS[:4]))
     made.feed(table([Message("x", 90, 30, "b", 0)]))
     assert lose(folder)
@@ -216,7 +210,7 @@ def test_messages_are_lost_again_before_all_are_back(tmp_path: Path) -> None:
 
 
 def test_lost_messages_stop_a_job_and_the_error_names_the_way(tmp_path: Path) -> None:
-    made = Harness(job("tumbling"), SCHEMA, folder=tmp_path, store=store_config("memory", tmp_path))
+    made = job("tumbling").harness(SCHEMA, folder=tmp_path, store=store_config("memory", tmp_path))
     made.feed(table(ORDERS))
     lose(tmp_path)
     made.restart()
@@ -227,11 +221,11 @@ def test_lost_messages_stop_a_job_and_the_error_names_the_way(tmp_path: Path) ->
 
 
 def test_an_older_run_is_fenced(tmp_path: Path) -> None:
-    older = Harness(job("tumbling"), SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    older = job("tumbling").harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     older.feed(table(ORDERS[:4]))
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*.messages.*")}
     lose(tmp_path)
-    made = Harness(job("tumbling"), SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    made = job("tumbling").harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     made.restart(REBUILD)
     for path, data in kept.items():
         path.write_bytes(data)
@@ -244,8 +238,10 @@ def test_an_older_run_is_fenced(tmp_path: Path) -> None:
 
 
 def test_what_was_rejected_is_not_put_back_unless_it_was_reprocessed(tmp_path: Path) -> None:
-    described = description(WINDOWS["tumbling"], allowed=2).retain("90 seconds").messages(identity=("part", "at"))
-    made = Harness(described, SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    described = (
+        description(WINDOWS["tumbling"], allowed=2).retain_windows("90 seconds").messages(identity=("part", "at"))
+    )
+    made = described.harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     late = [Message("x", 7, 1, "a", 7), Message("x", 8, 2, "a", 8)]
     made.feed(table([*ORDERS, Message("x", 90, 40, "b", 0)]))
     made.feed(table([*late, late[0]]))
@@ -261,7 +257,7 @@ def test_what_was_rejected_is_not_put_back_unless_it_was_reprocessed(tmp_path: P
 
 
 def test_the_first_of_two_deliveries_comes_back(tmp_path: Path) -> None:
-    made = Harness(job("tumbling"), SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    made = job("tumbling").harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     first, again = Message("x", 1, 10, "a", 1), Message("x", 1, 11, "a", 2)
     made.feed(table([first]))
     made.feed(table([again]))
@@ -272,7 +268,7 @@ def test_the_first_of_two_deliveries_comes_back(tmp_path: Path) -> None:
 
 
 def test_a_message_whose_identity_has_expired_before_its_session_is_missed(tmp_path: Path) -> None:
-    made = Harness(job("session"), SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    made = job("session").harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     made.feed(table([Message("x", at, 2 * at, "a", at) for at in range(30)]))
     lose(tmp_path)
     made.restart(REBUILD)
@@ -285,7 +281,7 @@ def test_a_message_whose_identity_has_expired_before_its_session_is_missed(tmp_p
 
 def test_another_delivery_with_another_key_is_no_message_that_was_lost(tmp_path: Path) -> None:
     """Nothing was lost where no window lacks a message, and the window of the other key has all of its own."""
-    made = Harness(job("tumbling"), SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    made = job("tumbling").harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     again = Message("x", 2, 12, "b", 9)
     made.feed(table([*ORDERS, again, Message("x", 7, 13, "b", 1)]))
     for lost in (False, True):
@@ -300,9 +296,9 @@ def test_another_delivery_with_another_key_is_no_message_that_was_lost(tmp_path:
 def test_a_window_that_a_trigger_has_finished_is_not_corrected(tmp_path: Path) -> None:
     """What it has refused is not put back. Its lists are in the state, so messages are stored by a retention."""
     described = description(WINDOWS["tumbling"], "retracting", allowed=90)
-    described = described.messages(identity=("part", "at"), retention=Retention(time=10**12))
-    described = described.trigger(when=after_count(2))
-    made = Harness(described, SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    described = described.messages(identity=("part", "at"), retain=ts.Retention(span=f"{10**12} microseconds"))
+    described = described.trigger(when=trigger.after_count(2))
+    made = described.harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     for order in ORDERS[1:]:
         made.feed(table([order]))
     assert made.ledger().num_rows == 2
@@ -314,10 +310,13 @@ def test_a_window_that_a_trigger_has_finished_is_not_corrected(tmp_path: Path) -
 
 def test_messages_of_windows_of_processing_time(tmp_path: Path) -> None:
     described = (
-        windowed(key="k", processing_time=True).window(tumbling("10 seconds")).aggregate(each=sorted_list("v"))
+        ts.stream(processing_time=True)
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(each=agg.sorted_list("v"))
     )
     described = described.messages(identity=("part", "at"))
-    made = Harness(described, SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    made = described.harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     made.advance_processing_time(3_000_000)
     refused = Message("x", 9, 12, None, 7)
     made.feed(table([*ORDERS[:3], refused]))
@@ -331,22 +330,27 @@ def test_messages_of_windows_of_processing_time(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
-    bare = windowed(event_time="t", key="k").window(tumbling("6 seconds")).aggregate(total=sum_("v"))
-    living = windowed(event_time="t", key="k").window(tumbling("6 seconds", end="until")).aggregate(total=sum_("v"))
-    living = living.messages(identity=("part", "at"), retention=Retention(count=9))
+    bare = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds")).aggregate(total=agg.sum("v"))
+    living = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("6 seconds", end="until"))
+        .aggregate(total=agg.sum("v"))
+    )
+    living = living.messages(identity=("part", "at"), retain=ts.Retention(messages=9))
     later = pc.add(table(ORDERS)["t"], pa.scalar(9, pa.duration("s")))
-    made = Harness(living, SCHEMA.append(pa.field("until", SCHEMA.field("t").type)))
+    made = living.harness(SCHEMA.append(pa.field("until", SCHEMA.field("t").type)))
     made.feed(table(ORDERS).append_column("until", later))
     with pytest.raises(UsageError, match="no-messages"):
         made.rebuild(table(ORDERS).append_column("until", later))
-    apart = description(WINDOWS["sliding"]).late("0 seconds", rule="window").retain("90 seconds")
+    apart = description(WINDOWS["sliding"]).allowed_lateness("0 seconds", rule="window").retain_windows("90 seconds")
     apart = apart.messages(identity=("part", "at"))
     for described in (job("counted"), apart, bare, bare.messages(identity=("part", "at"))):
-        made = Harness(described, SCHEMA, folder=tmp_path / str(id(described)))
+        made = described.harness(SCHEMA, folder=tmp_path / str(id(described)))
         made.feed(table(ORDERS))
         with pytest.raises(UsageError, match="no-messages"):
             made.rebuild(table(ORDERS))
-    made = Harness(job("counted"), SCHEMA, folder=tmp_path / "counted", store=store_config("parquet", tmp_path))
+    made = job("counted").harness(SCHEMA, folder=tmp_path / "counted", store=store_config("parquet", tmp_path))
     made.feed(table(ORDERS))
     lose(tmp_path / "counted")
     made.restart(REBUILD)
@@ -359,12 +363,18 @@ def test_what_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
 
 def test_corrections_reach_the_operators_that_follow(tmp_path: Path) -> None:
     """They have no part in the replay itself."""
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("6 seconds")).late("90 seconds")
-    first = first.aggregate(n=count(), most=quantile("v", 1.0)).accumulation(RETRACTING)
-    last = windowed(name="last").window(tumbling("6 seconds")).late("90 seconds").accumulation(RETRACTING)
-    last = last.aggregate(n=sum_("n"), most=sum_("most"))
-    both = chain(first.messages(identity=("part", "at")), last)
-    made = Harness(both, SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
+    grouped = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds"))
+    first = grouped.aggregate(n=agg.count(), most=agg.quantile("v", 1.0)).allowed_lateness("90 seconds")
+    first = first.accumulation("retracting").messages(identity=("part", "at")).named("first")
+    both = (
+        first.group_by()
+        .window(ts.tumbling("6 seconds"))
+        .aggregate(n=agg.sum("n"), most=agg.sum("most"))
+        .allowed_lateness("90 seconds")
+        .accumulation("retracting")
+        .named("last")
+    )
+    made = both.harness(SCHEMA, folder=tmp_path, store=store_config("parquet", tmp_path))
     made.feed(table([*ORDERS[:4], Message("x", 90, 30, "b", 0)]))
     lose(tmp_path)
     made.restart(REBUILD)

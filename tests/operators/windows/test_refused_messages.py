@@ -15,23 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import LONG, SCRATCH, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Query,
-    Windowed,
-    after_count,
-    count,
-    count_window,
-    list_,
-    query,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
-from tidestate.statestore.messages.tables import Retention
+from tidestate import Aggregation, agg, trigger
+from tidestate.operators import Query, query
+from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(
@@ -45,25 +33,34 @@ SCHEMA = pa.schema(
     }
 )
 KINDS: dict[str, Any] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "between": sliding("2 seconds", "5 seconds", strict=False),
-    "session": session("5 seconds"),
-    "gaps": session(gap_column="gap"),
-    "counted": count_window(4, 3),
+    "tumbling": ts.tumbling("6 seconds"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "between": ts.sliding("2 seconds", "5 seconds", strict=False),
+    "session": ts.sessions("5 seconds"),
+    "gaps": ts.sessions(gap_column="gap"),
+    "counted": ts.count_windows(4, 3),
 }
-KEPT = Retention(time=10**12)
+KEPT = ts.Retention(span=f"{10**12} microseconds")
 Rows = list[dict[str, Any]]
 
 
-def job(kind: str, *, in_order: bool, rule: str, finishes: int | None, each: bool, retained: bool) -> Windowed:
+def job(kind: str, *, in_order: bool, rule: str, finishes: int | None, each: bool, retained: bool) -> Aggregation:
     order = {"origin": "part", "offset": "at"} if each or kind == "counted" else {}
-    made = windowed(event_time="t", key="k", watermark_delay="2 seconds", in_order=in_order, **order)
-    made = made.window(KINDS[kind])
-    made = made.aggregate(n=count(), ids=list_("v")).late("3 seconds", rule=rule)
+    events = ts.stream(event_time="t", watermark_delay="2 seconds", **order)  # type: ignore[arg-type]
+    made = (
+        events.group_by("k")
+        .window(KINDS[kind])
+        .aggregate(n=agg.count(), ids=agg.list("v"))
+        .allowed_lateness("3 seconds", rule=rule)
+    )
+    made = made.in_order() if in_order else made
     if retained and kind != "counted" and (kind, rule) != ("gaps", "window"):
-        made = made.retain("1 day")
-    return made if finishes is None else made.trigger(when=after_count(finishes), per_element=each)
+        made = made.retain_windows("1 day")
+    return (
+        made
+        if finishes is None
+        else made.trigger(when=trigger.after_count(finishes), evaluate="element" if each else "batch")
+    )
 
 
 @st.composite
@@ -117,12 +114,12 @@ def test_windows_and_messages_are_those_that_windows_took(kind: str, made: list[
     }
     chosen["each"] = chosen["finishes"] is not None and data.draw(st.booleans())
     plain = job(kind, **chosen)
-    known = plain.messages(("part", "at"), retention=KEPT if chosen["retained"] else None)
+    known = plain.messages(("part", "at"), retain=KEPT if chosen["retained"] else None)
     rows = {row["v"]: row for batch in made for row in batch}
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         roots = [Path(folder) / name for name in ("plain", "known")]
         twin, tested = (
-            Harness(one, SCHEMA, folder=root, partitions=2, store=Memory())
+            one.harness(SCHEMA, folder=root, partitions=2, store=Memory())
             for one, root in zip((plain, known), roots, strict=True)
         )
         took, held = set[int](), chosen["in_order"] and chosen["finishes"] is None

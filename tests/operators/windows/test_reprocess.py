@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.every_store import new_folder, store_config
 from tests.helpers.process import in_turn
@@ -40,8 +41,7 @@ from tests.twins.ordered_strategies import History, Step
 from tests.twins.ordered_streams import TwinPlayer
 from tests.twins.transcripts import CLOSED, FEEDING
 from tests.twins.words import EACH_BATCH
-from tidestate.operators import after_count, count, sliding, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
@@ -62,10 +62,10 @@ def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool
 # Examples that are not transcripts
 
 
-def per_ten(retain: str | None = "20 microseconds", **more: Any) -> Windowed:
-    found = windowed(event_time="time", key="k").window(tumbling("10 microseconds"))
-    found = found.aggregate(total=sum_("v")).late("0 seconds", **more)
-    return found.retain(retain) if retain else found
+def per_ten(retain: str | None = "20 microseconds", **more: Any) -> Aggregation:
+    found = ts.stream(event_time="time").group_by("k").window(ts.tumbling("10 microseconds"))
+    found = found.aggregate(total=agg.sum("v")).allowed_lateness("0 seconds", **more)
+    return found.retain_windows(retain) if retain else found
 
 
 def feed(harness: Harness, *events: tuple[Any, ...]) -> list[tuple]:
@@ -81,7 +81,7 @@ def table(*events: tuple[Any, ...]) -> pa.Table:
 
 
 def test_feeding_does_not_move_a_generated_watermark() -> None:
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     feed(harness, (1, "a", 1), (12, "a", 2))
     found = plain(harness.reprocess_late(table((1, "a", 4), (500, "a", 8))))
     assert [(*row[:4], row[5], row[7]) for row in found] == [(0, 10, "a", 5, "late", True)]
@@ -91,7 +91,7 @@ def test_feeding_does_not_move_a_generated_watermark() -> None:
 
 
 def test_counters_of_feeding() -> None:
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     feed(harness, (1, "a", 1), (25, "a", 2))
     feed(harness, (2, "a", 4), (11, "b", 8), (None, "a", 1), (13, None, 1))
     before = harness.counters()
@@ -117,7 +117,7 @@ def test_counters_of_feeding() -> None:
 
 
 def test_feeding_is_a_checkpoint_of_its_own(tmp_path: Path) -> None:
-    harness = Harness(per_ten(), SCHEMA, folder=tmp_path)
+    harness = per_ten().harness(SCHEMA, folder=tmp_path)
     feed(harness, (15, "a", 1))
     feed(harness, (2, "a", 4))
     before = len(evidence.work(tmp_path))
@@ -127,7 +127,7 @@ def test_feeding_is_a_checkpoint_of_its_own(tmp_path: Path) -> None:
 
 
 def test_only_what_was_too_late_is_fed() -> None:
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (None, "a", 1), (3, None, 1))
     assert plain(harness.reprocess_late()) == []
@@ -136,7 +136,7 @@ def test_only_what_was_too_late_is_fed() -> None:
 
 
 def test_a_purged_row_is_in_the_ledger_next_to_the_first_one() -> None:
-    harness = Harness(per_ten(None, keep=("v",)), SCHEMA)
+    harness = per_ten(None, ledger_columns=("v",)).harness(SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (2, "b", 4))
     feed(harness, (18, "a", 1))
@@ -146,7 +146,7 @@ def test_a_purged_row_is_in_the_ledger_next_to_the_first_one() -> None:
 
 
 def test_feeding_an_empty_ledger_shows_nothing() -> None:
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     assert plain(harness.reprocess_late()) == []
     feed(harness, (1, "a", 1))
     assert plain(harness.reprocess_late()) == []
@@ -155,7 +155,7 @@ def test_feeding_an_empty_ledger_shows_nothing() -> None:
 
 def test_given_rows_may_be_fed_again_and_do_not_use_up_the_ledger() -> None:
     """A row of the ledger is fed once; what is given is given."""
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     feed(harness, (15, "a", 1))
     feed(harness, (2, "a", 4))
     given = table((3, "a", 16))
@@ -166,13 +166,13 @@ def test_given_rows_may_be_fed_again_and_do_not_use_up_the_ledger() -> None:
 
 
 def test_rows_may_be_given_as_dicts() -> None:
-    harness = Harness(per_ten(), SCHEMA)
+    harness = per_ten().harness(SCHEMA)
     feed(harness, (15, "a", 1))
     assert [row[3] for row in plain(harness.reprocess_late([{"time": 3, "k": "a", "v": 2}]))] == [2]
 
 
 def test_a_restart_remembers_what_was_fed() -> None:
-    harness = Harness(per_ten(), SCHEMA, partitions=3)
+    harness = per_ten().harness(SCHEMA, partitions=3)
     feed(harness, *[(15, key, 1) for key in "abcdef"])
     feed(harness, *[(2, key, 4) for key in "abcdef"])
     harness.restart()
@@ -185,21 +185,22 @@ def test_a_restart_remembers_what_was_fed() -> None:
 
 
 def test_retention_below_the_allowed_lateness_is_refused() -> None:
-    description = per_ten(None).late("10 microseconds")
+    description = per_ten(None).allowed_lateness("10 microseconds")
     with pytest.raises(UsageError) as caught:
-        Harness(description.retain("9 microseconds"), SCHEMA)
+        description.retain_windows("9 microseconds").harness(SCHEMA)
     assert caught.value.code == "retention"
-    Harness(description.retain("10 microseconds"), SCHEMA)
+    description.retain_windows("10 microseconds").harness(SCHEMA)
 
 
 def test_window_closed_is_counted_and_accepted() -> None:
     description = (
-        windowed(event_time="time", key="k")
-        .window(sliding("10 microseconds", "5 microseconds"))
-        .aggregate(n=count(), total=sum_("v"))
-        .trigger(when=after_count(2))
+        ts.stream(event_time="time")
+        .group_by("k")
+        .window(ts.sliding("10 microseconds", "5 microseconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+        .trigger(when=trigger.after_count(2))
     )
-    harness = Harness(description, SCHEMA, generate=False)
+    harness = description.harness(SCHEMA, generate=False)
     feed(harness, (7, "a", 1), (8, "a", 2))
     feed(harness, (7, "a", 4))
     found = harness.counters()
@@ -356,9 +357,15 @@ def test_counters_of_feeding_add_up(drawn: tuple[OrderedSetting, History]) -> No
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_a_window_that_a_reprocessed_event_opened_again_fires(partitions: int) -> None:
     """With nothing else waiting: its partition was due at the end of time, and the window never fired."""
-    job = windowed(event_time="time", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    job = (
+        ts.stream(event_time="time")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+    )
     schema = pa.schema([("time", pa.timestamp("us", "UTC")), ("k", pa.string())])
-    harness = Harness(job, schema, partitions=partitions)
+    harness = job.harness(schema, partitions=partitions)
     harness.feed([{"time": 17_000_000, "k": "z"}])
     harness.feed([{"time": 13_000_000, "k": key} for key in "abcdefgh"])
     assert harness.counters()["very_late"] == 8

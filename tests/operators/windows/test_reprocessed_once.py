@@ -15,37 +15,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
 from tests.helpers.process import SCRATCH, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Windowed,
-    WindowOperator,
-    count,
-    count_window,
-    list_,
-    query,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg
+from tidestate.operators import query
+from tidestate.statestore.spec.store import Memory
 
 DELAY, ALLOWED = 2, 3
 KINDS: dict[str, Any] = {
-    "tumbling": tumbling("6 seconds"),
-    "sliding": sliding("6 seconds", "2 seconds"),
-    "lifetimes": tumbling("6 seconds", end="until"),
+    "tumbling": ts.tumbling("6 seconds"),
+    "sliding": ts.sliding("6 seconds", "2 seconds"),
+    "lifetimes": ts.tumbling("6 seconds", of="lifetime"),
 }
 
 
-def job(window: Any, rule: str, retain: int, *, stored: bool, **more: Any) -> Windowed:
-    made = windowed(event_time="t", key="k", watermark_delay=f"{DELAY} seconds", **more).window(window)
-    made = made.aggregate(n=count(), total=sum_("v"), **({"ids": list_("v")} if stored else {}))
-    made = made.late(f"{ALLOWED} seconds", rule=rule)
-    return (made.retain(f"{retain} seconds") if retain else made).messages(("part", "at"))
+def job(window: Any, rule: str, retain: int, *, stored: bool, **more: Any) -> Aggregation:
+    lasting = ts.lifetime("until")
+    events = ts.stream(event_time="t", watermark_delay=f"{DELAY} seconds", lifetime=lasting, **more)
+    made = (
+        events.group_by("k")
+        .window(window)
+        .aggregate(n=agg.count(), total=agg.sum("v"), **({"ids": agg.list("v")} if stored else {}))
+    )
+    made = made.allowed_lateness(f"{ALLOWED} seconds", rule=rule)
+    return (made.retain_windows(f"{retain} seconds") if retain else made).messages(("part", "at"))
 
 
 class Twin:
@@ -117,7 +111,7 @@ def test_the_twins_windows_have_the_same_messages(
     twin, found, fed = Twin(kind, rule, retain), dict[tuple[str, int], Any](), 0
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
         described = job(KINDS[kind], rule, retain, stored=stored)
-        tested = Harness(described, IDENTIFIED, partitions=2, folder=f"{folder}/root", store=Memory())
+        tested = described.harness(IDENTIFIED, partitions=2, folder=f"{folder}/root", store=Memory())
         sent = 0
         while sent < len(arrived):
             batch = arrived[sent : sent + data.draw(st.integers(1, 6))]
@@ -150,10 +144,14 @@ def test_the_twins_windows_have_the_same_messages(
 
 @pytest.mark.parametrize(
     ("window", "rule"),
-    [(session("5 seconds"), "event"), (session("5 seconds"), "window"), (session(gap_column="gap"), "event")],
+    [
+        (ts.sessions("5 seconds"), "event"),
+        (ts.sessions("5 seconds"), "window"),
+        (ts.sessions(gap_column="gap"), "event"),
+    ],
 )
 def test_sessions_take_a_reprocessed_message_once(window: Any, rule: str) -> None:
-    tested = Harness(job(window, rule, 60, stored=True), IDENTIFIED, store=Memory())
+    tested = job(window, rule, 60, stored=True).harness(IDENTIFIED, store=Memory())
     arrived = [Message(number, at, "a", None) for number, at in enumerate([10, 12, 40, 11, 9])]
     tested.feed(as_rows(arrived[:3], gap=5 * SECOND))
     tested.feed(as_rows(arrived[3:], gap=5 * SECOND))
@@ -169,7 +167,7 @@ def test_sessions_take_a_reprocessed_message_once(window: Any, rule: str) -> Non
 
 
 def test_a_message_that_was_never_sent_is_known_once_it_was_reprocessed() -> None:
-    tested = Harness(job(tumbling("6 seconds"), "event", 60, stored=False), IDENTIFIED, store=Memory())
+    tested = job(ts.tumbling("6 seconds"), "event", 60, stored=False).harness(IDENTIFIED, store=Memory())
     tested.feed(as_rows([Message(0, 30, "a", None)]))
     new = [Message(1, 7, "a", None), Message(1, 7, "a", None)]
     assert [row["n"] for row in tested.reprocess_late(as_rows(new)).to_pylist()] == [1]
@@ -180,8 +178,8 @@ def test_a_message_that_was_never_sent_is_known_once_it_was_reprocessed() -> Non
 
 def test_rows_for_one_window_are_for_that_alone() -> None:
     """Others of the message's windows take it when they are named, or when the whole message is given."""
-    described = job(sliding("6 seconds", "2 seconds"), "event", 60, stored=True)
-    tested = Harness(described, IDENTIFIED, store=Memory())
+    described = job(ts.sliding("6 seconds", "2 seconds"), "event", 60, stored=True)
+    tested = described.harness(IDENTIFIED, store=Memory())
     tested.feed(as_rows([Message(0, 30, "a", None)]))
     late = as_rows([Message(1, 5, "a", None)])
 
@@ -200,8 +198,13 @@ def test_rows_for_one_window_are_for_that_alone() -> None:
 
 
 def test_counted_windows_take_none_that_they_may_have_counted() -> None:
-    described = windowed(event_time="t", key="k").window(count_window(3)).aggregate(n=count(), ids=list_("v"))
-    tested = Harness(described.late("5 seconds").messages(("part", "at")), IDENTIFIED, store=Memory())
+    described = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.count_windows(3))
+        .aggregate(n=agg.count(), ids=agg.list("v"))
+    )
+    tested = described.allowed_lateness("5 seconds").messages(("part", "at")).harness(IDENTIFIED, store=Memory())
     arrived = [Message(0, 10, "a", None), Message(1, 30, "a", None)]
     tested.feed(as_rows(arrived))
     assert tested.reprocess_late(as_rows(arrived)).num_rows == 0
@@ -217,8 +220,8 @@ def test_counted_windows_take_none_that_they_may_have_counted() -> None:
 
 def test_nothing_lacks_after_the_same_rows_twice(tmp_path: Path) -> None:
     """The number of messages of a window was more than there are stored, so it was among the incomplete ones."""
-    tested = Harness(
-        job(tumbling("6 seconds"), "event", 60, stored=True), IDENTIFIED, folder=tmp_path, store=Memory()
+    tested = job(ts.tumbling("6 seconds"), "event", 60, stored=True).harness(
+        IDENTIFIED, folder=tmp_path, store=Memory()
     )
     arrived = [Message(0, 30, "a", None), Message(1, 7, "a", None), Message(2, 8, "a", None)]
     tested.feed(as_rows(arrived[:1]))
@@ -230,8 +233,8 @@ def test_nothing_lacks_after_the_same_rows_twice(tmp_path: Path) -> None:
 
 
 def test_a_rejected_lifetime_is_not_known_until_its_far_end() -> None:
-    described = job(tumbling("6 seconds", end="until"), "event", 0, stored=False)
-    tested = Harness(described, IDENTIFIED, store=Memory())
+    described = job(ts.tumbling("6 seconds", of="lifetime"), "event", 0, stored=False)
+    tested = described.harness(IDENTIFIED, store=Memory())
     far = Message(1, 2, "a", 1000)
     tested.feed(as_rows([Message(0, 40, "a", None)]))
     tested.feed(as_rows([far, far]))
@@ -244,11 +247,11 @@ def test_a_rejected_lifetime_is_not_known_until_its_far_end() -> None:
 
 
 def test_by_hand_and_after_a_restart(tmp_path: Path) -> None:
-    described = job(sliding("6 seconds", "2 seconds"), "window", 60, stored=True)
+    described = job(ts.sliding("6 seconds", "2 seconds"), "window", 60, stored=True)
     late = as_rows([Message(1, 7, "a", None), Message(2, 9, "a", None)])
     first: dict[str, int] = {}
     for turn in range(3):
-        with WindowOperator(described, IDENTIFIED, checkpoint=tmp_path) as operator:
+        with described.by_hand(IDENTIFIED, checkpoint=tmp_path) as operator:
             operator.add_messages(as_rows([Message(0, 30, "a", None)]))
             found = operator.reprocess_late(late)
             first = first or found

@@ -9,15 +9,23 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators import Parquet, count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.operators.windows import shares
+from tidestate.statestore.spec.store import Parquet
 
 
 def test_many_windows_that_are_due_at_once_are_taken_in_shares(tmp_path: Path) -> None:
     rows, taken = 100_000, list[int]()
     batch = pa.table({"at": pa.array(np.arange(rows) * 10).cast(pa.timestamp("us", "UTC")), "key": np.arange(rows)})
     later = pa.table({"at": pa.array([90_000_000]).cast(pa.timestamp("us", "UTC")), "key": [0]})
-    job = windowed(event_time="at", key="key", name="many").window(tumbling("10 seconds")).aggregate(n=count())
+    job = (
+        ts.stream(event_time="at")
+        .group_by("key")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("many")
+    )
 
     def counted(*given: Any) -> Any:
         taken.append(given[2])

@@ -13,23 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.process import SCRATCH, forget
 from tests.twins.signed import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
-from tidestate.operators import (
-    count,
-    count_by_value,
-    every_element,
-    global_window,
-    min_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import count_window
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError
@@ -60,7 +49,9 @@ def test_the_net_of_all_panes_is_that_of_the_rows_that_are_left(
     forget()
     with tempfile.TemporaryDirectory(prefix="signed-", dir=SCRATCH) as at:
         store = store_config(name, Path(at), limits)
-        harness = Signed(case.description(), SCHEMA, store=store, folder=f"{at}/root", partitions=partitions)
+        harness = Signed(
+            case.description().graph.description, SCHEMA, store=store, folder=f"{at}/root", partitions=partitions
+        )
         for number, batch in enumerate(batches):
             if number in restarts:
                 harness.restart()
@@ -87,12 +78,13 @@ def check_kept(case: Case, twin: Twin, harness: Harness) -> None:
     assert found <= twin.net().keys()
 
 
-JOB = windowed(event_time="t", key="k").window(tumbling("10 microseconds")).late("20 microseconds")
+JOB = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 microseconds"))
 
 
-def fed(job: Windowed, *batches: list[tuple[int, str, int]]) -> list[list[tuple[Any, ...]]]:
+def fed(*batches: list[tuple[int, str, int]], mode: Any = "accumulating") -> list[list[tuple[Any, ...]]]:
     """Count, sum, pane, timing and kind of the panes of each batch; a batch has (time, kind, value)."""
-    harness, found = Signed(job.aggregate(n=count(), total=sum_("v")), SCHEMA), []
+    job = JOB.aggregate(n=agg.count(), total=agg.sum("v")).allowed_lateness("20 microseconds").accumulation(mode)
+    harness, found = Signed(job.graph.description, SCHEMA), []
     names = ["n", "total", "pane", "timing", "kind"]
     for batch in batches:
         rows = [{"t": t, "k": "a", "v": v, "kind": kind} for t, kind, v in batch]
@@ -106,7 +98,7 @@ LOST = ([(1, "emit", 5), (12, "emit", 7)], [(1, "retract", 5)], [(2, "emit", 6)]
 
 def test_a_window_that_lost_its_rows_is_taken_back() -> None:
     """And its panes are numbered on when it has some again."""
-    assert fed(JOB.accumulation("retracting"), *LOST) == [
+    assert fed(*LOST, mode="retracting") == [
         [(1, 5, 0, "on_time", "emit")],
         [(1, 5, 0, "late", "retract")],
         [(1, 6, 1, "late", "emit")],
@@ -114,7 +106,7 @@ def test_a_window_that_lost_its_rows_is_taken_back() -> None:
 
 
 def test_a_window_that_lost_its_rows_says_so() -> None:
-    assert fed(JOB, *LOST) == [
+    assert fed(*LOST) == [
         [(1, 5, 0, "on_time", "emit")],
         [(0, None, 1, "late", "emit")],
         [(1, 6, 2, "late", "emit")],
@@ -123,7 +115,7 @@ def test_a_window_that_lost_its_rows_says_so() -> None:
 
 def test_discarding_shows_differences() -> None:
     batches = ([(1, "emit", 5), (12, "emit", 7)], [(1, "retract", 5), (2, "emit", 9)], [(2, "retract", 9)])
-    assert fed(JOB.accumulation("discarding"), *batches) == [
+    assert fed(*batches, mode="discarding") == [
         [(1, 5, 0, "on_time", "emit")],
         [(0, 4, 1, "late", "emit")],
         [(-1, -9, 2, "late", "emit")],
@@ -132,36 +124,45 @@ def test_discarding_shows_differences() -> None:
 
 def test_a_window_that_never_showed_what_it_lost_is_none() -> None:
     batches = ([(1, "emit", 5), (1, "retract", 5)], [(12, "emit", 7)], [(40, "emit", 7)])
-    assert fed(JOB, *batches) == [[], [], [(1, 7, 0, "on_time", "emit")]]
+    assert fed(*batches) == [[], [], [(1, 7, 0, "on_time", "emit")]]
 
 
-REFUSED: dict[str, Windowed] = {
-    "sessions": windowed(event_time="t").window(session("5 seconds")).aggregate(n=count()),
-    "counted": windowed(event_time="t").window(count_window(3)).aggregate(n=count()),
-    "offsets": windowed(offset="v").window(count_window(3, by="offset")).aggregate(n=count()),
-    "processing time": windowed(processing_time=True).window(global_window()).aggregate(n=count()),
-    "panes per element": windowed(event_time="t", offset="v")
-    .window(tumbling("5 seconds"))
-    .trigger(early=every_element(), per_element=True)
-    .aggregate(n=count()),
-    "differences of extremes": JOB.aggregate(least=min_("v")).accumulation("discarding"),
-    "differences of doubles": JOB.aggregate(total=sum_("x")).accumulation("discarding"),
-    "the kind itself": JOB.aggregate(kinds=count("kind")),
+REFUSED: dict[str, Aggregation] = {
+    "sessions": ts.stream(event_time="t").group_by().window(ts.sessions("5 seconds")).aggregate(n=agg.count()),
+    "counted": ts.stream(event_time="t").group_by().window(ts.count_windows(3)).aggregate(n=agg.count()),
+    "offsets": ts.stream(offset="v").group_by().window(ts.offset_windows(3)).aggregate(n=agg.count()),
+    "processing time": ts.stream(processing_time=True).group_by().window(ts.global_window()).aggregate(n=agg.count()),
+    "panes per element": ts.stream(event_time="t", offset="v")
+    .group_by()
+    .window(ts.tumbling("5 seconds"))
+    .aggregate(n=agg.count())
+    .trigger(early=trigger.each_element()),
+    "differences of extremes": (
+        JOB.aggregate(least=agg.min("v")).allowed_lateness("20 microseconds").accumulation("discarding")
+    ),
+    "differences of doubles": (
+        JOB.aggregate(total=agg.sum("x")).allowed_lateness("20 microseconds").accumulation("discarding")
+    ),
+    "the kind itself": (JOB.aggregate(kinds=agg.count("kind")).allowed_lateness("20 microseconds")),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_follow_rows_that_are_taken_back_is_refused(name: str) -> None:
     description = REFUSED[name]
-    bind_plan(description, SCHEMA)
+    bind_plan(description.graph.description, SCHEMA)
     with pytest.raises(UsageError) as caught:
-        bind_plan(description, SCHEMA, signed=True)
+        bind_plan(description.graph.description, SCHEMA, signed=True)
     assert caught.value.code == "signed"
 
 
 def test_without_a_kind_nothing_is_taken_back() -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(JOB.aggregate(n=count()), SCHEMA.remove(SCHEMA.get_field_index("kind")), signed=True)
+        bind_plan(
+            (JOB.aggregate(n=agg.count()).allowed_lateness("20 microseconds")).graph.description,
+            SCHEMA.remove(SCHEMA.get_field_index("kind")),
+            signed=True,
+        )
     assert caught.value.code == "column-missing"
 
 
@@ -175,16 +176,24 @@ def test_any_process_finds_how_rows_cancel_out() -> None:
 
 
 def test_a_map_that_has_not_changed_is_not_emitted_again() -> None:
-    job = JOB.trigger(early=every_element(), only_updated=True).aggregate(tally=count_by_value("v"))
-    harness = Signed(job, SCHEMA)
+    job = (
+        JOB.aggregate(tally=agg.count_by_value("v"))
+        .allowed_lateness("20 microseconds")
+        .trigger(early=trigger.each_batch(), only_updated=True)
+    )
+    harness = Signed(job.graph.description, SCHEMA)
     rows = {"t": 1, "k": "a", "v": 5}
     panes = [harness.feed(pa.Table.from_pylist([rows | one], SCHEMA)) for one in ({}, {"v": None}, {"v": 5})]
     assert [pane["tally"].to_pylist() for pane in panes] == [[[(5, 1)]], [], [[(5, 2)]]]
 
 
 def test_the_state_of_others_is_as_it_was() -> None:
-    job = JOB.trigger(early=every_element()).aggregate(n=count(), least=min_("v"))
-    plain, over = bind_plan(job, SCHEMA), bind_plan(job, SCHEMA, signed=True)
+    job = (
+        JOB.aggregate(n=agg.count(), least=agg.min("v"))
+        .allowed_lateness("20 microseconds")
+        .trigger(early=trigger.each_batch())
+    )
+    plain, over = bind_plan(job.graph.description, SCHEMA), bind_plan(job.graph.description, SCHEMA, signed=True)
     assert isinstance(plain, WindowPlan)
     assert isinstance(over, WindowPlan)
     assert not {"_net", "least_rows"} & set(plain.groups.schema.names)

@@ -12,29 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Windowed,
-    WindowOperator,
-    advance_time,
-    after_count,
-    count,
-    generation,
-    join,
-    list_,
-    max_,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.local.harness import Harness
+from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -73,9 +59,9 @@ def touched(kind: Sliding, start: int, end: int | None) -> list[tuple[int, int]]
 events = st.tuples(st.sampled_from("ab"), st.integers(-50, 60), st.none() | st.integers(-50, 120))
 kinds = st.builds(
     lambda size, slide, offset, tumbles: (
-        tumbling(us(size), offset=us(offset), end="until")
+        ts.tumbling(us(size), offset=us(offset), of="lifetime")
         if tumbles
-        else sliding(us(size), us(slide), offset=us(offset), end="until", strict=False)
+        else ts.sliding(us(size), us(slide), offset=us(offset), of="lifetime", strict=False)
     ),
     st.integers(1, 12),
     st.integers(1, 12),
@@ -84,12 +70,22 @@ kinds = st.builds(
 )
 
 
-def described(kind: Sliding, variant: str, late: int, rule: Any) -> Windowed:
-    made = windowed(event_time="t", key="k", offset="off", in_order=variant == "in order").window(kind)
-    made = made.aggregate(n=count(), total=sum_("v"), values=list_("v"), latest=max_("v")).late(us(late), rule=rule)
+LASTING = ts.lifetime("until")
+
+
+def described(kind: Sliding, variant: str, late: int, rule: Any) -> Aggregation:
+    events = ts.stream(event_time="t", offset="off", lifetime=LASTING)
+    made = (
+        events.group_by("k")
+        .window(kind)
+        .aggregate(n=agg.count(), total=agg.sum("v"), values=agg.list("v"), latest=agg.max("v"))
+        .allowed_lateness(us(late), rule=rule)
+    )
+    if variant == "in order":
+        made = made.in_order()
     if variant == "early":
-        made = made.trigger(early=after_count(2))
-    return made.accumulation(RETRACTING)
+        made = made.trigger(early=trigger.after_count(2))
+    return made.accumulation("retracting")
 
 
 def net(panes: list[pa.Table]) -> dict[Window, tuple[Any, ...]]:
@@ -120,8 +116,8 @@ def test_an_event_is_in_every_window_that_its_lifetime_touches(
     expected: defaultdict[Window, list[int]] = defaultdict(list)
     watermark, number, bad, panes = None, 0, 0, []
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(
-            described(kind, variant, late, rule), SCHEMA, store=STORES[store], folder=folder, partitions=2
+        tested = described(kind, variant, late, rule).harness(
+            SCHEMA, store=STORES[store], folder=folder, partitions=2
         )
         for part in given_:
             numbered = list(enumerate(part, number))
@@ -163,17 +159,18 @@ def test_an_event_is_in_every_window_that_its_lifetime_touches(
 def test_an_adjusted_interval_touches_windows_from_its_new_start(
     kind: Sliding, given_: list[Event], cut: int, policy: Any
 ) -> None:
-    settings = advance_time(policy, generation(2))
-    made = windowed(event_time="t", key="k", offset="off").window(kind).aggregate(values=list_("v"))
-    made = made.advance_time(settings, shape="interval", end="until").late("100 days").accumulation(DISCARDING)
-    twin, expected = CtiTwin(settings), Counter[tuple[Any, ...]]()
+    settings = ts.watermark.cti_settings(policy, generate=ts.watermark.generate_ctis(2))
+    events = ts.stream(event_time="t", offset="off", lifetime=LASTING).watermark(ts.watermark.ctis(settings))
+    made = events.group_by("k").window(kind).aggregate(values=agg.list("v"))
+    made = made.allowed_lateness("100 days").accumulation("discarding")
+    twin, expected = CtiTwin(stored_settings(settings)), Counter[tuple[Any, ...]]()
     for number, (key, start, end) in enumerate(given_):
         taken = twin.take(number, Row("interval", start, end))
         if taken and taken[0]:
             expected.update((key, *window, number) for window in touched(kind, taken[1], end))
     found: Counter[tuple[Any, ...]] = Counter()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(made, SCHEMA, folder=folder, partitions=1)
+        tested = made.harness(SCHEMA, folder=folder, partitions=1)
         numbered = list(enumerate(given_))
         for part in (tested.feed(batch(numbered[:cut])), tested.feed(batch(numbered[cut:])), tested.finish()):
             bounds = [part[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
@@ -185,17 +182,31 @@ def test_an_adjusted_interval_touches_windows_from_its_new_start(
 
 
 def test_too_many_windows_and_far_ends_are_in_the_ledger(tmp_path: Path) -> None:
-    made = windowed(event_time="t", key="k").window(tumbling("1 microsecond", end="until")).aggregate(n=count())
-    tested = Harness(made, SCHEMA, folder=tmp_path / "root", partitions=1)
+    made = (
+        ts.stream(event_time="t", lifetime=LASTING)
+        .group_by("k")
+        .window(ts.tumbling("1 microsecond", of="lifetime"))
+        .aggregate(n=agg.count())
+    )
+    tested = made.harness(SCHEMA, folder=tmp_path / "root", partitions=1)
     tested.feed(batch([(0, ("a", 0, 100_000)), (1, ("a", 0, 100_002)), (2, ("a", 0, 2**62)), (3, ("a", 5, 5))]))
     assert tested.ledger()["reason"].to_pylist() == ["bad_window"] * 3
     assert tested.finish().num_rows == 100_000
 
 
 def test_late_windows_are_reprocessed_one_by_one(tmp_path: Path) -> None:
-    made = windowed(event_time="t", key="k").window(tumbling("10 microseconds", end="until"))
-    made = made.aggregate(n=count()).late("0 seconds", rule="window").retain("1 second").accumulation(RETRACTING)
-    tested = Harness(made, SCHEMA, folder=tmp_path / "root", partitions=1)
+    made = (
+        ts.stream(event_time="t", lifetime=LASTING)
+        .group_by("k")
+        .window(ts.tumbling("10 microseconds", of="lifetime"))
+    )
+    made = (
+        made.aggregate(n=agg.count())
+        .allowed_lateness("0 seconds", rule="window")
+        .retain_windows("1 second")
+        .accumulation("retracting")
+    )
+    tested = made.harness(SCHEMA, folder=tmp_path / "root", partitions=1)
     tested.feed(batch([(0, ("a", 5, None)), (1, ("a", 15, None))]))
     tested.feed(batch([(2, ("a", 3, 25))]))
     assert tested.ledger()["window_start"].cast(pa.int64()).to_pylist() == [0]
@@ -204,9 +215,14 @@ def test_late_windows_are_reprocessed_one_by_one(tmp_path: Path) -> None:
 
 
 def test_by_hand_each_message_is_in_every_window_that_its_lifetime_touches(tmp_path: Path) -> None:
-    made = windowed(event_time="t", key="k").window(sliding("10 microseconds", "5 microseconds", end="until"))
-    made = made.aggregate(values=list_("v")).late("0 seconds", rule="window")
-    with WindowOperator(made, SCHEMA, checkpoint=tmp_path, origin="k", offset="off") as tested:
+    made = (
+        ts.stream(event_time="t", lifetime=LASTING)
+        .group_by("k")
+        .window(ts.sliding("10 microseconds", "5 microseconds", of="lifetime"))
+    )
+    made = made.aggregate(values=agg.list("v")).allowed_lateness("0 seconds", rule="window")
+    windows = made.graph.description
+    with WindowOperator(windows, SCHEMA, checkpoint=tmp_path, origin="k", offset="off") as tested:
         tested.add_messages(batch([(0, ("a", 5, 12)), (1, ("a", 14, None))]))
         assert tested.add_messages(batch([(0, ("a", 5, 12)), (2, ("a", 3, 22))]))["duplicates"] == 1
         tested.drain()
@@ -216,13 +232,21 @@ def test_by_hand_each_message_is_in_every_window_that_its_lifetime_touches(tmp_p
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    kind = tumbling("1 second", end="until")
-    made = windowed(event_time="t", key="k").window(kind).aggregate(n=count())
+    kind = ts.tumbling("1 second", of="lifetime")
+    made = ts.stream(event_time="t", lifetime=LASTING).group_by("k").window(kind).aggregate(n=agg.count())
     for code, wrong in (
-        ("join-window", lambda: join(event_time="t", on="k", window=kind)),
-        ("join-window", lambda: join(event_time="t", on="k", window=(kind, None), retain="1 hour")),
-        ("column-missing", lambda: Harness(made, pa.schema([field for field in SCHEMA if field.name != "until"]))),
-        ("event-time-type", lambda: Harness(made, SCHEMA.set(2, pa.field("until", "int64")))),
+        ("join-window", lambda: ts.stream(event_time="t").join(ts.stream(event_time="t"), on="k", window=kind)),
+        (
+            "join-window",
+            lambda: ts.stream(event_time="t", lifetime=LASTING).join(
+                ts.stream(event_time="t", lifetime=LASTING),
+                on="k",
+                left=ts.side(window=kind),
+                sides=ts.side(retain="1 hour"),
+            ),
+        ),
+        ("column-missing", lambda: made.harness(pa.schema([field for field in SCHEMA if field.name != "until"]))),
+        ("event-time-type", lambda: made.harness(SCHEMA.set(2, pa.field("until", "int64")))),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()
@@ -230,8 +254,13 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_the_earliest_event_of_a_window_has_no_bound() -> None:
-    made = windowed(event_time="t", key="k").window(tumbling("1 second", end="until")).aggregate(n=count())
-    plan = Harness(made.timestamps("earliest"), SCHEMA)._plan(None)
+    made = (
+        ts.stream(event_time="t", lifetime=LASTING)
+        .group_by("k")
+        .window(ts.tumbling("1 second", of="lifetime"))
+        .aggregate(n=agg.count())
+    )
+    plan = made.pane_timestamp("earliest").harness(SCHEMA)._plan(None)
     with pytest.raises(UsageError) as caught:
         plan.output_watermark(5, "timestamp")
     assert caught.value.code == "chain-time"

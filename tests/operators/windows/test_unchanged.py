@@ -7,24 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
+from tidestate import agg, trigger
 from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
     Harness,
-    after_count,
-    after_watermark,
-    chain,
-    count,
-    every_element,
-    every_event_time,
-    every_processing_time,
-    max_,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
 )
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("at", pa.int64()), ("v", pa.int64())])
@@ -36,9 +22,14 @@ def rows(*events: tuple[int, int]) -> pa.Table:
     return pa.table([times, pa.array(range(len(events))), pa.array([v for _, v in events])], schema=SCHEMA)
 
 
-def harness(kind: Any = None, mode: Any = RETRACTING, late: str = "60 seconds", **triggers: Any) -> Harness:
-    described = windowed(event_time="t", offset="at").window(kind or tumbling("10 seconds")).aggregate(m=max_("v"))
-    return Harness(described.late(late).accumulation(mode).trigger(**triggers), SCHEMA)
+def harness(kind: Any = None, mode: Any = "retracting", late: str = "60 seconds", **triggers: Any) -> Harness:
+    described = (
+        ts.stream(event_time="t", offset="at")
+        .group_by()
+        .window(kind or ts.tumbling("10 seconds"))
+        .aggregate(m=agg.max("v"))
+    )
+    return described.allowed_lateness(late).accumulation(mode).trigger(**triggers).harness(SCHEMA)
 
 
 def found(*tables: pa.Table) -> list[tuple[int, str, str, int]]:
@@ -55,32 +46,32 @@ def test_late_panes() -> None:
 
 
 def test_accumulating_panes_are_emitted_though_they_are_equal() -> None:
-    tested = harness(mode=ACCUMULATING)
+    tested = harness(mode="accumulating")
     tested.feed(rows((1, 5), (12, 0)))
     assert found(tested.feed(rows((2, 4)))) == [(5, "late", "emit", 1)]
 
 
 def test_an_on_time_pane_after_an_early_one() -> None:
-    tested = harness(early=every_element())
+    tested = harness(early=trigger.each_batch())
     assert found(tested.feed(rows((1, 5)))) == [(5, "early", "emit", 0)]
     assert found(tested.advance_watermark(12 * SECOND)) == []
-    tested = harness(early=every_element())
+    tested = harness(early=trigger.each_batch())
     tested.feed(rows((1, 5)))
     assert found(tested.feed(rows((2, 6), (12, 0)))) == [(5, "on_time", "retract", 0), (6, "on_time", "emit", 1)]
 
 
 def test_periodic_panes() -> None:
-    tested = harness(early=every_processing_time("4 seconds"))
+    tested = harness(early=trigger.every_processing_time("4 seconds"))
     tested.feed(rows((1, 5)))
     assert found(tested.advance_processing_time(4 * SECOND)) == [(5, "early", "emit", 0)]
     assert found(tested.advance_processing_time(8 * SECOND)) == []
-    tested = harness(early=every_event_time("2 seconds"))
+    tested = harness(early=trigger.every_event_time("2 seconds"))
     assert found(tested.feed(rows((1, 5), (2, 1)))) == [(5, "early", "emit", 0)]
     assert found(tested.advance_watermark(4 * SECOND)) == []
 
 
 def test_panes_per_element() -> None:
-    tested = harness(early=after_count(1), per_element=True)
+    tested = harness(early=trigger.after_count(1), evaluate="element")
     panes = found(tested.feed(rows((1, 5), (2, 4), (3, 6))))
     assert panes == [(5, "early", "emit", 0), (5, "early", "retract", 0), (6, "early", "emit", 1)]
 
@@ -89,13 +80,13 @@ def test_closing_panes_and_composite_triggers() -> None:
     tested = harness(late="5 seconds", closing="always")
     tested.feed(rows((1, 5), (12, 0)))
     assert found(tested.advance_watermark(15 * SECOND)) == []
-    tested = harness(when=repeatedly(after_watermark()))
+    tested = harness(when=trigger.repeatedly(trigger.after_watermark()))
     assert found(tested.feed(rows((1, 5), (12, 0)))) == [(5, "on_time", "emit", 0)]
     assert found(tested.feed(rows((2, 4)))) == []
 
 
 @pytest.mark.parametrize(
-    "kind", [sliding("20 seconds", "10 seconds"), session("10 seconds")], ids=["slide", "session"]
+    "kind", [ts.sliding("20 seconds", "10 seconds"), ts.sessions("10 seconds")], ids=["slide", "session"]
 )
 def test_other_windows(kind: Any) -> None:
     tested = harness(kind)
@@ -105,18 +96,20 @@ def test_other_windows(kind: Any) -> None:
 
 
 def test_a_session_that_grows_is_another_window() -> None:
-    tested = harness(session("10 seconds"))
+    tested = harness(ts.sessions("10 seconds"))
     tested.feed(rows((1, 5), (40, 0)))
     grown = found(tested.feed(rows((2, 4))))
     assert grown == [(5, "late", "retract", 0), (5, "late", "emit", 0)]
 
 
 def test_a_reader_of_panes_that_are_taken_back() -> None:
-    per_ten = windowed(event_time="t", name="ten").window(tumbling("10 seconds")).aggregate(m=max_("v"))
-    per_ten = per_ten.late("60 seconds").accumulation(RETRACTING)
-    all_ = windowed(event_time="window_start", name="all").window(tumbling("100 seconds"))
-    all_ = all_.aggregate(n=count(), s=sum_("m")).trigger(early=every_element()).accumulation(RETRACTING)
-    tested = Harness(chain(per_ten, all_), SCHEMA)
+    per_ten = (
+        ts.stream(event_time="t").group_by().window(ts.tumbling("10 seconds")).aggregate(m=agg.max("v")).named("ten")
+    )
+    per_ten = per_ten.allowed_lateness("60 seconds").accumulation("retracting")
+    hundreds = per_ten.timed_by("window_start").group_by().window(ts.tumbling("100 seconds"))
+    whole = hundreds.aggregate(n=agg.count(), s=agg.sum("m")).named("all")
+    tested = whole.trigger(early=trigger.each_batch()).accumulation("retracting").harness(SCHEMA)
     tested.feed(rows((1, 5), (12, 0)))
     assert tested.feed(rows((2, 4))).num_rows == 0, "nothing has changed in front of it"
     again = [(pane["n"], pane["s"], pane["kind"]) for pane in tested.feed(rows((3, 6))).to_pylist()]

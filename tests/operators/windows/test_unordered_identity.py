@@ -13,30 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    RETRACTING,
-    Harness,
-    Memory,
-    Parquet,
-    WindowOperator,
-    after_count,
-    after_watermark,
-    count,
-    count_window,
-    list_,
-    or_finally,
-    query,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
+import tidestate as ts
+from tidestate import Aggregation, GroupedStream, agg, trigger
+from tidestate.operators import Harness, query
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
-from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.store import Memory, Parquet
 from tidestate.statestore.spec.tables import TIME
 
 SECOND = 1_000_000
@@ -71,26 +53,37 @@ def drawn(chance: random.Random, made: Callable[[int], Any], ids: int) -> list[l
     return [rows[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
 
 
-def base(**about: Any) -> Any:
-    return windowed(event_time="t", **({"key": "k"} | about))
+def base() -> GroupedStream:
+    return ts.stream(event_time="t").group_by("k")
 
 
-KEPT = {"n": count(), "all": list_("n")}
-FINISHES = or_finally(repeatedly(after_count(3)), after_watermark())
+KEPT = {"n": agg.count(), "all": agg.list("n")}
+FINISHES = trigger.or_finally(trigger.repeatedly(trigger.after_count(3)), trigger.after_watermark())
 JOBS: dict[str, Any] = {
-    "tumbling": base().window(tumbling("10 s")).aggregate(**KEPT).late("8 s").accumulation(RETRACTING),
-    "sliding, by their ends": base()
-    .window(sliding("20 s", "5 s"))
+    "tumbling": base()
+    .window(ts.tumbling("10 s"))
     .aggregate(**KEPT)
-    .late("4 s", rule="window")
-    .retain("30 s"),
-    "sessions": base().window(session("4 s")).aggregate(**KEPT).late("8 s").accumulation(RETRACTING),
-    "without a key": base(key=()).window(tumbling("10 s")).aggregate(n=sum_("n")),
-    "a retention": base().window(tumbling("10 s")).aggregate(n=count()),
-    "in order": base(in_order=True).window(tumbling("10 s")).aggregate(**KEPT),
-    "a trigger that finishes": base().window(sliding("20 s", "10 s")).aggregate(n=count()).trigger(when=FINISHES),
+    .allowed_lateness("8 s")
+    .accumulation("retracting"),
+    "sliding, by their ends": base()
+    .window(ts.sliding("20 s", "5 s"))
+    .aggregate(**KEPT)
+    .allowed_lateness("4 s", rule="window")
+    .retain_windows("30 s"),
+    "sessions": base()
+    .window(ts.sessions("4 s"))
+    .aggregate(**KEPT)
+    .allowed_lateness("8 s")
+    .accumulation("retracting"),
+    "without a key": ts.stream(event_time="t").group_by().window(ts.tumbling("10 s")).aggregate(n=agg.sum("n")),
+    "a retention": base().window(ts.tumbling("10 s")).aggregate(n=agg.count()),
+    "in order": base().window(ts.tumbling("10 s")).aggregate(**KEPT).in_order(),
+    "a trigger that finishes": base()
+    .window(ts.sliding("20 s", "10 s"))
+    .aggregate(n=agg.count())
+    .trigger(when=FINISHES),
 }
-KEEPING = {"a retention": {"retention": Retention(time=15 * SECOND)}}
+KEEPING = {"a retention": {"retain": ts.Retention(span="15 seconds")}}
 
 
 def seen(job: Harness) -> Any:
@@ -107,9 +100,9 @@ def test_a_job_is_as_with_whole_numbers(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
     kind, made = list(KINDS.values())[list(JOBS).index(name) % 6]
     given, about = schema(kind), KEEPING.get(name, {})
-    twin = Harness(JOBS[name].messages("n", **about), given, folder=tmp_path / "n", partitions=2)
+    twin = JOBS[name].messages("n", **about).harness(given, folder=tmp_path / "n", partitions=2)
     store = Parquet(max_levels=2, snapshot_bytes=1)
-    own = Harness(JOBS[name].messages("id", **about), given, folder=tmp_path / "id", partitions=2, store=store)
+    own = JOBS[name].messages("id", **about).harness(given, folder=tmp_path / "id", partitions=2, store=store)
     for number, batch in enumerate(drawn(chance, made, 60)):
         assert own.feed(batch).equals(twin.feed(batch))
         if number == 1:
@@ -129,8 +122,8 @@ def test_every_type_of_a_key_alone_and_behind_another_column(name: str) -> None:
     kind, made = KINDS[name]
     rows = [{"t": n * SECOND, "k": "a", "n": n, "part": part, "id": made(n)} for n in (0, 1) for part in ("x/", "x")]
     for identity, known in (("id", 2), (("part", "id"), 4)):
-        described = base().window(tumbling("1 minute")).aggregate(**KEPT).messages(identity)
-        job = Harness(described, schema(kind), store=Memory())
+        described = base().window(ts.tumbling("1 minute")).aggregate(**KEPT).messages(identity)
+        job = described.harness(schema(kind), store=Memory())
         job.feed(rows)
         job.feed([*rows, *rows])
         assert job.counters()["duplicates"] == 3 * len(rows) - known
@@ -140,18 +133,28 @@ def test_every_type_of_a_key_alone_and_behind_another_column(name: str) -> None:
 def test_parts_of_an_identity_do_not_run_into_each_other() -> None:
     pairs = [("x", "y/z"), ("x/y", "z"), ("x\\", "/z"), ("x", "\\/z")]
     rows = [{"t": 0, "k": "a", "n": 0, "part": part, "id": one} for part, one in pairs]
-    job = Harness(
-        base().window(tumbling("1 s")).aggregate(n=count()).messages(("part", "id")), schema(TEXT), store=Memory()
+    job = (
+        base()
+        .window(ts.tumbling("1 s"))
+        .aggregate(n=agg.count())
+        .messages(("part", "id"))
+        .harness(schema(TEXT), store=Memory())
     )
     job.feed([*rows, *rows])
     assert job.finish()["n"].to_pylist() == [4]
 
 
 def test_sides_of_a_merge_have_identities_of_their_own(tmp_path: Path) -> None:
-    described = merge(event_time="t", key="k", shared=["id"]).window(tumbling("10 s")).aggregate(n=count())
+    described = (
+        ts.merge(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"))
+        .sharing("id")
+        .group_by("k")
+        .window(ts.tumbling("10 s"))
+        .aggregate(n=agg.count())
+    )
     sides = dict.fromkeys(("left", "right"), schema(pa.binary()))
     row = {"t": 0, "k": "a", "n": 1, "part": "x", "id": b"\xff"}
-    with WindowOperator(described.messages("id"), sides, checkpoint=tmp_path) as operator:
+    with described.messages("id").by_hand(sides, checkpoint=tmp_path) as operator:
         left, right = (pa.Table.from_pylist([row] * times, schema(pa.binary())) for times in (2, 1))
         assert operator.add_messages(left=left, right=right)["duplicates"] == 1
         operator.drain()
@@ -167,7 +170,7 @@ def test_messages_of_each_layout_are_read_by_time(layout: str, tmp_path: Path) -
     about: dict[str, Any] = {"layout": layout}
     if "eq" in layout and "session" in layout:
         about["equal"] = "part"
-    described = base().window(tumbling("10 s")).aggregate(**KEPT).messages("id", **about)
+    described = base().window(ts.tumbling("10 s")).aggregate(**KEPT).messages("id", **about)
     rows = [{"t": n * SECOND, "k": "a", "n": n, "part": "x", "id": f"{n % 5}"} for n in range(8)]
     described.standalone(checkpoint=tmp_path).run([pa.Table.from_pylist(rows, schema(TEXT))])
     found = query(tmp_path).get_messages(start_time=1 * SECOND, end_time=3 * SECOND)
@@ -182,13 +185,13 @@ def test_messages_of_each_layout_are_read_by_time(layout: str, tmp_path: Path) -
 
 
 def test_by_hand(tmp_path: Path) -> None:
-    described = base().window(tumbling("10 s")).aggregate(**KEPT).late("5 s").messages("id")
+    described = base().window(ts.tumbling("10 s")).aggregate(**KEPT).allowed_lateness("5 s").messages("id")
     rows = [{"t": n * SECOND, "k": "a", "n": n, "part": "x", "id": f"{n % 5}"} for n in range(12)]
-    with WindowOperator(described, schema(TEXT), checkpoint=tmp_path) as operator:
+    with described.by_hand(schema(TEXT), checkpoint=tmp_path) as operator:
         assert str(operator.layout) == "<ts>_<id>"
         assert operator.add_messages(pa.Table.from_pylist(rows, schema(TEXT)))["duplicates"] == 7
         operator.flush()
-    with WindowOperator(described, schema(TEXT), checkpoint=tmp_path) as operator:
+    with described.by_hand(schema(TEXT), checkpoint=tmp_path) as operator:
         assert operator.add_messages(pa.Table.from_pylist(rows, schema(TEXT)))["duplicates"] == 12
         assert operator.get_windows()["all"].to_pylist() == [[0, 1, 2, 3, 4]]
         with pytest.raises(UsageError, match="identity-order"):
@@ -196,9 +199,9 @@ def test_by_hand(tmp_path: Path) -> None:
 
 
 def test_lost_messages_come_back_by_a_replay_of_all(tmp_path: Path) -> None:
-    described = base().window(tumbling("10 s")).aggregate(**KEPT).late("20 s").messages("id")
+    described = base().window(ts.tumbling("10 s")).aggregate(**KEPT).allowed_lateness("20 s").messages("id")
     rows = [{"t": n * SECOND, "k": "ab"[n % 2], "n": n, "part": "x", "id": f"{n}"} for n in range(16)]
-    job = Harness(described, schema(TEXT), folder=tmp_path, store=Parquet(max_levels=2, snapshot_bytes=1))
+    job = described.harness(schema(TEXT), folder=tmp_path, store=Parquet(max_levels=2, snapshot_bytes=1))
     job.feed(rows[:8])
     job.feed(rows[8:])
     files = [ref for part in job._job.head.operators["windows"].partitions for ref in part.files]
@@ -211,17 +214,20 @@ def test_lost_messages_come_back_by_a_replay_of_all(tmp_path: Path) -> None:
     assert found == {("a", (10, 12, 14)), ("b", (11, 13, 15))}
 
 
-REFUSED: dict[str, tuple[Any, str]] = {
-    "counted": (base().window(count_window(3)).messages("id"), "identity-order"),
-    "offsets": (
-        windowed(key="k", offset="n").window(count_window(3, by="offset")).messages("id"),
-        "message-identity|identity-order",
-    ),
-    "number": (base().window(tumbling("1 s")).messages("id", retention=Retention(count=5)), "identity-order"),
-    "size": (base().window(tumbling("1 s")).messages("id", retention=Retention(bytes=5)), "identity-order"),
-    "offset layout": (base().window(tumbling("1 s")).messages("id", layout="ts_offset"), "message-layout"),
-    "id layout": (base().window(tumbling("1 s")).messages("n", layout="ts_id"), "message-layout"),
-    "no layout": (base().window(tumbling("1 s")).messages("id", layout="id"), "message-layout"),
+def refused(window: Any, identity: str = "id", **about: Any) -> Callable[[], Aggregation]:
+    return lambda: base().window(window).aggregate(n=agg.count()).messages(identity, **about)
+
+
+SECONDS = ts.tumbling("1 s")
+OF_OFFSETS = ts.stream(offset="n").group_by("k").window(ts.offset_windows(3)).aggregate(n=agg.count())
+REFUSED: dict[str, tuple[Callable[[], Aggregation], str]] = {
+    "counted": (refused(ts.count_windows(3)), "identity-order"),
+    "offsets": (lambda: OF_OFFSETS.messages("id"), "message-identity|identity-order"),
+    "number": (refused(SECONDS, retain=ts.Retention(messages=5)), "identity-order"),
+    "size": (refused(SECONDS, retain=ts.Retention(bytes=5)), "identity-order"),
+    "offset layout": (refused(SECONDS, layout="ts_offset"), "message-layout"),
+    "id layout": (refused(SECONDS, "n", layout="ts_id"), "message-layout"),
+    "no layout": (refused(SECONDS, layout="id"), "message-layout"),
 }
 
 
@@ -229,11 +235,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
 def test_what_goes_by_the_order_of_messages_is_refused(name: str) -> None:
     described, code = REFUSED[name]
     with pytest.raises(UsageError, match=code):
-        Harness(described.aggregate(n=count()), schema(TEXT), store=Memory())
+        described().harness(schema(TEXT), store=Memory())
 
 
 def test_a_float_is_no_identity() -> None:
     with pytest.raises(UsageError, match="key-float"):
-        Harness(
-            base().window(tumbling("1 s")).aggregate(n=count()).messages("id"), schema(pa.float64()), store=Memory()
+        base().window(ts.tumbling("1 s")).aggregate(n=agg.count()).messages("id").harness(
+            schema(pa.float64()), store=Memory()
         )

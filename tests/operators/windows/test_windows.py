@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.every_store import STORES, added, new_folder, store_config
 from tests.helpers.process import LONG, forget
 from tests.twins import streams
 from tests.twins.naive import Event, Row, Setting, Twin
-from tidestate.operators import count, sliding, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import agg
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
@@ -238,11 +238,11 @@ class Crashing:
 @pytest.mark.parametrize("known", [False, True])
 def test_a_late_event_in_no_window_is_in_the_ledger(known: bool, rule: Any) -> None:
     """Windows [8, 13), [16, 21), [24, 29): 14 and 22 are in none, and 14 is behind W once 20 has been."""
-    begun = windowed(event_time="t").window(sliding("5 seconds", "8 seconds", strict=False))
-    begun = begun.late("2 seconds", rule=rule)
-    described = (begun.messages(identity="id") if known else begun).aggregate(n=count())
+    begun = ts.stream(event_time="t").group_by().window(ts.sliding("5 seconds", "8 seconds", strict=False))
+    counted = begun.aggregate(n=agg.count()).allowed_lateness("2 seconds", rule=rule)
+    described = counted.messages(identity="id") if known else counted
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("id", "int64")])
-    harness = Harness(described, schema)
+    harness = described.harness(schema)
 
     def feed(*rows: tuple[int, int]) -> None:
         harness.feed(

@@ -20,7 +20,6 @@ from tests.helpers.process import some
 from tests.helpers.two_sources import SCHEMA
 from tests.helpers.two_sources import job as sources
 from tests.helpers.two_sources import rows as events
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.printing import data_table, fitted, print_out
 from tidestate.recovery.log.summary import short_time
 from tidestate.statestore.distribution import NAME, version
@@ -148,7 +147,7 @@ def test_show_names_what_a_person_looks_for(root: Path) -> None:
 
 
 def test_show_says_how_far_each_source_is_and_which_are_idle(tmp_path: Path) -> None:
-    tested = Harness(sources(idle_timeout="5 seconds"), SCHEMA, folder=tmp_path)
+    tested = sources(idle_timeout="5 seconds").harness(SCHEMA, folder=tmp_path)
     tested.feed(pa.concat_tables([events("orders", 15), events("prices", 3)]))
     tested.advance_processing_time(4_000_000)
     tested.feed(events("orders", 32))

@@ -11,10 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import run
 from tests.helpers.process import LONG
-from tidestate.operators import count, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery.cli import main
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -71,7 +72,13 @@ def test_a_system_without_threads_is_named(
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"] if LONG else ["latin-1"])
 def test_any_key_is_printed_whatever_standard_output_can_write(tmp_path: Path, encoding: str) -> None:
     key, root = "żółć→😀", str(tmp_path)
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+    )
     times = pa.array([1_000_000, 30_000_000, 2_000_000]).cast(pa.timestamp("us", tz="UTC"))
     rows = pa.table({"t": times, "k": [key] * 3})
     job.standalone(checkpoint=root).run([rows.slice(0, 2), rows.slice(2)])

@@ -8,22 +8,26 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.process import forget
-from tidestate.operators import count, sum_, tumbling, windowed
+from tidestate import agg
 
 JOBS = """
-from tidestate.operators import count, join, max_, sum_, tumbling, windowed
-from tidestate.operators.streams.inputs import stream
+import tidestate as ts
+from tidestate import agg
 
-begun = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
-more = begun.aggregate(high=max_("v"))
-other = begun.aggregate(wide=max_("w"))
-size = begun.window(tumbling("20 seconds"))
-less = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+def counted(size="10 seconds", **more):
+    return ts.stream(event_time="t").group_by("k").window(ts.tumbling(size)).aggregate(n=agg.count(), **more)
 
-def streamed():
-    return stream(event_time="t").group_by("k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+begun = counted(total=agg.sum("v"))
+more = counted(total=agg.sum("v"), high=agg.max("v"))
+other = counted(total=agg.sum("v"), wide=agg.max("w"))
+size = counted("20 seconds", total=agg.sum("v"))
+less = counted()
+
+def made():
+    return counted(total=agg.sum("v"))
 """
 TIME = pa.timestamp("us", "UTC")
 
@@ -36,7 +40,12 @@ def rows(*seconds: int) -> pa.Table:
 def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path) -> None:
     root, jobs = tmp_path / "root", tmp_path / "jobs.py"
     jobs.write_text(JOBS)
-    begun = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+    begun = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count(), total=agg.sum("v"))
+    )
     begun.standalone(checkpoint=root).run([rows(1, 2), rows(15)])
     forget()
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
@@ -46,7 +55,7 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
         0,
         [f"{root}: it would go on from checkpoint 3", "nothing has changed"],
     )
-    assert tidestate("plan", root, f"{jobs}:streamed").stdout == same.stdout
+    assert tidestate("plan", root, f"{jobs}:made").stdout == same.stdout
 
     more = tidestate("plan", root, f"{jobs}:more", "--json")
     planned = json.loads(more.stdout)

@@ -16,14 +16,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import copy as copy
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
-from tidestate.operators import chain, count, sum_, tumbling, windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import agg
 from tidestate.recovery.cli.printing import Format, json_of, print_rows
 from tidestate.recovery.inspect.rows import difference
 
@@ -147,9 +147,22 @@ def test_what_is_not_there_is_reported(root: Path, options: list[str], code: str
 
 def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("1 minute")).aggregate(n=count())
-    second = windowed(name="second").window(tumbling("1 hour")).aggregate(n=sum_("n")).late("0 seconds")
-    tested = Harness(chain(first.late("0 seconds"), second), schema, folder=tmp_path)
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    second = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    tested = second.harness(schema, folder=tmp_path)
     tested.feed([{"t": 0, "k": "a"}, {"t": 90_000_000, "k": "b"}])
     tested.feed([{"t": 1, "k": "late"}])
     assert [row["n"] for row in json_lines(tidestate("state", tmp_path, "--json"))] == [1]

@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
 from tests.helpers.command import tidestate
 from tests.helpers.process import some
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Parquet, chain, count, sum_, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery import cli
 from tidestate.recovery.cli.app import verbs
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
+from tidestate.statestore.spec.store import Parquet
 
 HEAVY = {
     *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2"),
@@ -117,9 +119,22 @@ def test_bash_completes_what_a_root_has(
     shell: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
-    second = windowed(name="second").window(tumbling("1 minute")).aggregate(total=sum_("n")).late("0 seconds")
-    first = windowed(event_time="t", key="k", name="first").window(tumbling("10 seconds")).aggregate(n=count())
-    chain(first.late("0 seconds"), second).standalone(checkpoint=root).run(TABLES[:3])
+    first = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("first")
+    )
+    second = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("1 minute"))
+        .aggregate(total=agg.sum("n"))
+        .allowed_lateness("0 seconds")
+        .named("second")
+    )
+    second.standalone(checkpoint=root).run(TABLES[:3])
     pin(Checkpoint.open(root), 2, "before")
 
     lines = {

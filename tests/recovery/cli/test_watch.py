@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console, Group
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
 from tests.helpers.command import tidestate
-from tests.helpers.forks import JOB
-from tidestate.operators import max_event_time
+from tests.helpers.forks import JOB, job
+from tidestate import watermark
 from tidestate.recovery.cli.watch import Watched
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -32,7 +33,7 @@ def screen(watched: Watched) -> str:
 
 
 def test_it_follows_a_job_in_80_columns(tmp_path: Path) -> None:
-    by_key = JOB.watermark(max_event_time("t", "5 seconds"), by="k")
+    by_key = job(ts.stream(event_time="t").watermark(watermark.bounded("5 seconds"), by="k"))
     running = by_key.standalone(checkpoint=tmp_path / "root")
     watched: Watched | None = None
     for number, _panes in enumerate(running.stream(TABLES)):

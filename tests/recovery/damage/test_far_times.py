@@ -12,10 +12,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tidestate.operators import count, each_batch, list_, max_, session, tumbling, windowed
+import tidestate as ts
+from tidestate import agg, trigger
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.inspect.history.bounds import BoundUnit
-from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.cli.printing import values_of
 from tidestate.recovery.inspect.rows import Wanted
@@ -33,11 +33,15 @@ NUMBERS = ["9" * 5000, "9" * 20, str(2**63 - 1), str(2**63), f"-{2**63 + 1}", "-
 
 def root_with(folder: Path, kind: str) -> Path:
     """Windows that have observed panes and refused events, of times before the first year and after the last."""
-    described = windowed(event_time="t", key="k").window(
-        tumbling("1 day") if kind == "tumbling" else session("1 day")
+    described = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 day") if kind == "tumbling" else ts.sessions("1 day"))
     )
-    described = described.aggregate(n=count(), seen=max_("seen"), all=list_("seen")).trigger(early=each_batch())
-    tested = Harness(described.late("0 seconds"), SCHEMA, folder=folder)
+    described = described.aggregate(n=agg.count(), seen=agg.max("seen"), all=agg.list("seen")).trigger(
+        early=trigger.each_batch()
+    )
+    tested = described.allowed_lateness("0 seconds").harness(SCHEMA, folder=folder)
     for at in (FAR, 0, 10 * DAY, LONG_AGO, FAR + 3 * DAY):
         tested.feed([{"t": at, "k": "a", "seen": at}])
     return folder

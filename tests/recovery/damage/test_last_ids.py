@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.collected import JOB, STORE, TABLES, run
-from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.names import LAST_NUMBER
 from tidestate.recovery.moves.repair import plan_repair
@@ -38,7 +38,7 @@ def test_after_the_last_nothing_is_published_or_delivered(tmp_path: Path, number
     job = JOB.standalone(
         checkpoint=tmp_path,
         store=STORE,
-        policy=Policy(damaged="reset"),
+        policy=ts.Policy(damaged="reset"),
         sink=lambda _rows, delivery: delivered.append(delivery.checkpoint),
     )
     with pytest.raises(CorruptionError, match="ids-used-up"):

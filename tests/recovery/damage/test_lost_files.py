@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.collected import NOW, files, observed, run, whole
 from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import Policy
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report import points
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
@@ -259,7 +259,7 @@ def test_a_root_that_was_put_back_goes_on_above_what_it_saw(tmp_path: Path, coun
     assert files(root) == there
     assert verify(Checkpoint.open(root)).worst is not None
     assert [one.checkpoint for one in plan_repair(Checkpoint.open(root)).findings] == [9]
-    run(root, 10, policy=Policy(damaged="reset"))
+    run(root, 10, policy=ts.Policy(damaged="reset"))
     checkpoint = Checkpoint.open(root)
     assert checkpoint.ids() == [*range(1, 10 - count), *range(10, 14 + count)]
     back = checkpoint.read(10).manifest
@@ -305,7 +305,7 @@ def test_where_no_manifest_is_left_nothing_begins_again(copy: Path, tmp_path: Pa
     checkpoint = Checkpoint.open(copy)
     for act in (
         lambda: run(copy, 3),
-        lambda: run(copy, 3, policy=Policy(damaged="reset")),
+        lambda: run(copy, 3, policy=ts.Policy(damaged="reset")),
         lambda: checkpoint.pane_paths(),
         lambda: collect(checkpoint, NOW),
     ):

@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.forked import Forked
 from tests.helpers.hostile import run
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import count, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import DataError
@@ -96,7 +97,7 @@ def test_files_that_are_swapped_are_noticed(root: Path, tmp_path: Path) -> None:
 def test_a_pane_file_in_place_of_another_is_not_passed_over(tmp_path: Path) -> None:
     """Its statistics say that it holds no such window, and they are another file's of the same size."""
     days = [pa.table({"t": [datetime(2026, 1, day, tzinfo=UTC)], "k": ["a"]}) for day in range(1, 9)]
-    job = windowed(event_time="t", key="k").window(tumbling("1 day")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 day")).aggregate(n=agg.count())
     job.standalone(checkpoint=tmp_path).run(days)
     files = outputs(tmp_path)
     shutil.copy(files[4], files[1])

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tidestate.operators import count, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import files_of
 from tidestate.recovery.log.outputs import DeliveryId
@@ -82,7 +83,7 @@ def run(power: Power) -> None:
         if not power.disk.crashed:
             check(power.left(), delivery.checkpoint)
 
-    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 day")).aggregate(n=count())
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 day")).aggregate(n=agg.count()).named("job")
     job.standalone(checkpoint=str(power.root), sink=sink, store=Parquet(), partitions=2).run(BATCHES, drain=True)
     newest = Checkpoint.open(power.root).stored_ids()[-1]
     check(power.left(), newest)

@@ -7,13 +7,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.worked_example import SECOND, batch
-from tidestate.operators import Parquet, count, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.spec.store import Parquet
 
 BOUNDS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(-(2**63), 2**63 - 1))
 STATES = st.lists(BOUNDS, min_size=1, max_size=4).map(
@@ -48,7 +50,13 @@ def test_the_higher_bound_counts(states: tuple[PartitionState, ...], bounds: dic
 
 
 def test_expiry_changes_no_partition_without_files(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+    )
     batches = [batch([(second, "a", 0)]) for second in (1, 12, 23, 34)]
     job.standalone(checkpoint=tmp_path, partitions=4).run(batches)
     found = [one["operators"]["windows"] for one in evidence.manifests(tmp_path)]
@@ -63,7 +71,13 @@ def test_expiry_changes_no_partition_without_files(tmp_path: Path) -> None:
 
 
 def test_the_bounds_survive_a_rescale(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count()).late("0 seconds")
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
+    )
     job.standalone(checkpoint=tmp_path, partitions=4).run([batch([(1, "a", 0), (2, "b", 0), (15, "a", 0)])])
     before = Checkpoint.open(tmp_path).chosen(None).manifest.operators["windows"]
     rescale(tmp_path, 3)

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import (
     DURATION_US,
@@ -131,7 +131,7 @@ def test_a_start_that_refuses_publishes_nothing(tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=root).run(STREAM[:2])
     before = evidence.manifests(root)
     leave(Checkpoint.open(root), lease(ELSEWHERE, epoch=before[-1]["epoch"]), "1-77")
-    refusing = example("retracting").standalone(checkpoint=root, policy=Policy(second="refuse"))
+    refusing = example("retracting").standalone(checkpoint=root, policy=ts.Policy(second="refuse"))
     with pytest.raises(UsageError, match=r"takeover.*\[running\]"):
         refusing.run(STREAM)
     assert evidence.manifests(root) == before
@@ -141,4 +141,4 @@ def test_a_start_that_refuses_publishes_nothing(tmp_path: Path) -> None:
 
 def test_a_policy_has_few_choices() -> None:
     with pytest.raises(UsageError, match=r"takeover\|refuse.*\[policy\]"):
-        Policy(second="both")  # type: ignore[arg-type]
+        ts.Policy(second="both")  # type: ignore[arg-type]

@@ -137,7 +137,7 @@ def test_a_step(root: Path) -> None:
 
 def test_what_had_been_closed_is_known_until_a_step(root: Path) -> None:
     """Windows up to here had been closed when lateness shrank: neither a start nor a move ends that."""
-    strict = example("retracting").late("0 seconds")
+    strict = example("retracting").allowed_lateness("0 seconds")
     for _ in range(2):
         strict.standalone(checkpoint=root).run(STREAM[:5])
         (operator,) = newest(root).operators.values()

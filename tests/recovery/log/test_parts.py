@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.process import examples
 from tests.helpers.worked_example import batch
-from tidestate.operators import Parquet, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log import parts
@@ -34,6 +34,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.spec.store import Parquet
 
 PARTITIONS = 9
 BATCHES = [batch([(10 * number + place, key, 0) for place, key in enumerate("abcdefgh")]) for number in range(6)]
@@ -47,9 +48,15 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "MAX_CHANGES", 3)
 
 
-def job(late: str = "0 seconds") -> Windowed:
-    made = windowed(event_time="t", key="k", name="job").window(tumbling("10 seconds")).aggregate(n=count())
-    return made.late(late)
+def job(late: str = "0 seconds") -> Aggregation:
+    made = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("job")
+    )
+    return made.allowed_lateness(late)
 
 
 def run(root: Path, batches: int = 6, *, late: str = "0 seconds", **how: Any) -> Any:

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from tests.helpers.forks import JOB, after
 from tests.helpers.spark_inputs import batch, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, RocksDB, Windowed
+from tidestate import Aggregation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import NotFoundError, UsageError
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 
 def files(root: Path) -> dict[str, bytes]:
@@ -81,7 +81,7 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
     def near(second: float, value: int) -> pa.Table:
         return batch([(second, "a", value)])
 
-    job: Windowed = JOB.late("0 seconds")
+    job: Aggregation = JOB.allowed_lateness("0 seconds")
     first = job.standalone(checkpoint=tmp_path / "first")
     first.run([near(1, 1), near(30, 1), near(2, 5)])
     with caplog.at_level(logging.WARNING, "tidestate"):

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.every_store import new_folder
 from tests.helpers.process import LONG, forget
 from tests.helpers.spark_inputs import rows, sample
-from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import Aggregation, agg
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
@@ -26,14 +26,20 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 BATCHES = 6
 TABLES = sample(BATCHES, 60)
-BASE = windowed(event_time="t", key="k", watermark_delay="5 seconds", name="windows")
+BASE = ts.stream(event_time="t", watermark_delay="5 seconds").group_by("k")
 JOBS = {
-    "tumbling": BASE.window(tumbling("10 seconds")).aggregate(n=count(), s=sum_("v")).late("20 seconds"),
-    "sessions": BASE.window(session("4 seconds")).aggregate(n=count(), s=sum_("v")).late("20 seconds"),
+    "tumbling": BASE.window(ts.tumbling("10 seconds"))
+    .aggregate(n=agg.count(), s=agg.sum("v"))
+    .named("windows")
+    .allowed_lateness("20 seconds"),
+    "sessions": BASE.window(ts.sessions("4 seconds"))
+    .aggregate(n=agg.count(), s=agg.sum("v"))
+    .named("windows")
+    .allowed_lateness("20 seconds"),
 }
 STORES: list[StoreConfig] = [
     Parquet(max_levels=2, snapshot_bytes=1),
@@ -56,7 +62,7 @@ STEPS = st.one_of(
 class Root:
     """A checkpoint root and what became of it; ``begun`` are the batches that were in it when it was made."""
 
-    def __init__(self, description: Windowed, folder: Path) -> None:
+    def __init__(self, description: Aggregation, folder: Path) -> None:
         self.description, self.folder = description, folder
         self.root, self.begun, self.forks = folder / "0", 0, 0
 
@@ -118,7 +124,7 @@ class Root:
         return found
 
 
-def undisturbed(description: Windowed) -> tuple[dict[int, Observed], dict[int, Observed]]:
+def undisturbed(description: Aggregation) -> tuple[dict[int, Observed], dict[int, Observed]]:
     """Panes and ledgers by how many batches the checkpoint has: with one more for the drain."""
     with new_folder() as path:
         root = Root(description, path)
@@ -147,7 +153,7 @@ EXPECTED = {}
 def test_whatever_is_done_to_a_root_its_job_goes_on(
     name: str, steps: list[tuple[str, int]], stores: list[int]
 ) -> None:
-    description = JOBS[name].accumulation(RETRACTING)
+    description = JOBS[name].accumulation("retracting")
     if name not in EXPECTED:
         EXPECTED[name] = undisturbed(description)
     with new_folder() as path:

@@ -11,11 +11,12 @@ from unittest.mock import patch
 import pytest
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.manifests import files_below
 from tests.helpers.runner_services import MAKE_ROOTS, VERBS
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Harness, Policy, query
+from tidestate.operators import Policy, query
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.needs import CAPABILITIES
@@ -67,7 +68,13 @@ def test_manifests_name_what_they_need_from_the_start_that_uses_it_on(root: Path
 
 @pytest.mark.parametrize(
     "policy",
-    [Policy(), Policy(damaged="reset"), Policy(messages="forget"), Policy(messages="rebuild"), Policy(spark="stop")],
+    [
+        ts.Policy(),
+        ts.Policy(damaged="reset"),
+        ts.Policy(messages="forget"),
+        ts.Policy(messages="rebuild"),
+        ts.Policy(spark="stop"),
+    ],
     ids=str,
 )
 def test_no_policy_goes_back_over_it(root: Path, policy: Policy) -> None:
@@ -82,7 +89,7 @@ def test_a_reset_after_damage_does_not_go_back_over_it(root: Path) -> None:
     newest = Path(root, "manifests", sorted(path.name for path in Path(root, "manifests").iterdir())[-1])
     newest.write_bytes(b"rubbish")
     with pytest.raises(IncompatibleError) as caught:
-        run(root, 5, Policy(damaged="reset"))
+        run(root, 5, ts.Policy(damaged="reset"))
     assert caught.value.code == "newer-version"
 
 
@@ -164,7 +171,7 @@ def test_a_job_that_no_longer_uses_it_still_needs_it(tmp_path: Path) -> None:
 
 def test_a_harness_stops_too(tmp_path: Path) -> None:
     with newer_version():
-        Harness(example(), STREAM[0].schema, folder=tmp_path)
+        example().harness(STREAM[0].schema, folder=tmp_path)
     with pytest.raises(IncompatibleError) as caught:
-        Harness(example(), STREAM[0].schema, folder=tmp_path)
+        example().harness(STREAM[0].schema, folder=tmp_path)
     assert caught.value.code == "newer-version"

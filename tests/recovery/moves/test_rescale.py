@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 from tests.helpers.process import LONG, SCRATCH, some
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.keyhash import partition_of
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
 
@@ -128,8 +127,8 @@ def test_as_if_it_had_never_been_divided_again(
 ) -> None:
     kind = KINDS[name]
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder, tempfile.TemporaryDirectory(dir=SCRATCH) as other:
-        job = Harness(kind.make(), kind.schema, store=STORES[store], folder=folder, partitions=partitions)
-        twin = Harness(kind.make(), kind.schema, folder=other)
+        job = kind.make().harness(kind.schema, store=STORES[store], folder=folder, partitions=partitions)
+        twin = kind.make().harness(kind.schema, folder=other)
         for number, (numbers, batch) in enumerate(script):
             for wanted in numbers:
                 if wanted != partitions:
@@ -158,7 +157,7 @@ def two_keys() -> tuple[str, str]:
 def test_pairs_that_are_held_keep_apart(tmp_path: Path) -> None:
     """The first pair of either partition has the same numbers: in one partition they are two pairs all the same."""
     kind, (a, b) = KINDS["join with updates"], two_keys()
-    job = Harness(kind.make(), kind.schema, folder=tmp_path, partitions=2)
+    job = kind.make().harness(kind.schema, folder=tmp_path, partitions=2)
     job.advance_processing_time(SECOND)
     assert not job.feed(kind.batch([Event(left, key, 1, 1) for key in (a, b) for left in (True, False)], 0)).num_rows
     rescale(tmp_path, 1)
@@ -172,7 +171,7 @@ def test_running_numbers_go_on_from_the_largest(tmp_path: Path, name: str) -> No
     """A row without an offset is distinguished from others of its time by a number that no row of its key has had."""
     kind, (a, b) = KINDS[name], two_keys()
     store = Parquet(max_levels=6, snapshot_bytes=1)
-    job = Harness(kind.make(), kind.schema, folder=tmp_path, partitions=2, store=store)
+    job = kind.make().harness(kind.schema, folder=tmp_path, partitions=2, store=store)
     for number, rows_of in enumerate([[a, a, a, b], [a, a], [b], [a]]):
         job.feed(kind.batch([Event(True, key, 10, number) for key in rows_of], number))
     rescale(tmp_path, 1)

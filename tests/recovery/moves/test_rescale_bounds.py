@@ -12,13 +12,12 @@ import pytest
 
 from tests.helpers.process import in_turn
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.moves.rescale import divide_partitions
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyhash import partition_of
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store

@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB, count, min_, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -24,7 +25,7 @@ from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rescale import plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, NotFoundError, UsageError
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 
 TABLES = sample(6, 60)
 
@@ -237,7 +238,9 @@ def test_a_plan_is_what_is_done(root: Path) -> None:
 
 
 def test_keyless_state_stays_where_it_is(tmp_path: Path) -> None:
-    made = windowed(event_time="t", name="job").window(tumbling("10 seconds")).aggregate(n=count())
+    made = (
+        ts.stream(event_time="t").group_by().window(ts.tumbling("10 seconds")).aggregate(n=agg.count()).named("job")
+    )
     made.standalone(checkpoint=tmp_path, partitions=2).run(TABLES[:2])
     before = newest(tmp_path).operators["job"].states
     rescale(tmp_path, 5)
@@ -253,7 +256,7 @@ def test_a_job_may_change_while_files_are_shared(tmp_path: Path, partitions: int
     found = {}
     for name in ("root", "twin"):
         job().standalone(checkpoint=tmp_path / name, partitions=3).run(TABLES[:2])
-        changed = job().aggregate(least=min_("v"))
+        changed = job().aggregate(least=agg.min("v"))
         for taken, divided_again in ((4, partitions), (6, 3)):
             if name == "root":
                 rescale(tmp_path / name, divided_again)

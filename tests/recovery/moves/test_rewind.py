@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.manifests import files_below, following
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Policy, count, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import SparkPosition
@@ -135,7 +136,7 @@ def test_next_to_a_running_driver(root: Path) -> None:
     (root / "spark").mkdir()
     (root / "spark" / "metadata").write_text("of a query before its first batch")
     newest = Checkpoint.open(root).head()
-    mending = SparkRepair(Checkpoint.open(root), Policy())
+    mending = SparkRepair(Checkpoint.open(root), ts.Policy())
     mending.compare(newest.manifest if newest else None)
     assert (root / "spark" / "metadata").exists()
     assert newest is not None
@@ -181,7 +182,7 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
         came.append(one.checkpoint)
 
     with caplog.at_level(logging.WARNING, "tidestate"):
-        job.standalone(checkpoint=root, sink=sink, policy=Policy(damaged="reset")).run(STREAM, drain=True)
+        job.standalone(checkpoint=root, sink=sink, policy=ts.Policy(damaged="reset")).run(STREAM, drain=True)
     assert observed(root) == wanted
     assert "back to checkpoint 5, the newest intact one; abandoned: 6-8" in caplog.text
     assert len([one for one in caplog.messages if one.startswith("checkpoint ") and " rejected by " not in one]) == 3
@@ -191,9 +192,15 @@ def test_a_start_falls_back_and_says_which_panes_come_again(root: Path, caplog: 
 def test_another_jobs_start_resets_nothing(root: Path) -> None:
     (root / manifest_path(8)).write_bytes(b"rubbish")
     before = files_below(root)
-    other = windowed(event_time="t", key="k", name="other").window(tumbling("1 minute")).aggregate(n=count())
+    other = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 minute"))
+        .aggregate(n=agg.count())
+        .named("other")
+    )
     with pytest.raises(IncompatibleError, match="other-job"):
-        other.standalone(checkpoint=root, policy=Policy(damaged="reset")).run(STREAM)
+        other.standalone(checkpoint=root, policy=ts.Policy(damaged="reset")).run(STREAM)
     assert files_below(root) == before
 
 

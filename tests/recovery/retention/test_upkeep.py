@@ -13,16 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
 from tests.helpers.forked import forked
 from tests.helpers.forks import JOB
 from tests.helpers.process import some
-from tidestate.operators import CheckpointRetention, DeliveryId, WindowOperator, count, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.retention import upkeep
-from tidestate.recovery.retention.rules import Upkept
+from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.storage.objects import Objects
@@ -57,7 +58,7 @@ def done(job: Any) -> Upkept:
 
 def collected_at_each(root: Path, batches: int) -> StandaloneRunner:
     """A run that waits for a collection after each checkpoint."""
-    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=FEW)
+    job: Any = JOB.standalone(checkpoint=root, store=STORE, checkpoints=FEW)
     for _panes in job.stream(TABLES[:batches]):
         few = {4, *range(job.head.id - 2, job.head.id + 1)}
         until(lambda few=few: few >= set(Checkpoint.open(root).stored_ids()))  # type: ignore[misc]
@@ -85,14 +86,14 @@ def test_it_keeps_what_gc_keeps_and_the_job_does_not_notice(tmp_path: Path) -> N
 
 def test_panes_that_no_sink_has_taken_stay_and_reach_it_later(tmp_path: Path) -> None:
     every = CheckpointRetention(newest=1, panes="0 seconds", grace="0 seconds")
-    root, taken = tmp_path / "root", list[tuple[DeliveryId, int]]()
-    job: Any = JOB.standalone(checkpoint=root, store=STORE, retain=every)
+    root, taken = tmp_path / "root", list[tuple[ts.DeliveryId, int]]()
+    job: Any = JOB.standalone(checkpoint=root, store=STORE, checkpoints=every)
     for _panes in job.stream(TABLES[:7]):
         so_far = done(job).collections
         until(lambda so_far=so_far: done(job).collections > so_far)  # type: ignore[misc]
     assert job.head.totals["panes_on_time"] > 0
     late = JOB.standalone(
-        checkpoint=root, store=STORE, retain=every, sink=lambda panes, one: taken.append((one, panes.num_rows))
+        checkpoint=root, store=STORE, checkpoints=every, sink=lambda panes, one: taken.append((one, panes.num_rows))
     )
     late.run(TABLES[:10])
     assert sum(rows for _, rows in taken) == sum(
@@ -112,7 +113,7 @@ def test_a_collection_that_fails_is_logged_and_counted_and_tried_again(
         deleted(self, path)
 
     monkeypatch.setattr(Objects, "delete", delete)
-    job: Any = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, retain=FEW)
+    job: Any = JOB.standalone(checkpoint=tmp_path / "root", store=STORE, checkpoints=FEW)
     with caplog.at_level(logging.INFO, "tidestate"):
         for number, _panes in enumerate(job.stream(TABLES)):
             if number == 6:
@@ -193,8 +194,8 @@ def test_it_runs_once_at_a_time_and_ends_with_its_job(tmp_path: Path) -> None:
 
 def test_an_operator_by_hand_collects_too(tmp_path: Path) -> None:
     schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("origin", pa.int64()), ("offset", pa.int64())])
-    job = windowed(event_time="t").window(tumbling("1 second")).aggregate(n=count())
-    with WindowOperator(job, schema, checkpoint=tmp_path, retain=FEW) as operator:
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 second")).aggregate(n=agg.count())
+    with job.by_hand(schema, checkpoint=tmp_path, checkpoints=FEW) as operator:
         for number in range(12):
             rows = pa.table([[number * 2_000_000], [0], [number]], names=schema.names)
             operator.add_messages(rows.cast(schema))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.manifests import files_below, following
 from tests.helpers.planned_batch import BATCHES, N, check_mended, entry, fold, plan, seen, start
 from tests.helpers.planned_batch import planned as planned
@@ -22,7 +23,6 @@ from tests.helpers.planned_batch import root as root
 from tests.helpers.process import LONG
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of, made
 from tests.helpers.torn_files import DAMAGES, cut, empty, missing, zeros
-from tidestate.operators import Policy
 from tidestate.operators.engine.bootstrap import FILES_READ, spark_position
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -169,13 +169,13 @@ def test_a_reset_knows_no_setting_of_a_session(tmp_path: Path, torn: bool) -> No
 def test_a_repair_leads_out_whatever_the_setting_of_the_session(tmp_path: Path) -> None:
     made(str(tmp_path), 17)
     fold(tmp_path, 3, 16)
-    start(tmp_path, Policy(spark="stop"), interval=3)
+    start(tmp_path, ts.Policy(spark="stop"), interval=3)
     empty(tmp_path / "spark/offsets/16")
     with pytest.raises(IncompatibleError, match="spark-log-differs"):
-        start(tmp_path, Policy(spark="stop"), interval=3)
+        start(tmp_path, ts.Policy(spark="stop"), interval=3)
     assert resync(Checkpoint.open(tmp_path)).reset is not None
     assert "it is gone" in [one.why for one in seen(tmp_path, 3).differs]
-    start(tmp_path, Policy(spark="stop"), interval=3)
+    start(tmp_path, ts.Policy(spark="stop"), interval=3)
     assert seen(tmp_path, 3).differs == ()
 
 

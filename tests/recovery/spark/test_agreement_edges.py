@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+import tidestate as ts
 from tests.helpers.manifests import files_below, following
 from tests.helpers.planned_batch import N, check_mended, entry, fold, seen, start
 from tests.helpers.planned_batch import planned as planned
 from tests.helpers.planned_batch import root as root
 from tests.helpers.spark_checkpoints import KAFKA, files_of, head_of
 from tests.helpers.torn_files import empty
-from tidestate.operators import Policy
 from tidestate.recovery.inspect.verify import _spark, spark_findings
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
@@ -35,11 +35,11 @@ def test_a_policy_may_stop(root: Path) -> None:
     empty(root / "spark/offsets" / str(N))
     before = files_below(root)
     with pytest.raises(IncompatibleError, match="spark-log-differs") as caught:
-        start(root, Policy(spark="stop"))
+        start(root, ts.Policy(spark="stop"))
     assert caught.value.context["differs"] == [f"spark/offsets/{N}: it is empty"]
     assert files_below(root) == before
     with pytest.raises(UsageError, match="policy"):
-        Policy(spark="hope")  # type: ignore[arg-type]
+        ts.Policy(spark="hope")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", ["another query", "ahead", "ahead, committed"])
@@ -86,7 +86,7 @@ def test_a_drained_root_is_left_alone(root: Path) -> None:
         following(checkpoint, checkpoint.head(), kind="tick", drained=True, spark=head_of(checkpoint).spark)
     ).manifest
     shutil.rmtree(root / "spark")
-    mending = SparkRepair(checkpoint, Policy(spark="stop"))
+    mending = SparkRepair(checkpoint, ts.Policy(spark="stop"))
     mending.compare(head)
     mending.repair(head)
     assert not (root / "spark").exists()
@@ -115,7 +115,7 @@ def test_it_looks_again_next_to_a_running_job(root: Path) -> None:
 def test_a_batch_with_a_file_that_is_known_is_refused(root: Path) -> None:
     checkpoint = Checkpoint.open(root)
     head = head_of(checkpoint)
-    mending = SparkRepair(checkpoint, Policy())
+    mending = SparkRepair(checkpoint, ts.Policy())
     mending.compare(head)
     read = mending.repair(head)
     new = SparkPosition("first", N + 1, (), (), {"0": files_of(N + 1)})

@@ -10,22 +10,23 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
+import tidestate as ts
+from tidestate import Aggregation, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.files.refs import PartitionState
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.opening import open_store
 
 
-def job(**aggregates: object) -> Windowed:
-    wanted = aggregates or {"n": count()}
-    described = windowed(event_time="t", key="k").window(tumbling("10 seconds")).late("1 hour")
-    return described.aggregate(**wanted)  # type: ignore[arg-type]
+def job(**aggregates: object) -> Aggregation:
+    wanted = aggregates or {"n": agg.count()}
+    described = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds"))
+    return described.aggregate(**wanted).allowed_lateness("1 hour")  # type: ignore[arg-type]
 
 
 def batch(*rows: tuple[int, str], values: pa.Array | None = None) -> pa.Table:
@@ -147,7 +148,9 @@ def test_a_damaged_rocksdb_cache_is_rebuilt(tmp_path: Path) -> None:
 
 def test_a_mean_of_numbers_beyond_two_to_the_53(tmp_path: Path) -> None:
     values = pa.array([10**15 + 1] * 10, pa.int64())
-    panes = job(m=mean("v")).standalone(checkpoint=tmp_path).run([batch(*[(1, "a")] * 10, values=values)], drain=True)
+    panes = (
+        job(m=agg.mean("v")).standalone(checkpoint=tmp_path).run([batch(*[(1, "a")] * 10, values=values)], drain=True)
+    )
     assert panes["m"].to_pylist() == pytest.approx([10**15 + 1])
 
 
@@ -159,7 +162,11 @@ def test_decimals_and_large_numbers_survive_folding(tmp_path: Path, store: Store
     values = pa.array([Decimal(7)]).cast(kind)
     batches = [batch((1, "a"), values=values), batch((30, "a"), values=values)]
     batches += [batch((2, "a"), values=values) for _ in range(6)]
-    panes = job(total=sum_("v"), most=max_("v")).standalone(checkpoint=tmp_path, store=store).run(batches, drain=True)
+    panes = (
+        job(total=agg.sum("v"), most=agg.max("v"))
+        .standalone(checkpoint=tmp_path, store=store)
+        .run(batches, drain=True)
+    )
     first = panes.filter(pa.compute.equal(panes["window_end"].cast(pa.int64()), 10_000_000))
     assert first["total"].to_pylist()[-1] == 49
     assert {int(value) for value in first["most"].to_pylist()} == {7}

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401
-from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.lease import LEASE_FOLDER, all_leases, check_idle, running
 from tidestate.recovery.start.heartbeat import Heartbeat
@@ -123,7 +123,7 @@ def test_a_second_driver_takes_over_and_the_first_publishes_nothing_more(tmp_pat
 
 @pytest.mark.kill
 def test_a_second_driver_that_refuses_leaves_the_first_alone(tmp_path: Path) -> None:
-    second = example("retracting").standalone(checkpoint=tmp_path / "root", policy=Policy(second="refuse"))
+    second = example("retracting").standalone(checkpoint=tmp_path / "root", policy=ts.Policy(second="refuse"))
     with driver(tmp_path / "root") as first:
         before = evidence.manifests(tmp_path / "root")
         with pytest.raises(UsageError, match=rf"pid={first.pid} "):
@@ -145,7 +145,7 @@ def test_a_killed_driver_is_not_waited_for(tmp_path: Path) -> None:
     left = Checkpoint.open(tmp_path / "root")
     assert len(names(left)) == 1
     check_idle(left)
-    example("retracting").standalone(checkpoint=tmp_path / "root", policy=Policy(second="refuse")).run(STREAM)
+    example("retracting").standalone(checkpoint=tmp_path / "root", policy=ts.Policy(second="refuse")).run(STREAM)
     assert not names(left)
 
 
@@ -164,7 +164,7 @@ def test_a_stream_says_so_as_long_as_it_is_read(tmp_path: Path) -> None:
 def test_a_drained_start_is_nobody_at_work(tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=tmp_path).run(STREAM, drain=True)
     Heartbeat(Checkpoint.open(tmp_path), 9).begin()  # another one, as it may be
-    example("retracting").standalone(checkpoint=tmp_path, policy=Policy(second="refuse")).run(STREAM, drain=True)
+    example("retracting").standalone(checkpoint=tmp_path, policy=ts.Policy(second="refuse")).run(STREAM, drain=True)
 
 
 @pytest.mark.spark
@@ -173,7 +173,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
         write(tmp_path / "input", number, table)
     root, description = tmp_path / "root", job()
     refusing = description.on_spark(
-        stream(spark, tmp_path / "input"), checkpoint=root, policy=Policy(second="refuse"), partitions=2
+        stream(spark, tmp_path / "input"), checkpoint=root, policy=ts.Policy(second="refuse"), partitions=2
     )
     query = refusing.start()
     query.processAllAvailable()
@@ -196,7 +196,7 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
 
 @pytest.mark.slow
 def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
-    refusing = example("retracting").standalone(checkpoint=s3_root, policy=Policy(second="refuse"))
+    refusing = example("retracting").standalone(checkpoint=s3_root, policy=ts.Policy(second="refuse"))
     first = example("retracting").standalone(checkpoint=s3_root)
     panes = first.stream(STREAM[:2])
     next(panes)

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+import tidestate as ts
 from tests.helpers.collected import TABLES, run
-from tidestate.operators import Parquet, chain, count, tumbling, windowed
+from tidestate import agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.names import differing_in_case
 from tidestate.recovery.log.pins import pin
 from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.storage.local import LocalStorage
 
 
@@ -31,9 +33,17 @@ def test_names_that_differ_in_case_alone() -> None:
 
 
 def test_operators_that_differ_in_case_alone_are_refused_before_anything_is_published(tmp_path: Path) -> None:
-    first = windowed(event_time="t", key="k", name="fine").window(tumbling("1 second")).aggregate(n=count())
-    second = windowed(name="Fine").window(tumbling("10 seconds")).aggregate(n=count())
-    job = chain(first.late("0 seconds"), second.late("0 seconds")).standalone(checkpoint=tmp_path, store=Parquet())
+    first = (
+        ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count()).named("fine")
+    )
+    second = (
+        first.allowed_lateness("0 seconds")
+        .group_by()
+        .window(ts.tumbling("10 seconds"))
+        .aggregate(n=agg.count())
+        .named("Fine")
+    )
+    job = second.allowed_lateness("0 seconds").standalone(checkpoint=tmp_path, store=Parquet())
     with pytest.raises(UsageError, match=r"name-case.*Fine.*fine"):
         job.run(TABLES[:1])
     assert Checkpoint.open(tmp_path).ids() == []

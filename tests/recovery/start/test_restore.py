@@ -18,7 +18,6 @@ from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of
 from tidestate.recovery.start import restore_budget
@@ -26,7 +25,7 @@ from tidestate.recovery.start.restore_drill import run_restore_drill
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.compaction import plan
 from tidestate.statestore.files.refs import FileRef, PartitionState
-from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, StoreConfig
+from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Memory, Parquet, Restored, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.restore_monitor import RestoreMonitor, progress_text

@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.namespaces import WHY_NOT, may_mount
 from tests.helpers.spark_inputs import batch, write
 from tests.helpers.spark_inputs import job as spark_job
 from tests.helpers.spark_runs import stream
-from tidestate.operators import count, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
@@ -41,8 +42,14 @@ ROWS = pa.table({"at": [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range
 
 
 def begun(root: Path) -> Job:
-    described = windowed(event_time="at", key="k", name="counts").window(tumbling("1 hour")).aggregate(n=count())
-    graph = bind_graph(described.late("1 hour"), ROWS.schema)
+    described = (
+        ts.stream(event_time="at")
+        .group_by("k")
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.count())
+        .named("counts")
+    )
+    graph = bind_graph(described.allowed_lateness("1 hour").graph.description, ROWS.schema)
     return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2)
 
 
@@ -174,7 +181,9 @@ def ended(spark: SparkSession, folder: Path, name: str) -> tuple[str, str | None
     code = ""
     try:
         query = (
-            spark_job().on_spark(stream(spark, folder / "input"), checkpoint=folder / name, in_driver=False).start()
+            spark_job()
+            .on_spark(stream(spark, folder / "input"), checkpoint=folder / name, paths={"direct_scan"})
+            .start()
         )
         query.processAllAvailable()
         query.stop()

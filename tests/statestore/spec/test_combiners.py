@@ -14,20 +14,21 @@ import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
-from tidestate.operators import RETRACTING, accumulate, count_by_value, count_distinct_approx, tumbling, windowed
+from tidestate import agg
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec import combiners
-from tidestate.statestore.spec.combiners import ENTRY_POINTS, Starts, register_combiner, registered, registrations
+from tidestate.statestore.spec.combiners import ENTRY_POINTS, Starts, registered, registrations
 from tidestate.statestore.spec.tables import Column, Group, TableSpec
 
 LIBRARY = """
 import pathlib
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidestate.operators import accumulate
+from tidestate.operators.aggregates.custom import accumulate
 
 pathlib.Path(__file__).with_suffix(".ran").touch()
 widest = accumulate(
@@ -40,7 +41,7 @@ widest = accumulate(
 
 def written(root: Path, name: str) -> None:
     """A root whose state needs a combiner of this name to be folded."""
-    widest = accumulate(
+    widest = agg.accumulate(
         name=name,
         columns=["v"],
         state={"most": pa.int64()},
@@ -49,7 +50,7 @@ def written(root: Path, name: str) -> None:
         result=lambda rows: rows["most"],
         result_type=pa.int64(),
     )
-    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 hour")).aggregate(widest=widest)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour")).aggregate(widest=widest).named("job")
     rows = pa.table({"t": pa.array([1, 2], pa.timestamp("us", "UTC")), "k": ["a", "a"], "v": [3, 5]})
     job.standalone(checkpoint=str(root)).run([rows, rows])
 
@@ -105,11 +106,11 @@ def test_an_installed_package_offers_combiners(tmp_path: Path, works: bool) -> N
 
 def test_nothing_durable_names_a_module() -> None:
     schema = pa.schema({"t": pa.timestamp("us", "UTC"), "k": pa.string(), "v": pa.int64()})
-    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 hour"))
-    described = job.aggregate(about=count_distinct_approx("v"), tally=count_by_value("v"))
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    described = job.aggregate(about=agg.count_distinct_approx("v"), tally=agg.count_by_value("v")).named("job")
     names = [
         group.combiner
-        for plan in bind_graph(described, schema).plans.values()
+        for plan in bind_graph(described.graph.description, schema).plans.values()
         for t in plan.tables
         for group in t.groups
     ]
@@ -118,8 +119,12 @@ def test_nothing_durable_names_a_module() -> None:
 
 
 def test_no_manifest_names_a_module_of_ours(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 hour"))
-    described = job.aggregate(about=count_distinct_approx("v"), tally=count_by_value("v")).accumulation(RETRACTING)
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    described = (
+        job.aggregate(about=agg.count_distinct_approx("v"), tally=agg.count_by_value("v"))
+        .named("job")
+        .accumulation("retracting")
+    )
     rows = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC")), "k": ["a"], "v": [1]})
     described.standalone(checkpoint=tmp_path).run([rows], drain=True)
     texts = [path.read_text() for path in (tmp_path / "manifests").iterdir()]
@@ -142,7 +147,7 @@ def _first(rows: pa.Table, starts: Starts) -> pa.Table:
 def test_a_worker_learns_the_combiners_of_its_driver() -> None:
     spec = TableSpec("n", (Column("k", "int64"),), (Column("v", "int64"),), groups=(Group(("v",), "the-first"),))
     assert registrations([spec]) == ()
-    register_combiner("the-first")(_first)
+    agg.register_combiner("the-first")(_first)
     try:
         sent = cloudpickle.dumps(registrations([spec, spec]))
     finally:

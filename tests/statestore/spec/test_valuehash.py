@@ -14,7 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidestate.operators import count, max_, tumbling, windowed
+import tidestate as ts
+from tidestate import agg
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.spec.valuehash import hash_tables
@@ -208,7 +209,13 @@ def test_names_count_and_the_order_of_columns_does_not() -> None:
 
 
 def test_a_root_knows_its_input_in_any_layout(tmp_path: Path) -> None:
-    job = windowed(event_time="t", key="k", name="job").window(tumbling("1 hour")).aggregate(n=count(), v=max_("v"))
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 hour"))
+        .aggregate(n=agg.count(), v=agg.max("v"))
+        .named("job")
+    )
     rows = pa.table({"t": pa.array([1, 2, 3], TIME), "k": ["a", None, "b"], "v": [1, 2, None]})
     job.standalone(checkpoint=str(tmp_path)).run([rows])
     cut = pa.concat_tables([rows.slice(0, 1), rows.slice(1)])
