@@ -14,7 +14,8 @@ import pyarrow as pa
 import tidestate as ts
 from tests.children.pausing import paused_before
 from tests.helpers.worked_example import batch
-from tidestate import agg, register
+from tidestate import agg
+from tidestate.operators.inspect.on_spark import register
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.job import say
 from tools.java import local_session

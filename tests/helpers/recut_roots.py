@@ -32,7 +32,8 @@ from tests.helpers.other_cuts import (
     window_of,
 )
 from tests.helpers.process import forget
-from tidestate.operators import Policy, Query, query
+from tidestate.operators import Policy
+from tidestate.operators.inspect.query import Query, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair

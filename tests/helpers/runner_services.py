@@ -22,7 +22,8 @@ from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
 from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
 from tidestate import Aggregation, agg, watermark
-from tidestate.operators import WindowOperator, query
+from tidestate.operators import WindowOperator
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.sinks.parquet import ParquetSink
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tidestate import OperatorStream
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

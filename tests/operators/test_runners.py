@@ -44,11 +44,8 @@ from tests.helpers.runner_services import (
 )
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
 from tidestate import Aggregation, Stream, agg, trigger, watermark
-from tidestate.operators import (
-    JoinOperator,
-    WindowOperator,
-    query,
-)
+from tidestate.operators import JoinOperator, WindowOperator
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import IncompatibleError, UsageError
 
 Experiment = Callable[[type[Runner], Path], None]

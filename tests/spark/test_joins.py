@@ -24,7 +24,7 @@ from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
 from tidestate import OperatorStream, agg
-from tidestate.operators import query
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 

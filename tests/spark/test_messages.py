@@ -20,9 +20,7 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate import Aggregation, GroupedStream, agg, trigger
-from tidestate.operators import (
-    query,
-)
+from tidestate.operators.inspect.query import query
 
 pytestmark = pytest.mark.spark
 

@@ -12,11 +12,8 @@ import tidestate as ts
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.operator_messages import SCHEMA, SECOND, stream, table
 from tidestate import agg
-from tidestate.operators import (
-    messages_on_spark,
-    query,
-    windows_on_spark,
-)
+from tidestate.operators.inspect.on_spark import messages_on_spark, windows_on_spark
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark

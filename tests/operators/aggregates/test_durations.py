@@ -11,9 +11,10 @@ import pytest
 import tidestate as ts
 from tests.helpers.process import in_turn
 from tidestate import agg
-from tidestate.operators import query, scan_panes
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

@@ -25,8 +25,8 @@ from tests.helpers.process import LONG, forget
 from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
 from tidestate import Aggregation, agg
-from tidestate.operators import query
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED

@@ -10,11 +10,9 @@ import pytest
 
 import tidestate as ts
 from tidestate import Aggregation, agg
-from tidestate.operators import (
-    query,
-    scan_late,
-)
 from tidestate.operators.describe.windows import Windows
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_late
 from tidestate.statestore.spec.tables import TIME
 
 FIRST, THEN = [[1], [15]], [[9], [3], [-5]]

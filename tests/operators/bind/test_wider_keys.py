@@ -12,8 +12,9 @@ import pytest
 import tidestate as ts
 from tests.helpers.process import in_turn
 from tidestate import Aggregation, agg
-from tidestate.operators import query, scan_panes
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, of_type
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig

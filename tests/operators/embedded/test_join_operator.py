@@ -30,7 +30,8 @@ from tests.helpers.join_operator_messages import (
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
 from tests.helpers.process import examples, in_turn, some
-from tidestate.operators import JoinOperator, query
+from tidestate.operators import JoinOperator
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Parquet, StoreName

@@ -18,7 +18,8 @@ import tidestate as ts
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
 from tests.helpers.process import examples
 from tidestate import OperatorStream
-from tidestate.operators import JoinOperator, query
+from tidestate.operators import JoinOperator
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 

@@ -14,12 +14,9 @@ from tests.helpers.orders import Row as Sided
 from tests.helpers.scanned import opened, rows, run, sql
 from tests.helpers.worked_example import SECOND, STREAM
 from tests.twins.net import counting
-from tidestate import (
-    Aggregation,
-    agg,
-    scan_panes,
-)
+from tidestate import Aggregation, agg
 from tidestate.operators.inspect import net
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.inspect.rows import AT
 from tidestate.statestore.errors import UsageError
 

@@ -25,9 +25,7 @@ from tests.helpers.operator_messages import (
 )
 from tests.helpers.process import in_turn
 from tidestate import agg
-from tidestate.operators import (
-    query,
-)
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.lease import LEASE_FOLDER
 from tidestate.recovery.log.traces import REACHED
 from tidestate.statestore.errors import NotFoundError, UsageError

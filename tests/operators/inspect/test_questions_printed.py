@@ -16,8 +16,8 @@ from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_s
 from tests.helpers.operator_messages import WINDOWS, description, operator, stream, table
 from tests.helpers.waiting_windows import fed
 from tidestate import agg
-from tidestate.operators import query
 from tidestate.operators.cli.answers import first_in_order
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.spec.store import Parquet
 
 

@@ -23,9 +23,7 @@ from tests.helpers.report_page import charts, text_of
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
 from tidestate import agg
-from tidestate.operators import (
-    query,
-)
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.operators.inspect.report.points import checkpoint_history

@@ -14,7 +14,7 @@ import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.waiting_windows import fed
 from tidestate import agg
-from tidestate.operators import query
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.window_changes import changes_between, window_changes
 from tidestate.recovery.inspect.rows import Wanted
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -21,9 +21,7 @@ from tests.twins import general_streams as streams
 from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, bounds, plain
 from tests.twins.words import Row, Setting, session, sliding, tumbling
 from tidestate import agg, trigger
-from tidestate.operators import (
-    query,
-)
+from tidestate.operators.inspect.query import query
 from tidestate.operators.windows.parts import waiting
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName

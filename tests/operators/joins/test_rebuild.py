@@ -18,7 +18,8 @@ from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
 from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
 from tidestate import agg
-from tidestate.operators import JoinOperator, query
+from tidestate.operators import JoinOperator
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 
 

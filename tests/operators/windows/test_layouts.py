@@ -23,7 +23,7 @@ from tests.helpers.operator_messages import (
 )
 from tests.helpers.process import some
 from tidestate import Aggregation
-from tidestate.operators import query
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.messages.keys import LAYOUTS
 from tidestate.statestore.spec.store import Parquet
 

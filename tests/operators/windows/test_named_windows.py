@@ -9,8 +9,8 @@ import pytest
 
 import tidestate as ts
 from tidestate import Aggregation, agg
-from tidestate.operators import query
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -23,10 +23,8 @@ from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples, in_turn
 from tidestate import Aggregation, agg, trigger
-from tidestate.operators import (
-    query,
-)
 from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Rebuilding

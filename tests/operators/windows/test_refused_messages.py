@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers.process import LONG, SCRATCH, examples, some
 from tidestate import Aggregation, agg, trigger
-from tidestate.operators import Query, query
+from tidestate.operators.inspect.query import Query, query
 from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000

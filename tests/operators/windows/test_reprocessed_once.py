@@ -19,7 +19,7 @@ import tidestate as ts
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
 from tests.helpers.process import SCRATCH, examples, some
 from tidestate import Aggregation, agg
-from tidestate.operators import query
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.spec.store import Memory
 
 DELAY, ALLOWED = 2, 3

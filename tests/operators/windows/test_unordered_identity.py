@@ -15,7 +15,8 @@ import pytest
 
 import tidestate as ts
 from tidestate import Aggregation, GroupedStream, agg, trigger
-from tidestate.operators import Harness, query
+from tidestate.operators import Harness
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Memory, Parquet
