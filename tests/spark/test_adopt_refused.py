@@ -180,7 +180,7 @@ REFUSED: dict[str, tuple[str, Callable[[], OperatorStream], str, str]] = {
         "one operator",
     ),
     "mean": ("counted", lambda: counting(m=agg.mean("v")), "adopt-aggregate", "mean"),
-    "identities": ("counted", JOBS["distinct"], "adopt-job", "windowed"),
+    "identities": ("counted", JOBS["distinct"], "adopt-job", "group_by"),
 }
 
 
