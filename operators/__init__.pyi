@@ -2,6 +2,9 @@
 
 Aggregates, triggers, watermarks, sinks, stores and what tests need have namespaces of their own: `tidestate.agg`,
 `tidestate.trigger`, `tidestate.watermark`, `tidestate.sinks`, `tidestate.stores`, `tidestate.testing`.
+
+A span of time (`Span`) is text such as "10 minutes", "1h30m" or "PT10M", or a timedelta; a time (`Moment`) is text
+such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970.
 """
 
 __all__ = [

@@ -104,6 +104,10 @@ class Standalone(Measured):
         """Process all batches; with ``drain`` every window then fires. Returns the panes of this call, in order.
         Raises `IncompatibleError` if the input is not the one that the checkpoint contains.
 
+        A batch is Arrow data (a table, a record batch, a DataFrame of Polars or pandas 2.2); where there are several
+        streams a dictionary, ``{"orders": …, "shipments": …}``, of which the first one has them all, if only without
+        rows, and others may leave some out.
+
         A terminal or a notebook has a bar on standard error that counts batches, unless ``progress`` is False.
         """
 

@@ -62,6 +62,8 @@ class StartPlan:
     changes: tuple[PlannedChange, ...] = ()
     refusals: tuple[StartRefusal, ...] = ()
     notes: tuple[str, ...] = ()
+    ended: bool = False
+    """Whether the input has ended at that checkpoint: then nothing of the job is compared."""
 
     @property
     def starts(self) -> bool:
@@ -78,6 +80,7 @@ class StartPlan:
         return {
             "root": self.root,
             "starts": self.starts,
+            "ended": self.ended,
             "checkpoint": self.checkpoint,
             "changes": [asdict(change) for change in self.changes],
             "refusals": [asdict(refusal) for refusal in self.refusals],
@@ -92,7 +95,7 @@ class StartPlan:
         # Those that are refused stand under their refusal.
         accepted = [change for change in self.changes if not change.refused]
         yield from (f"{'loses values: ' if change.loses else ''}{change}" for change in accepted)
-        if self.starts and not self.changes and self.checkpoint is not None:
+        if self.starts and not self.changes and self.checkpoint is not None and not self.ended:
             yield "nothing has changed"
         yield from self.notes
 

@@ -127,7 +127,9 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
                 self._flush()
 
     def get_result(self) -> list[EmbeddedResult]:
-        """Panes that are ready and not acknowledged, oldest first: the same ones until `acknowledge`."""
+        """Panes that are ready and not acknowledged, oldest first: the same ones until `acknowledge`. Each result has
+        ``panes``, a table, and ``id``, which `acknowledge` takes.
+        """
         return [self.deliver(delivery_id) for delivery_id in self.ready]
 
     def acknowledge(self, delivery_id: DeliveryId) -> None:

@@ -70,7 +70,7 @@ def plan_start(
     if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
     refusals = tuple(map(StartRefusal.of, errors))
-    return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes))
+    return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes), ended=head.drained)
 
 
 def _new_root(description: Runnable, root: str, schema: Schemas | None) -> StartPlan:

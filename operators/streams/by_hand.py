@@ -74,7 +74,9 @@ class WindowsByHand(OfMessages):
         (docs/OPERATOR_API.md). ``schema`` is that of the messages, or of each stream by name.
 
         A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it names
-        none, and takes effect once. ``partitions`` is the number of state partitions of a new folder, 1 by default.
+        none, and takes effect once. It is known as long as its windows accept messages: one that comes again later
+        is rejected as ``out_of_retention``, unless `Aggregation.messages` or `Aggregation.retain_windows` keep more.
+        ``partitions`` is the number of state partitions of a new folder, 1 by default.
         ``store``, ``policy``, ``checkpoints`` and ``metrics`` are as everywhere; times without a zone are in
         ``time_zone``. Raises `UsageError` where another operator is in front (``operator-window``).
         """

@@ -111,10 +111,11 @@ class Stream(MadeByVerb):
         """Pass on the first row with each value of the columns ``on``, which is remembered for ``within``.
 
         A value expires once the watermark, less the allowed lateness, has passed its row's time by ``within``;
-        without it, once it has passed the row's time: then put the event time into ``on`` too. Rows more than
-        ``allowed_lateness`` behind the watermark go to the late ledger (default: what the operators accept that read
-        this). With ``in_order`` rows are held until the watermark passes them, so the result does not depend on the
-        cut.
+        without it, once it has passed the row's time: then put the event time into ``on`` too. Until then all rows
+        with the value are dropped, also those further apart than ``within``; for that exact limit, whatever the cut
+        into batches, hold rows until the watermark passes them, ``in_order=True``. Rows more than
+        ``allowed_lateness`` behind the watermark go to the late ledger of this operator (default: what the operators
+        accept that read this). Dropped rows are counted (``duplicates``).
         """
         made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _or(name, "deduplicated"))
         return OperatorStream.of(made, (self,))
@@ -158,8 +159,12 @@ class Stream(MadeByVerb):
         """Pairs of rows of this stream, the left one, and ``other`` with equal ``on``: those whose times lie
         ``within`` each other, that share a ``window``, or that each lie in the window of their `side`.
 
-        ``within=(lower, upper)``: the right row's time less the left one's, both inclusive; None is no bound. Columns
-        that are not in ``on`` have ``left_`` or ``right_`` in front; the time of a pair is ``time``. ``sides`` are
+        ``within=(lower, upper)``: the right row's time less the left one's, both inclusive; None is no bound.
+        ``how``: "inner", or which rows without a partner are kept, "left", "right", "full"; ``unmatched``: when these
+        are emitted, at the "close", when the watermark passes the last possible partner, or "final", once none can
+        come any more. ``occurrence``: a pair that shares several windows is emitted in the "first", or in "each".
+        Columns that are not in ``on`` have ``left_`` or ``right_`` in front, also where one side alone has them; the
+        time of a pair is ``time``, `timed_by` names another one for what reads the pairs. ``sides`` are
         settings of both sides, ``left`` and ``right`` win over them. With ``in_order`` rows are held until the
         watermark passes them: the default with windows of each side that go by time and no update period. With
         ``identity`` the offset of a stream is what its messages are known by. All choices: docs/JOINS.md. Raises
@@ -397,7 +402,12 @@ class MergedStreams(MadeByVerb):
 
 
 class Aggregation(WindowsByHand, OperatorStream, PaneSettings):
-    """Results per key and window."""
+    """Results per key and window, as panes: rows with ``window_start``, ``window_end``, the key and the results.
+
+    Also ``pane``, the number of the pane in its window and key; ``timing``: "early", "on_time" or "late", by the
+    watermark and the window's end; ``kind``: "emit", or "retract" for a pane that is taken back; ``last``: true where
+    the window closed in that very step, so nothing of it follows (docs/SEMANTICS.md).
+    """
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -151,3 +151,11 @@ def test_notebooks_have_tables(tmp_path: Path) -> None:
     same = per_minute().plan(tmp_path)._repr_html_()
     assert same.endswith("<p>nothing has changed</p>")
     assert "<table>" not in same
+
+
+def test_a_plan_of_a_root_whose_input_has_ended_compares_nothing(tmp_path: Path) -> None:
+    per_minute().standalone(checkpoint=tmp_path).run([rows(1)], drain=True)
+    plan = per_minute().allowed_lateness("3 hours").plan(tmp_path)
+    assert (plan.starts, plan.ended, plan.as_dict()["ended"]) == (True, True, True)
+    assert "nothing has changed" not in str(plan)
+    assert "the input has ended" in str(plan)
