@@ -11,6 +11,10 @@ import sys
 from typing import Any
 
 
+FEW = 30
+"""As many names an error lists."""
+
+
 def export(package: str, file: str) -> None:
     """Give ``package`` the names that the ``.pyi`` next to its ``file`` imports, each from the module named there:
     ``from module import largest as max`` gives it ``max``.
@@ -24,7 +28,8 @@ def export(package: str, file: str) -> None:
 
     def load(name: str) -> Any:
         if name not in sources:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            there = f": it has {', '.join(sorted(sources))}" if len(sources) <= FEW and name[0] != "_" else ""
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{there}")
         module, defined = sources[name]
         return getattr(importlib.import_module(module), defined)
 

@@ -57,6 +57,13 @@ def test_options_that_there_are_not_are_answered_with_those_that_there_are(
         call()
 
 
+def test_a_namespace_lists_what_it_has() -> None:
+    with pytest.raises(
+        AttributeError, match=r"'tidestate.agg' has no attribute 'avg': it has accumulate, .*, mean, "
+    ):
+        agg.avg("v")
+
+
 def test_a_name_among_the_results_is_answered(tmp_path: Path) -> None:
     with pytest.raises(ts.UsageError, match=r'\.named\("…"\)'):
         BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count(), name="per_hour")
