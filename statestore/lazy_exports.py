@@ -10,7 +10,6 @@ import importlib
 import sys
 from typing import Any
 
-
 FEW = 30
 """As many names an error lists."""
 
