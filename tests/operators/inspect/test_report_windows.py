@@ -38,9 +38,9 @@ def test_windows_of_sides_by_offset_are_numbers(tmp_path: Path) -> None:
     made = [Row(side, "x", at, at, "a", 1) for at in range(6) for side in ("left", "right")]
     for own, observed in ((windows[:1], "4 to 8 left open"), (windows, "00:00:06 right open")):
         root = tmp_path / observed[:4].strip()
-        described = ts.stream(event_time="t", offset="at").join(
-            ts.stream(event_time="t", offset="at"), on="k", window=own if len(own) == 2 else own * 2, identity=True
-        )
+        left, right = (ts.stream(event_time="t", offset="at") for _ in range(2))
+        sides = {"left": ts.side(window=own[0]), "right": ts.side(window=own[-1])}
+        described = left.join(right, on="k", identity=True, **sides)
         with join_operator(described, root) as running:
             running.add_messages(**sided(made))
             running.flush()

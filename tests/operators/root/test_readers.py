@@ -138,7 +138,7 @@ def test_rows_are_taken_by_other_programs(kept: Path) -> None:
 
 def test_a_job_brings_functions_of_its_own(kept: Path) -> None:
     job = description(sliding("6 seconds", "2 seconds"))
-    expected = query(kept, description=job, schema=SCHEMA).get_windows()
+    expected = query(kept, description=job.graph.description, schema=SCHEMA).get_windows()
     assert Root(kept).windows(job=job).to_table() == expected
     assert "middle" in expected.column_names
     with pytest.raises(UsageError, match="query-description"):

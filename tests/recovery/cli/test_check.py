@@ -15,7 +15,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.example_manifest import example
-from tests.helpers.forks import JOB
+from tests.helpers.forks import JOB, job
 from tidestate.operators import DeliveryId
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import (
@@ -180,7 +180,7 @@ def test_a_job_as_it_runs(tmp_path: Path) -> None:
     def sink(_panes: pa.Table, delivery: DeliveryId) -> None:
         taken.append(delivery.checkpoint)
 
-    by_key = JOB.watermark(ts.watermark.bounded("5 seconds", column="t"), by="k")
+    by_key = job(ts.stream(event_time="t").watermark(ts.watermark.bounded("5 seconds"), by="k"))
     running = by_key.standalone(checkpoint=tmp_path, sink=sink)
     limits = limits_of({"max-rejected": "1", "max-undelivered": "1"})
     found = [checked(tmp_path, limits) for _panes in running.stream([rows(1), rows(100), rows(2, 3, 101)])]
