@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame
 
 from tests.children.commanded_job import Commands, deliver, obey, say
 from tests.helpers.spark_inputs import SCHEMA, job
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.describe.runs import SparkJob
 from tidestate.operators.spark import sent_states
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
 PARTITIONS = 4

@@ -12,8 +12,9 @@ from unittest import mock
 from pyspark.sql import DataFrame
 
 from tests.helpers.spark_inputs import SCHEMA, job
-from tidestate.operators import DeliveryId, DeltaSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks import delta
+from tidestate.sinks import DeltaSink
 from tools.demo.job import say
 from tools.java import local_session
 

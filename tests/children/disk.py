@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.children.commanded_job import say
 from tests.helpers.spark_inputs import SCHEMA, job, sample, write
-from tidestate.operators import Parquet
 from tidestate.statestore.errors import TidestateError
+from tidestate.stores import Parquet
 from tools.java import local_session
 
 STORE = Parquet(max_levels=2, snapshot_bytes=1)

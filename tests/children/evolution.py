@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import events, first, tables, without
-from tidestate.operators import every_element, max_, sum_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.triggers import every_element
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest

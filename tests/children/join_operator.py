@@ -25,7 +25,8 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import store_config
-from tidestate.operators import Join, SessionJoin
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.statestore.spec.store import StoreName
 
 JOBS: dict[str, Join | SessionJoin] = {

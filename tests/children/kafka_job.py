@@ -19,9 +19,13 @@ from pyspark.sql import functions as sf
 from tests.children.commanded_job import Commands, obey, say
 from tests.helpers.spark_inputs import SCHEMA
 from tests.servers.packages import for_seconds
-from tidestate.operators import count, each_batch, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
+from tidestate.trigger import each_batch
 
 _MESSAGE = SCHEMA.replace("t timestamp", "t long")
 """As JSON, with times in microseconds."""

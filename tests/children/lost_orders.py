@@ -16,8 +16,11 @@ from pyspark.sql import DataFrame
 from tests.children.pausing import paused_before
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.spark_inputs import write
-from tidestate.operators import RETRACTING, list_, max_, tumbling, windowed
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
 from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tools.demo.job import say
 from tools.java import local_session
 

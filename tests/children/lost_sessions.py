@@ -15,7 +15,7 @@ import pyarrow as pa
 from tests.helpers.join_jobs import SCHEMA, table
 from tests.helpers.lost_messages import REBUILD
 from tests.twins.join import SIDES, Row
-from tidestate.operators import session_join
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Parquet

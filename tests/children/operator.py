@@ -17,8 +17,12 @@ import pyarrow as pa
 
 from tests.helpers.join_operator_messages import LEFT, RIGHT, sided, two_streams
 from tests.helpers.operator_messages import description, operator, plain, store_config, stream, table
-from tidestate.operators import RETRACTING, Windowed, WindowOperator, count, session, sorted_list, sum_
+from tidestate.agg import count, sorted_list
+from tidestate.agg import sum as sum_
+from tidestate.operators import WindowOperator
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.windowed import RETRACTING, Windowed
+from tidestate.operators.describe.windows import session
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 
 MERGED = (

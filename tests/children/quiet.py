@@ -12,7 +12,11 @@ import time
 
 from tests.children.pausing import paused_before
 from tests.helpers.spark_inputs import SCHEMA
-from tidestate.operators import Windowed, count, list_, max_event_time, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.progress.generators import max_event_time
 from tools.demo.job import say
 from tools.java import local_session
 

@@ -13,7 +13,11 @@ import pyarrow as pa
 
 from tests.children.pausing import paused_before
 from tests.helpers.worked_example import batch
-from tidestate import count, register, sum_, tumbling, windowed
+from tidestate import tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.on_spark import register
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.job import say
 from tools.java import local_session

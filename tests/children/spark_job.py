@@ -23,23 +23,16 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.servers.packages import for_seconds
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    chain,
-    count,
-    join,
-    max_,
-    mean,
-    median,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean, median
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.stores import Memory, Parquet, RocksDB
 from tools.java import brief_options, local_session
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}

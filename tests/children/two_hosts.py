@@ -16,7 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.spark import stream_job as spark_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import TidestateError

@@ -10,8 +10,9 @@ import sys
 from typing import Any
 
 from tests.helpers.targets import target_of
-from tidestate.operators import Checkpoint, PostgresSink
 from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.sinks import PostgresSink
 from tidestate.statestore.storage.objects import Objects
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tests.conformance.case import Unsupported
 from tests.conformance.values import Codec, Shape
-from tidestate import operators
+from tests.helpers import old_grammar as operators
 from tidestate.statestore.errors import UsageError
 
 COLUMN, ARRIVAL, ORDER = "value", "row", "order"

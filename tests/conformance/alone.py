@@ -75,7 +75,7 @@ def _answer(case: Case, bench: Bench, events: list[Event], name: str) -> Any:
 
 
 def _of_nothing(case: Case, bench: Bench, name: str) -> Any:
-    from tidestate import operators
+    from tests.helpers import old_grammar as operators
 
     events = _events(case, _some_inputs(case))[:1]
     made = plainly(case, input_of(case, events), early=operators.every_element())

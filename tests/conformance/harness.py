@@ -14,7 +14,7 @@ from tests.conformance.aggregates import Asked
 from tests.conformance.case import Unsupported
 from tests.conformance.mapping import Input
 from tests.conformance.values import decoded
-from tidestate.operators import Memory, Parquet, RocksDB
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: dict[str, Callable[[], Any]] = {"memory": Memory, "parquet": Parquet, "rocksdb": RocksDB}
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None

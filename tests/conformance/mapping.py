@@ -13,8 +13,8 @@ from tests.conformance.aggregates import REPORTED_APART, Asked, asked, name_of, 
 from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
-from tidestate import operators
-from tidestate.operators import Windowed, windowed
+from tests.helpers import old_grammar as operators
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.statestore.spec.tables import TIME
 
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}

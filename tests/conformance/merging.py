@@ -13,9 +13,10 @@ from tests.conformance.compare import Failure, failure
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tests.conformance.values import decoded, same, same_multiset
-from tidestate.operators import global_window, session_join
+from tidestate.operators import global_window
 from tidestate.operators.describe.merge import Merge, merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 UNDERSTOOD = {"state_introspection", "window_join", "outer_join", "end_of_stream_flush", "window_join_accumulation"}

@@ -12,7 +12,7 @@ from tests.conformance.driver import Driver
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, Setup, input_of
 from tests.conformance.panes import refused
-from tidestate import operators
+from tests.helpers import old_grammar as operators
 
 COLUMNS = {"key": "key", "value": "value", "ts": "time"}
 

@@ -9,9 +9,9 @@ from tests.conformance.case import Case, Unsupported, steps_of
 from tests.conformance.compare import Expectation, Failure, Fields, check_state
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
-from tidestate.operators import chain, list_, windowed
-from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import list as list_
+from tidestate.operators.describe.chain import Chain, chain
+from tidestate.operators.describe.windowed import Windowed, windowed
 
 
 def rewindowed(case: Case, bench: Bench) -> list[Failure]:

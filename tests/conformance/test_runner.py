@@ -18,9 +18,9 @@ from tests.conformance.harness import STORES, folder
 from tests.conformance.run import Result, run
 from tests.conformance.samples import EVENT, MARK, Raw, case, loaded, over
 from tests.conformance.units import Units
+from tests.helpers import old_grammar as operators
 from tests.helpers.checkout import CASES
 from tests.helpers.process import LONG
-from tidestate import operators
 
 Change = Callable[[Raw], None]
 

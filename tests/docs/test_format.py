@@ -13,8 +13,10 @@ import xxhash
 from tests.helpers import evidence
 from tests.helpers.table_model import moment
 from tests.helpers.worked_example import SECOND, batch
-from tidestate.operators import Parquet, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.stores import Parquet
 
 EVENTS = batch([(1, "a", 0), (2, "a", 0), (12, "b", 0)])
 

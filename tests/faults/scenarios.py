@@ -15,21 +15,12 @@ from tests.faults.world import SECOND, World, done_already
 from tests.helpers import join_operator_messages as pairs
 from tests.helpers import operator_messages as singles
 from tests.helpers.rescaled_jobs import KINDS, SCHEMA, Event, Kind, table
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Harness,
-    Policy,
-    after_processing_time,
-    count,
-    list_,
-    median,
-    run_operator,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, median
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, Policy, run_operator, tumbling
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.recovery.log.checkpoint import manifest_path, now_us
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.moves.fork import fork
@@ -39,6 +30,7 @@ from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.storage.objects import Objects
+from tidestate.trigger import after_processing_time
 
 Step = Callable[[World], None]
 BATCHES = 6

@@ -19,13 +19,13 @@ from tests.helpers.process import LONG, forget
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.spark_runs import output
 from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CommitUnknownError, UnavailableError
 from tidestate.statestore.storage import faults as storage_faults
+from tidestate.stores import Memory, Parquet, RocksDB
 from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.slow

@@ -15,13 +15,16 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators import Harness, JoinOperator, WindowOperator, apply_rows, chain, query
+from tidestate.agg import apply_rows
+from tidestate.operators import Harness, JoinOperator, WindowOperator
 from tidestate.operators.aggregates.custom import OwnAggregate
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text

@@ -22,68 +22,59 @@ from tests.golden.inputs import (
     sided,
     streams,
 )
-from tidestate.operators import (
-    ACCUMULATING,
-    DISCARDING,
-    RETRACTING,
-    BufferProgress,
-    IngestionTime,
-    Punctuation,
-    advance_time,
-    after_count,
-    after_processing_time,
-    after_watermark,
-    all_of,
-    altered,
-    any_of,
+from tidestate.agg import (
     arg_max,
     arg_min,
-    chain,
     count,
     count_by_value,
     count_distinct,
     count_distinct_approx,
-    count_window,
-    deduplicated,
     earliest,
-    every,
-    every_element,
-    every_event_time,
-    every_processing_time,
     first,
-    fixed,
-    generation,
-    global_window,
-    join,
-    keep,
     last,
     latest,
-    list_,
-    max_,
-    max_event_time,
     mean,
     median,
-    min_,
-    or_finally,
-    overlap_join,
     quantile,
-    repeatedly,
-    session,
-    session_join,
-    set_,
-    sliding,
     sorted_list,
     stddev,
-    sum_,
     top_n,
-    tumbling,
     variance,
-    windowed,
 )
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import set as set_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join_choices import every, keep
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.triggers import every_element
 from tidestate.operators.describe.union import union
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import ACCUMULATING, DISCARDING, RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.operators.progress.generators import IngestionTime, Punctuation, max_event_time
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.messages.tables import Retention
+from tidestate.trigger import (
+    after_count,
+    after_processing_time,
+    after_watermark,
+    all_of,
+    any_of,
+    every_event_time,
+    every_processing_time,
+    or_finally,
+    repeatedly,
+)
+from tidestate.watermark import fixed
 
 
 def _job(window: Any = None, late: str | None = "5 seconds", rule: str = "event", **given: Any) -> Windowed:

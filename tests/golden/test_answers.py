@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.golden.continued import read_root, root_names
-from tidestate.operators import Root
+from tidestate.operators.root.root import Root
 from tidestate.statestore.errors import TidestateError
 
 ANSWERS = json.loads(gzip.decompress(Path(__file__).with_name("windows.json.gz").read_bytes()))

@@ -6,7 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import BufferProgress, Windowed, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.progress.watermarks import BufferProgress
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

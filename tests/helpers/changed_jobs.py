@@ -12,20 +12,15 @@ import pyarrow as pa
 from msgspec import structs
 
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    count,
-    every_element,
-    max_,
-    mean,
-    min_,
-    session,
-    set_,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import set as set_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import session
 
 BATCHES, CHANGED = (8, 4) if LONG else (6, 3)
 Row = dict[str, Any]

@@ -6,13 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    count,
-    max_,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.spec.tables import TIME
 
 SECOND, MINUTE = 1_000_000, 60_000_000

@@ -11,13 +11,13 @@ import pytest
 
 from tests.helpers.forks import JOB
 from tests.helpers.spark_inputs import sample
-from tidestate.operators import Parquet
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
+from tidestate.stores import Parquet
 
 STORE = Parquet(max_levels=3, snapshot_bytes=1)
 TABLES = sample(14, 60)

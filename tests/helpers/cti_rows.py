@@ -6,7 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import Windowed, count, list_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.progress.cti_settings import advance_time, generation
 
 SECOND = 1_000_000

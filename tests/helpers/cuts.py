@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from tests.helpers.process import LONG
-from tidestate.operators import Memory
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory
 
 T = TypeVar("T")
 SECOND = 1_000_000

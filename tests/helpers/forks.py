@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tidestate.operators import RETRACTING, count, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 

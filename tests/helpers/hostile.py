@@ -18,7 +18,12 @@ from typer.testing import CliRunner
 
 from tests.helpers.process import SCRATCH, forget
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import chain, count, session, sliding, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import manifest_path

@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from tests.twins.join import Asked, Pane, Row, Window
-from tidestate.operators import Memory, Parquet, RocksDB, count_window, sliding, tumbling
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import keep
+from tidestate.operators.describe.windows import count_window
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 SECOND = 1_000_000
 UNITS = {"s": SECOND, "us": 1}

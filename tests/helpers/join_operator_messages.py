@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tests.helpers.operator_messages import SECOND, TIME
-from tidestate.operators import Join, JoinOperator, SessionJoin, join, session_join, sliding, tumbling
+from tidestate.operators import JoinOperator, sliding, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.session_join import SessionJoin, session_join
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import advance_time, generation, overlap_join
+from tidestate.operators.describe.overlap_join import overlap_join
+from tidestate.operators.progress.cti_settings import advance_time, generation
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.helpers.spark_inputs import Event
-from tidestate.operators import (
-    count,
-    deduplicated,
-    each_batch,
-    max_,
-    mean,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.windowed import LateRule, Windowed
-from tidestate.operators.describe.windows import Windows
+from tidestate.operators.describe.windowed import LateRule, Windowed, windowed
+from tidestate.operators.describe.windows import Windows, session
+from tidestate.trigger import each_batch
 
 INPUT: list[list[Event]] = [
     [(1, "a", 1), (2, "b", 2), (8, "a", 3), (9, "a", 3)],

@@ -10,20 +10,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    Windowed,
-    WindowOperator,
-    apply_rows,
-    count,
-    count_window,
-    global_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windows import Windows
+from tidestate.agg import apply_rows, count
+from tidestate.agg import sum as sum_
+from tidestate.operators import WindowOperator, global_window, sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig, StoreName

@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import count_window, tumbling
+from tidestate.operators import tumbling
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join_choices import every
+from tidestate.operators.describe.windows import count_window
 
 TIME = pa.timestamp("us", tz="UTC")
 ORDERS = pa.schema([("id", pa.int64()), ("time", TIME), ("offset", pa.int64()), ("value", pa.int64())])

@@ -13,23 +13,17 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    after_count,
-    chain,
-    count,
-    count_window,
-    join,
-    max_,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.statestore.spec.tables import TIME
+from tidestate.trigger import after_count
 
 SECOND = 1_000_000
 LATEST = 60

@@ -31,7 +31,8 @@ from tests.helpers.other_cuts import (
     window_of,
 )
 from tests.helpers.process import forget
-from tidestate.operators import Memory, Parquet, Policy, Query, RocksDB, query
+from tidestate.operators import Policy
+from tidestate.operators.inspect.query import Query, query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import plan_repair, repair
@@ -40,6 +41,7 @@ from tidestate.recovery.moves.reset import plan_reset, reset_to
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=3), RocksDB(max_levels=3)]
 STEPS = ("rewound", "forked", "rescaled", "repaired", "fallen back", "fed", "changed")

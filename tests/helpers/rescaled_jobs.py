@@ -9,33 +9,25 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidestate.operators import (
-    RETRACTING,
-    advance_time,
-    after_count,
-    after_processing_time,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    every,
-    generation,
-    join,
-    list_,
-    max_,
-    mean,
-    overlap_join,
-    session,
-    session_join,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join_choices import every
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.spec.tables import TIME
+from tidestate.trigger import after_count, after_processing_time
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("t", TIME), ("v", pa.int64()), ("o", pa.int64())])

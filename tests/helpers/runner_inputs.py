@@ -10,18 +10,11 @@ import pyarrow as pa
 
 from tests.helpers.join_operator_messages import LEFT, RIGHT
 from tests.helpers.operator_messages import Message, table
-from tidestate.operators import (
-    RETRACTING,
-    count,
-    count_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Windows
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
 
 SIDES = {"left": LEFT, "right": RIGHT}
 MESSAGES = [Message("x", at, at + at // 5, "ab"[at % 3 == 0], at) for at in range(20)]

@@ -19,21 +19,16 @@ from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import SCHEMA, SECOND, Message, table
 from tests.helpers.runner_inputs import BATCHES, MESSAGES, SIDED, SIDES, WINDOWS, by_sides, job
 from tests.helpers.runners import Alone, ByHand, Given, Runner, columns, panes
-from tidestate.operators import (
-    CheckpointRetention,
-    ParquetSink,
-    WindowOperator,
-    join,
-    list_,
-    max_event_time,
-    query,
-    session_join,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import list as list_
+from tidestate.operators import CheckpointRetention, WindowOperator, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.sinks import ParquetSink
 from tidestate.statestore.errors import IncompatibleError, TidestateError
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators import Join, JoinOperator, SessionJoin, WindowOperator, run_operator
+from tidestate.operators import JoinOperator, WindowOperator, run_operator
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.local.harness import Harness

@@ -10,17 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    chain,
-    count,
-    join,
-    max_,
-    mean,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = "t timestamp, k string, v long, id long"

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.sinks import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
 from tidestate.statestore.spec.plain import plain_table
 
 Row = tuple[Any, ...]

@@ -6,13 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    Windowed,
-    count,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.progress.generators import max_event_time
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.describe.runnable import Sided
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

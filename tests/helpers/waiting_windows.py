@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import Harness, count, windowed
+from tidestate.agg import count
+from tidestate.operators import Harness
+from tidestate.operators.describe.windowed import windowed
 
 _SECOND = 1_000_000
 _ROWS = [{"t": at * _SECOND, "k": "abc"[at % 3], "v": at} for at in range(60)]

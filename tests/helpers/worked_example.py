@@ -9,7 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from tests.helpers import evidence
-from tidestate.operators import Windowed, count, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -16,8 +16,12 @@ import pytest
 
 import tidestate
 from tests.helpers.checkout import ROOT
-from tidestate import count, operators, recovery, statestore, tumbling, windowed
+from tidestate import agg, operators, recovery, statestore, tumbling
+from tidestate.agg import count
+from tidestate.operators.describe.join_choices import keep
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.spark.job import JobOnSpark
+from tidestate.recovery.log.checkpoint import Checkpoint
 
 NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
 
@@ -67,9 +71,9 @@ def test_a_type_checker_sees_what_is_there(name: str) -> None:
 
 
 def test_what_a_name_stands_for() -> None:
-    assert tidestate.agg.max("v") == operators.max_("v")
-    assert tidestate.agg.list("v") == operators.list_("v")
-    assert tidestate.Retention(offsets=5).of_side() == operators.keep(messages=5)
+    assert tidestate.agg.max("v") == agg.max("v")
+    assert tidestate.agg.list("v") == agg.list("v")
+    assert tidestate.Retention(offsets=5).of_side() == keep(messages=5)
     assert tidestate.watermark.buffers(origin="o", sequence="s", watermark="w").origin == "o"
     streams = [tidestate.stream(name, event_time="t") for name in "ab"]
     assert isinstance(tidestate.union(*streams), tidestate.OperatorStream)
@@ -130,7 +134,7 @@ def test_what_runs_prints_in_a_line(tmp_path: Path) -> None:
     assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}')"
     alone.run([rows])
     assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}', checkpoint_id=2)"
-    assert repr(tidestate.Checkpoint.open(tmp_path)) == f"Checkpoint('{tmp_path}')"
+    assert repr(Checkpoint.open(tmp_path)) == f"Checkpoint('{tmp_path}')"
     assert repr(tidestate.Harness(job, rows.schema)) == "Harness('job', checkpoint_id=1)"
 
 
@@ -138,5 +142,5 @@ def test_a_password_in_a_root_is_not_printed() -> None:
     job = windowed(event_time="t", name="job").window(tumbling("1 hour")).aggregate(n=count())
     root = "ftp://me:secret@host/flights"
     assert repr(job.standalone(checkpoint=root)) == "Standalone('job', checkpoint='ftp://host/flights')"
-    spark_job = JobOnSpark(job, Any, root, tidestate.Parquet(), None, None)
+    spark_job = JobOnSpark(job, Any, root, tidestate.stores.Parquet(), None, None)
     assert repr(spark_job) == "SparkJob('job', checkpoint='ftp://host/flights')"

@@ -42,31 +42,24 @@ from tests.helpers.runner_services import (
     verbs,
 )
 from tests.helpers.runners import RUNNERS, Runner, columns, notes, panes, table_of_runners
-from tidestate.operators import (
-    RETRACTING,
-    BufferProgress,
-    JoinOperator,
-    WindowOperator,
-    advance_time,
-    after_count,
-    altered,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    generation,
-    global_window,
-    join,
-    overlap_join,
-    query,
-    session_join,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import JoinOperator, WindowOperator, global_window, tumbling
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window
+from tidestate.operators.inspect.query import query
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.trigger import after_count
 
 Experiment = Callable[[type[Runner], Path], None]
 

@@ -24,15 +24,20 @@ from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import SCHEMA, at, batch, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Root, count, each_batch, max_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
 from tidestate.operators.cli.adopt import adopt_command
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.local.history_files import schema_of
+from tidestate.operators.root.root import Root
 from tidestate.operators.spark.adopt import Adoption, execute_adoption, plan_adoption
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.trigger import each_batch
 from tools.demo.child import Child, ChildFailedError
 
 pytestmark = [

@@ -19,28 +19,21 @@ from tests.helpers.command import tidestate
 from tests.helpers.native_jobs import JOBS, windows_of
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import (
-    after_count,
-    chain,
-    count,
-    count_distinct_approx,
-    global_window,
-    max_,
-    mean,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, count_distinct_approx, mean
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.cli.adopt import adopt_command
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.history_files import schema_of
 from tidestate.operators.spark import state_reader
 from tidestate.operators.spark.adopt import execute_adoption, plan_adoption
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.statestore.errors import ConflictError, TidestateError
+from tidestate.trigger import after_count, repeatedly
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")]
 

@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import Policy, Windowed, count, mean, tumbling, windowed
+from tidestate.agg import count, mean
+from tidestate.operators import Policy, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import (

@@ -18,7 +18,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import SCHEMA, batch, job, rows, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import join
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runs import SparkJob
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint

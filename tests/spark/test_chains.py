@@ -14,23 +14,18 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import START, batch, sample, two_streams, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    chain,
-    count,
-    deduplicated,
-    fixed,
-    max_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.spark import sent_states
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory, Parquet, RocksDB
+from tidestate.watermark import fixed
 
 pytestmark = pytest.mark.spark
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import query
 from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.durations import moment_us
 

@@ -19,27 +19,20 @@ from tests.helpers.killed import killed
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    advance_time,
-    altered,
-    chain,
-    count,
-    generation,
-    join,
-    list_,
-    overlap_join,
-    session_join,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.chain import Chain
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import Chain, chain
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 

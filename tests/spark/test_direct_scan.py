@@ -16,8 +16,12 @@ from pyspark.sql import functions as sf
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import advance_time, count, generation, join, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.spark import rdd_job
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -11,8 +11,13 @@ from typer.testing import CliRunner
 
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import every_element, max_, mean, min_, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import max as max_
+from tidestate.agg import mean
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 

@@ -10,34 +10,18 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import finish, output, stream
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    Windowed,
-    after_count,
-    after_watermark,
-    any_of,
-    count,
-    count_window,
-    deduplicated,
-    every_event_time,
-    global_window,
-    list_,
-    max_,
-    median,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, median
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
+from tidestate.trigger import after_count, after_watermark, any_of, every_event_time, or_finally, repeatedly
 
 pytestmark = pytest.mark.spark
 

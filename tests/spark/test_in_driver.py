@@ -17,12 +17,16 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
 from tests.helpers.spark_runs import same, stream
-from tidestate.operators import Memory, apply_rows, count, join, tumbling, windowed
+from tidestate.agg import apply_rows, count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 pytestmark = pytest.mark.spark
 

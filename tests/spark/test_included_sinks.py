@@ -26,12 +26,14 @@ from tests.helpers.targets import Target, holds_all_once, target_of
 from tests.servers.kafka import UnavailableError, fetched
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import tables_of
 from tidestate.operators.sinks.stored_columns import stored_columns
 from tidestate.operators.sinks.withdrawal import execute_withdrawal, plan_withdrawal
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
+from tidestate.sinks import ParquetSink
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

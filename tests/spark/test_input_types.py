@@ -13,20 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import at, batch, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import (
-    BufferProgress,
-    DurableQuery,
-    Windowed,
-    chain,
-    count,
-    deduplicated,
-    max_,
-    max_event_time,
-    min_,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import DurableQuery, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.progress.generators import max_event_time
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark

@@ -11,11 +11,15 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
-from tidestate.operators import Memory, Parquet, RocksDB, count, sliding, sum_, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import FencedError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 pytestmark = pytest.mark.spark
 

@@ -22,11 +22,16 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.twins.join import Pane, Twin
-from tidestate.operators import Memory, Parquet, chain, count, query, sliding, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet
 
 pytestmark = pytest.mark.spark
 

@@ -14,11 +14,16 @@ from pyspark.sql import SparkSession
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, count, merge_accumulate, session_join, sum_, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.merge_accumulation import merge_accumulate
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet
 
 pytestmark = pytest.mark.spark
 

@@ -18,17 +18,13 @@ from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
-from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    count_window,
-    every_element,
-    list_,
-    max_,
-    query,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import count_window
+from tidestate.operators.inspect.query import query
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, Event, batch, write
 from tests.helpers.spark_runs import output
-from tidestate.operators import Parquet, count_window, deduplicated, list_, windowed
+from tidestate.agg import list as list_
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window
+from tidestate.stores import Parquet
 
 pytestmark = pytest.mark.spark
 

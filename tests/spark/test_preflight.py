@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import stream
-from tidestate.operators import RocksDB
 from tidestate.operators.spark import query
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import RocksDB
 
 pytestmark = pytest.mark.spark
 

@@ -22,24 +22,18 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import (
-    BufferProgress,
-    IngestionTime,
-    Punctuation,
-    Windowed,
-    advance_time,
-    after_processing_time,
-    count,
-    fixed,
-    generation,
-    list_,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
 from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.operators.progress.generators import IngestionTime, Punctuation, max_event_time
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.trigger import after_processing_time
+from tidestate.watermark import fixed
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

@@ -10,17 +10,12 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.operator_messages import SCHEMA, SECOND, stream, table
-from tidestate.operators import (
-    Harness,
-    apply_rows,
-    count,
-    messages_on_spark,
-    query,
-    sliding,
-    sum_,
-    windowed,
-    windows_on_spark,
-)
+from tidestate.agg import apply_rows, count
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, sliding
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.on_spark import messages_on_spark, windows_on_spark
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark

@@ -18,23 +18,19 @@ from tests.helpers.killed import killed
 from tests.helpers.process import some
 from tests.helpers.waiting_windows import fed
 from tests.helpers.worked_example import STREAM, example
-from tidestate import (
-    Checkpoint,
-    Root,
+from tidestate import tumbling
+from tidestate.operators.inspect.on_spark import (
     changes_on_spark,
     late_on_spark,
     panes_on_spark,
     register,
-    scan_changes,
-    scan_checkpoints,
-    scan_late,
-    scan_panes,
-    scan_state,
     state_on_spark,
-    tumbling,
 )
 from tidestate.operators.inspect.pane_stream import NewestPanes, PaneStream
+from tidestate.operators.inspect.scan import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
+from tidestate.operators.root.root import Root
 from tidestate.operators.spark.compat import SPARK_4
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from tests.helpers.command import tidestate
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark

@@ -20,8 +20,10 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import DeliveryId, Refused, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import DeliveryId, Refused, tumbling
 from tidestate.operators.describe.runs import DurableQuery
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.acknowledgements import delivered
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UnavailableError, UsageError

@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import count, sum_, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.streams import inputs
 from tidestate.statestore.errors import UsageError
 

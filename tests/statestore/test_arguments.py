@@ -11,25 +11,28 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.progress.cti_settings import generation
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
-COUNTING = ts.windowed(event_time="t")
+COUNTING = windowed(event_time="t")
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a key": (lambda: ts.windowed(event_time="t", key=5), 'key="name"'),
-    "a name": (lambda: ts.windowed(event_time="t", name=5), 'name="name"'),
-    "a size of memory": (lambda: ts.Parquet(budget_bytes="1 GB"), "budget_bytes=5"),
-    "bounds": (lambda: ts.join(event_time="t", within=timedelta(minutes=5)), 'within=("30 minutes", "30 minutes")'),
+    "a key": (lambda: windowed(event_time="t", key=5), 'key="name"'),
+    "a name": (lambda: windowed(event_time="t", name=5), 'name="name"'),
+    "a size of memory": (lambda: ts.stores.Parquet(budget_bytes="1 GB"), "budget_bytes=5"),
+    "bounds": (lambda: join(event_time="t", within=timedelta(minutes=5)), 'within=("30 minutes", "30 minutes")'),
     "columns to keep": (lambda: COUNTING.late(keep=5), 'keep="name"'),
     "an identity": (lambda: COUNTING.messages(5), 'identity="name"'),
-    "a type": (lambda: ts.apply_rows(len, columns=["v"], result_type=int), "result_type=pa.int64()"),
-    "text for a sequence": (lambda: ts.apply_rows(len, columns="v", result_type=pa.int64()), 'columns=["name"]'),
-    "a column": (lambda: ts.sum_(3), 'column="name"'),
-    "a count": (lambda: ts.top_n("v", "3"), "n=5"),
-    "True for a count": (lambda: ts.after_count(True), "count=5"),
-    "a flag": (lambda: ts.generation(1, final="yes"), "final=True"),
-    "a delay of a side": (lambda: ts.join(event_time="t", watermark_delay=(5, 5)), 'watermark_delay="30 minutes"'),
+    "a type": (lambda: ts.agg.apply_rows(len, columns=["v"], result_type=int), "result_type=pa.int64()"),
+    "text for a sequence": (lambda: ts.agg.apply_rows(len, columns="v", result_type=pa.int64()), 'columns=["name"]'),
+    "a column": (lambda: ts.agg.sum(3), 'column="name"'),
+    "a count": (lambda: ts.agg.top_n("v", "3"), "n=5"),
+    "True for a count": (lambda: ts.trigger.after_count(True), "count=5"),
+    "a flag": (lambda: generation(1, final="yes"), "final=True"),
+    "a delay of a side": (lambda: join(event_time="t", watermark_delay=(5, 5)), 'watermark_delay="30 minutes"'),
     "names": (lambda: COUNTING.renamed(columns=["a", "b"]), 'columns={"name": "name"}'),
     "a store": (lambda: COUNTING.standalone(checkpoint="/x", store="rocksdb"), "store=Parquet()"),
     "a policy": (lambda: COUNTING.standalone(checkpoint="/x", policy="ask"), 'policy=Policy(second="refuse")'),
@@ -40,7 +43,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
     "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
-    "servers": (lambda: ts.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
+    "servers": (lambda: ts.sinks.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
     "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),
 }
 
@@ -98,4 +101,4 @@ def test_a_place_is_a_path(make: Any, place: Any) -> None:
 def test_a_door_is_called_as_before() -> None:
     assert checked(len).__name__ == "len"
     with pytest.raises(TypeError, match="unexpected keyword"):
-        ts.windowed(event="t")  # type: ignore[call-arg]
+        windowed(event="t")  # type: ignore[call-arg]

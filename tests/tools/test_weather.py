@@ -13,7 +13,13 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.helpers.process import LONG
-from tidestate.operators import Join, chain, count, join, max_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.demo.flights import departed_flights, weather

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Event, Naive
-from tidestate.operators import (
-    accumulate,
+from tidestate.agg import (
     apply_rows,
     arg_max,
     arg_min,
@@ -26,16 +25,17 @@ from tidestate.operators import (
     first,
     last,
     latest,
-    list_,
     median,
     quantile,
-    set_,
     sorted_list,
     stddev,
     top_n,
     variance,
 )
+from tidestate.agg import list as list_
+from tidestate.agg import set as set_
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.custom import accumulate
 
 TIME = pa.timestamp("us", tz="UTC")
 START = datetime(1969, 12, 31, 23, 59, 30, tzinfo=UTC)

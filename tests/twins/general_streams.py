@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tests.helpers import old_grammar as api
 from tests.twins.general import Twin
 from tests.twins.naive import Event, Values, values_of
 from tests.twins.streams import KEYS, SCHEMA, arrow
@@ -28,7 +29,6 @@ from tests.twins.words import (
     sliding,
     tumbling,
 )
-from tidestate import operators as api
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.helpers import old_grammar as api
 from tests.twins.general_streams import plain, span, trigger, windows
 from tests.twins.naive import Values
 from tests.twins.ordered import Message, OrderedSetting, OrderedTwin
@@ -17,7 +18,6 @@ from tests.twins.ordered_strategies import Step
 from tests.twins.transcripts.script import Script, answered, kept
 from tests.twins.transcripts.script import Step as Line
 from tests.twins.words import FOREVER, Rejected, Row, Trigger
-from tidestate import operators as api
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import Memory, StoreConfig

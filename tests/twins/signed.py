@@ -13,37 +13,22 @@ from hypothesis import strategies as st
 
 from tests.twins import naive_aggregates as naive
 from tests.twins.naive_aggregates import Naive
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    any_of,
-    count,
-    count_by_value,
-    every_element,
-    global_window,
-    last,
-    list_,
-    max_,
-    mean,
-    median,
-    min_,
-    repeatedly,
-    sliding,
-    stddev,
-    sum_,
-    top_n,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, count_by_value, last, mean, median, stddev, top_n
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.triggers import after_watermark
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.triggers import after_watermark, every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.engine.job import Job
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.graph import single_operator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.start.policy import Policy
+from tidestate.trigger import after_count, after_processing_time, any_of, repeatedly
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(

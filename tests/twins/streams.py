@@ -10,10 +10,14 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from tests.twins.naive import Event, Setting
-from tidestate.operators import count, max_, mean, min_, sliding, sum_, windowed
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import StoreConfig

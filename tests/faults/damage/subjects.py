@@ -18,7 +18,7 @@ from tests.helpers.planned_batch import BATCHES as PLANNED
 from tests.helpers.planned_batch import fold, plan, seen, start
 from tests.helpers.spark_checkpoints import made
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import session
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin

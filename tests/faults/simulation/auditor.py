@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 
 from tests.faults.simulation.jobs import Case, Expected, Rows, ids_of, net_of, rows_of, state_of
 from tests.faults.simulation.targets import Target
-from tidestate.operators import Checkpoint, DeliveryId
+from tidestate.operators import DeliveryId
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, files_of, ledger_of, state_files
 from tidestate.recovery.log.manifest_file import decode
 from tidestate.recovery.log.marker import MARKER

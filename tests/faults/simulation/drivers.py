@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from tests.faults.simulation.auditor import Site
 from tests.faults.simulation.targets import SinkError
-from tidestate.operators import Memory, Parquet
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import (
@@ -21,6 +20,7 @@ from tidestate.statestore.errors import (
     UsageError,
 )
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet
 
 if TYPE_CHECKING:
     from tests.faults.simulation.world import World

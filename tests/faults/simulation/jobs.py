@@ -15,21 +15,18 @@ import pyarrow as pa
 from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.faults.simulation.twin import Event, Twin, Window
-from tidestate.operators import (
-    RETRACTING,
-    Checkpoint,
-    chain,
-    count,
-    deduplicated,
-    join,
-    list_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.recovery.inspect.rows import Wanted, state_rows
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 
 Rows = Counter[str]

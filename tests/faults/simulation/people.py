@@ -11,10 +11,10 @@ from tests.faults.simulation.auditor import Published, Site, batches_of
 from tests.faults.simulation.drivers import Start, drive
 from tests.faults.simulation.jobs import Rows, rows_of, state_of
 from tests.faults.simulation.targets import Target
-from tidestate.operators import Checkpoint
 from tidestate.operators.engine.delivery import as_written
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.absent import not_begun
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.recovery.log.pins import pin, pinned, unpin
 from tidestate.recovery.moves.fork import execute_fork, plan_fork

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import tidestate.operators as ops
 from tests.golden.descriptions.manifest import operators_of
 from tests.golden.descriptions.today_values import has_each_element, of_messages, of_side, spaces
 from tests.golden.descriptions.today_watermarks import marked, marked_sides
 from tests.golden.descriptions.values import arguments, value
 from tests.golden.descriptions.views import View, of_stream
+from tests.helpers import old_grammar as ops
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable

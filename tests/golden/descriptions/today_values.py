@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import tidestate.operators as ops
 from tests.golden.descriptions.values import Space
+from tests.helpers import old_grammar as ops
 from tidestate.operators.describe.join_choices import JoinRetention
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.messages.tables import Retention

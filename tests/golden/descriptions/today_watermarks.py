@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-import tidestate.operators as ops
 from tests.golden.descriptions.today_values import Settings, spaces
 from tests.golden.descriptions.values import arguments, value
 from tests.golden.descriptions.views import View
+from tests.helpers import old_grammar as ops
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError

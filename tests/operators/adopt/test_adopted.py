@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tidestate.operators import count, deduplicated, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
 from tidestate.operators.adopt.adopted import adopted
 from tidestate.operators.adopt.spark_state import SparkState, column_of
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.spec.tables import TIME
 
 DELAY = 5_000_000

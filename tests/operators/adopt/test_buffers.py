@@ -7,7 +7,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, max_, mean, min_, sum_
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
 from tidestate.operators.adopt.buffers import match_buffers, state_columns
 from tidestate.operators.aggregates.aggregate import Aggregate, BoundAggregate, bind
 from tidestate.statestore.errors import UsageError

@@ -14,28 +14,19 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Parquet,
-    RocksDB,
-    count,
-    max_,
-    mean,
-    median,
-    min_,
-    quantile,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean, median, quantile
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate, bind, doubles
 from tidestate.operators.aggregates.arithmetic import BoundPlain
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.statestore.errors import LimitError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.table.fold import combine
+from tidestate.stores import Memory, Parquet, RocksDB
 
 TIME = pa.timestamp("us", tz="UTC")
 FUNCTIONS = {"count": count, "sum": sum_, "min": min_, "max": max_, "mean": mean}

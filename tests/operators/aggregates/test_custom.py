@@ -14,9 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.helpers.spark_inputs import batch, rows, sample, write
-from tidestate.operators import (
-    Windowed,
-    accumulate,
+from tidestate.agg import (
     apply_rows,
     arg_max,
     count_by_value,
@@ -24,24 +22,24 @@ from tidestate.operators import (
     earliest,
     first,
     last,
-    list_,
-    max_,
     median,
-    min_,
     quantile,
-    set_,
-    sliding,
     sorted_list,
     stddev,
-    sum_,
     top_n,
-    tumbling,
     variance,
-    windowed,
 )
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import set as set_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.aggregates.custom import accumulate
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec import combiners

@@ -9,37 +9,34 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Parquet,
-    RocksDB,
+from tidestate.agg import (
     arg_max,
     arg_min,
-    chain,
     count_by_value,
     count_distinct,
     count_distinct_approx,
     first,
     last,
-    max_,
-    min_,
     quantile,
-    query,
-    scan_panes,
-    set_,
     sorted_list,
     top_n,
-    tumbling,
-    windowed,
 )
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import set as set_
+from tidestate.operators import Harness, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet, RocksDB
 
 HOURLY = windowed(event_time="t").window(tumbling("1 hour")).late("0 seconds")
 

@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH
-from tidestate.operators import RETRACTING, Windowed, chain, every_element, max_, min_, sliding, tumbling, windowed
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

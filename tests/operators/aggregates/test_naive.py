@@ -20,26 +20,16 @@ from tests.helpers.process import forget, some
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Parquet,
-    RocksDB,
-    count,
-    count_distinct_approx,
-    mean,
-    sliding,
-    stddev,
-    sum_,
-    tumbling,
-    variance,
-    windowed,
-)
+from tidestate.agg import count, count_distinct_approx, mean, stddev, variance
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.table.fold import combine
+from tidestate.stores import Memory, Parquet, RocksDB
 
 
 def lifted(plan: WindowPlan, events: pa.Table) -> pa.Table:

@@ -16,9 +16,14 @@ from tests.helpers.process import LONG
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event, Naive
-from tidestate.operators import count, max_, mean, min_, sum_, tumbling, windowed
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine

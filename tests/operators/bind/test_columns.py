@@ -7,9 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, deduplicated, join, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

@@ -13,25 +13,21 @@ from msgspec.structs import replace
 
 from tests.helpers.changed_jobs import CASES, CHANGED, KINDS, OLD, Case, Row, events, first, tables, without
 from tests.helpers.process import LONG, forget, in_turn
-from tidestate.operators import (
-    after_count,
-    count,
-    every_element,
-    max_,
-    quantile,
-    session,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, quantile
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
 from tidestate.operators.aggregates.collection import Quantile
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.cli.printing import Format, print_rows
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
+from tidestate.trigger import after_count
 
 WINDOW = [("window_end", "ascending"), ("window_start", "ascending"), ("k", "ascending")]
 Observed = dict[tuple[Any, ...], Row]

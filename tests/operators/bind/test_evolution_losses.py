@@ -9,26 +9,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    Policy,
-    arg_max,
-    arg_min,
-    chain,
-    count,
-    deduplicated,
-    earliest,
-    first,
-    join,
-    last,
-    latest,
-    max_,
-    median,
-    quantile,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import arg_max, arg_min, count, earliest, first, last, latest, median, quantile
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Policy, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.tables import TIME
 

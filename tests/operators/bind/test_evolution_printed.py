@@ -11,7 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.helpers.spark_inputs import sample
-from tidestate.operators import Windowed, count, max_, min_, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.inspect.rows import Wanted, output_rows
 from tidestate.recovery.log.checkpoint import Checkpoint

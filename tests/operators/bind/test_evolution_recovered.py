@@ -23,9 +23,13 @@ from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
 from tests.helpers.process import LONG, forget
 from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
-from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, max_, query, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.describe.chain import Chain, chain
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.traces import REACHED
@@ -36,6 +40,7 @@ from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.spec.store import StoreConfig, StoreName
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: list[StoreConfig] = [Parquet(max_levels=2), Memory(max_levels=2), RocksDB(max_levels=2)]
 EVENTS = events(6)

@@ -10,27 +10,23 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from tidestate.operators import (
-    accumulate,
-    after_count,
-    count,
-    count_distinct_approx,
-    deduplicated,
-    fixed,
-    join,
-    repeatedly,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, count_distinct_approx
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.aggregates.custom import accumulate
 from tidestate.operators.bind.evolve import evolve, new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.setting_change import SettingChange
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.plan.graph import single_operator
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
+from tidestate.trigger import after_count, repeatedly
+from tidestate.watermark import fixed
 
 SCHEMA = pa.schema(
     [

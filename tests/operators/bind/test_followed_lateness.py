@@ -8,22 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    Harness,
-    altered,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    join,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import Harness, sliding, tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.tables import TIME
 

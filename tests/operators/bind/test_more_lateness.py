@@ -8,20 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    Windowed,
-    count,
-    count_window,
-    global_window,
-    list_,
-    query,
-    scan_late,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windows import Windows
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import global_window, sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_late
 from tidestate.statestore.spec.tables import TIME
 
 FIRST, THEN = [[1], [15]], [[9], [3], [-5]]

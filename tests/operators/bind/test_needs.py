@@ -7,12 +7,20 @@ from typing import Annotated
 import pyarrow as pa
 
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import arg_max, chain, count, list_, max_, mean, min_, set_, sum_, top_n, tumbling, windowed
+from tidestate.agg import arg_max, count, mean, top_n
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import set as set_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.needs import needs_of_graph
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.spec.added import Added, needs_of
 from tidestate.statestore.spec.tables import TIME
 

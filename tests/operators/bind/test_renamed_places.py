@@ -9,27 +9,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    advance_time,
-    count,
-    deduplicated,
-    generation,
-    join,
-    list_,
-    overlap_join,
-    session,
-    session_join,
-    sum_,
-    top_n,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, top_n
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.bind.evolve import evolve, new_operator
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
 from tidestate.operators.describe.renames import given_renames
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.plan.graph import single_operator
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.spec.tables import TIME
 
 OWN = {"t": TIME, "o": pa.int64(), "g": pa.int64(), "e": TIME, "v": pa.int64(), "k": pa.string(), "z": pa.string()}

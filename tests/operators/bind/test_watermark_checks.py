@@ -8,24 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    BufferProgress,
-    advance_time,
-    altered,
-    chain,
-    count,
-    generation,
-    join,
-    session_join,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")

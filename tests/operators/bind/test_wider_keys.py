@@ -10,25 +10,20 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Memory,
-    Parquet,
-    RocksDB,
-    Windowed,
-    count,
-    deduplicated,
-    join,
-    max_,
-    query,
-    scan_panes,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet, RocksDB
 
 PARTS = [[(1, 1), (2, -7)], [(3, 1), (4, 40)], [(20, 1)], [(5, 1), (6, -7)]]
 """Seconds and keys: of window [0, 10) key 1 has two events before a change and one after, -7 one and one, 40 one."""

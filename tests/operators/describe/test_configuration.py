@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from tests.helpers import old_grammar as api
 from tests.helpers.join_jobs import SCHEMA as JOINED
 from tests.helpers.join_jobs import described as described_join
 from tests.twins import general_streams, ordered_streams, streams
 from tests.twins.join import Asked, Window
 from tests.twins.ordered import OrderedSetting
 from tests.twins.ordered_strategies import feeding_settings, inherited_settings, ordered_settings
-from tidestate import operators as api
 from tidestate.operators.bind.evolve import new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of, description_of

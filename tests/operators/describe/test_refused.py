@@ -9,25 +9,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    count,
-    count_window,
-    every_element,
-    every_event_time,
-    every_processing_time,
-    global_window,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.operators import global_window, sliding, tumbling
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
+from tidestate.trigger import (
+    after_count,
+    after_processing_time,
+    every_event_time,
+    every_processing_time,
+    or_finally,
+    repeatedly,
+)
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("time", TIME), ("k", pa.string()), ("offset", pa.int64()), ("origin", pa.int64())])

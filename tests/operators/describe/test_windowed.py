@@ -11,32 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators import (
-    ACCUMULATING,
-    Memory,
-    Windowed,
-    after_count,
-    after_watermark,
-    any_of,
-    count,
-    count_window,
-    every_event_time,
-    every_processing_time,
-    max_,
-    mean,
-    min_,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of
+from tidestate.operators.describe.windowed import ACCUMULATING, Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.plan.plan import RESERVED
 from tidestate.statestore.durations import span_us, text_of
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
+from tidestate.trigger import (
+    after_count,
+    after_watermark,
+    any_of,
+    every_event_time,
+    every_processing_time,
+    repeatedly,
+)
 
 SCHEMA = pa.schema(
     [

@@ -23,7 +23,8 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import LONG
-from tidestate.operators import JoinOperator, WindowOperator, run_operator, session, tumbling
+from tidestate.operators import JoinOperator, WindowOperator, run_operator, tumbling
+from tidestate.operators.describe.windows import session
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CommitUnknownError, ConflictError, FencedError, UnavailableError

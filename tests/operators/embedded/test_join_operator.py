@@ -29,21 +29,16 @@ from tests.helpers.join_operator_messages import (
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
 from tests.helpers.process import examples, in_turn, some
-from tidestate.operators import (
-    Join,
-    JoinOperator,
-    Parquet,
-    count_window,
-    join,
-    query,
-    run_operator,
-    sliding,
-    tumbling,
-)
+from tidestate.operators import JoinOperator, run_operator, sliding, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.join_choices import every
+from tidestate.operators.describe.windows import count_window
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import StoreName
+from tidestate.stores import Parquet
 
 ORDERS = pa.schema([("offset", pa.int64()), ("value", pa.int64()), ("id", pa.int64()), ("time", TIME)])
 SHIPMENTS = pa.schema([("offset", pa.int64()), ("cost", pa.int64()), ("id", pa.int64()), ("time", TIME)])

@@ -20,7 +20,9 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
-from tidestate.operators import DeliveryId, Refused, max_event_time, run_operator, session, tumbling
+from tidestate.operators import DeliveryId, Refused, run_operator, tumbling
+from tidestate.operators.describe.windows import session
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.spec.store import StoreName
 

@@ -12,31 +12,22 @@ from hypothesis import strategies as st
 
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, in_turn
-from tidestate.operators import (
-    RETRACTING,
-    Harness,
-    JoinOperator,
-    Memory,
-    Merge,
-    WindowOperator,
-    advance_time,
-    altered,
-    chain,
-    count,
-    deduplicated,
-    generation,
-    list_,
-    overlap_join,
-    query,
-    run_operator,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.merge import merge
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, JoinOperator, WindowOperator, run_operator, tumbling
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.merge import Merge, merge
+from tidestate.operators.describe.overlap_join import overlap_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
+from tidestate.operators.inspect.query import query
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -21,7 +21,10 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import in_turn
-from tidestate.operators import Windowed, apply_rows, count, count_window, session, sum_, windowed
+from tidestate.agg import apply_rows, count
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName

@@ -12,23 +12,14 @@ import pytest
 
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    RETRACTING,
-    after_count,
-    count,
-    count_window,
-    first,
-    last,
-    list_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, first, last
+from tidestate.agg import list as list_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import UsageError
+from tidestate.trigger import after_count, or_finally, repeatedly
 
 WINDOWS = {"tumbling": tumbling("8 s"), "sliding": sliding("9 s", "3 s"), "sessions": session("2 s")}
 FINISHING = or_finally(repeatedly(after_count(2)), after_count(5))

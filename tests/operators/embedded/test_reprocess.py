@@ -20,8 +20,11 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import in_turn
-from tidestate.operators import count, count_window, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.describe.windows import Windows
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.opening import _memory

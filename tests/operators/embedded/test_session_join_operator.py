@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
 from tests.helpers.process import examples
-from tidestate.operators import JoinOperator, SessionJoin, join, query, session_join
+from tidestate.operators import JoinOperator
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.session_join import SessionJoin, session_join
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig, StoreName

@@ -34,13 +34,9 @@ from tests.helpers.operator_messages import (
     take,
 )
 from tests.helpers.process import examples, in_turn, some
-from tidestate.operators import (
-    Parquet,
-    after_processing_time,
-    count,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.embedded import embedded
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -49,6 +45,8 @@ from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
+from tidestate.stores import Parquet
+from tidestate.trigger import after_processing_time
 
 LAYOUTS = {
     "tumbling": "<ts>_<offset>",

@@ -18,19 +18,23 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.two_sources import SECOND
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import DeliveryId, Harness, Refused, count, fixed, max_event_time, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import DeliveryId, Harness, Refused, tumbling
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runs import Standalone
 from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine import delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.local import standalone
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import FencedError, UnavailableError
 from tidestate.statestore.spec.store import Parquet
+from tidestate.watermark import fixed
 
 Act = Literal["take", "refuse", "raise Refused", "break", "take and break", "not ready"]
 ACTS: list[Act] = ["take", "refuse", "raise Refused", "break", "take and break", "not ready"]

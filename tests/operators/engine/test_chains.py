@@ -15,34 +15,23 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
 from tests.helpers.process import LONG, examples, in_turn
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Windowed,
-    after_count,
-    chain,
-    count,
-    count_window,
-    every_element,
-    global_window,
-    join,
-    last,
-    max_,
-    min_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, last
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB
 from tidestate.statestore.spec.tables import TIME
+from tidestate.trigger import after_count, or_finally, repeatedly
 
 STORES = [Memory(), Parquet(), RocksDB()]
 

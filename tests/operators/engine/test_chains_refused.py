@@ -7,19 +7,16 @@ from typing import Any
 import pytest
 
 from tests.helpers.click_chains import CLICKS, clicks, observed, per_country, per_user
-from tidestate.operators import (
-    RETRACTING,
-    chain,
-    count,
-    deduplicated,
-    join,
-    session,
-    session_join,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 

@@ -12,22 +12,19 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    Memory,
-    Windowed,
-    count,
-    deduplicated,
-    join,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.job_log import AheadWarnings, RejectedSince, Rejections, RejectionWarnings
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import Peak, TimeSteps, highest, leapt, peak_of, time_steps
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory
 
 SECOND, DAY = 1_000_000, 86_400_000_000
 SCHEMA = pa.schema([("at", TIME), ("user", pa.string()), ("source", pa.int64()), ("offset", pa.int64())])

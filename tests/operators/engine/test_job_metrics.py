@@ -22,7 +22,10 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB
-from tidestate.operators import CheckpointRetention, chain, sum_, tumbling, windowed
+from tidestate.agg import sum as sum_
+from tidestate.operators import CheckpointRetention, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine.exposition import address_of, exposition_text
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.progress.figures import SinkWaits

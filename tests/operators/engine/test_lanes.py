@@ -17,7 +17,8 @@ from tests.helpers.example_manifest import example
 from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import batch, job, sample
 from tests.helpers.targets import holds_all_once, target_of
-from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, chain, run_operator
+from tidestate.operators import DeliveryId, Harness, Refused, WindowOperator, run_operator
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.describe.union import union
 from tidestate.operators.engine import delivery, lanes

@@ -14,7 +14,8 @@ from tests.helpers import evidence
 from tests.helpers.click_chains import clicks, per_user
 from tests.helpers.command import tidestate
 from tests.helpers.worked_example import STREAM, batch, example
-from tidestate.operators import Harness, Refused, chain
+from tidestate.operators import Harness, Refused
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.union import union
 from tidestate.operators.engine import delivery
 from tidestate.recovery.log.acknowledgements import DELIVERED_FOLDER, delivered

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.command import json_lines, tidestate
-from tidestate import count, tumbling, windowed
+from tidestate import tumbling
+from tidestate.agg import count
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine.phases import PHASES, Stopwatch, round_times
 from tidestate.recovery.log.checkpoint import Checkpoint
 

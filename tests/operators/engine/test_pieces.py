@@ -6,8 +6,8 @@ from itertools import permutations
 
 import pyarrow as pa
 
-from tidestate.operators import deduplicated
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces, spans
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.plan import Plan

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import examples
-from tidestate.operators import (
-    count,
-    deduplicated,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine import level
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess

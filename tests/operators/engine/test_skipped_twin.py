@@ -12,36 +12,31 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import LONG, examples, in_turn, some
-from tidestate.operators import (
-    RETRACTING,
-    Harness,
-    advance_time,
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.join_choices import every
+from tidestate.operators.describe.overlap_join import overlap_join
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.engine import level
+from tidestate.operators.engine.partition import Round
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.messages.tables import Retention
+from tidestate.trigger import (
     after_count,
     after_processing_time,
     after_watermark,
     all_of,
     any_of,
-    count,
-    count_window,
-    every,
     every_event_time,
     every_processing_time,
-    generation,
-    join,
-    list_,
     or_finally,
-    overlap_join,
     repeatedly,
-    session,
-    session_join,
-    sliding,
-    tumbling,
-    windowed,
 )
-from tidestate.operators.engine import level
-from tidestate.operators.engine.partition import Round
-from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.messages.tables import Retention
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

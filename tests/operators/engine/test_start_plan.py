@@ -18,28 +18,22 @@ from msgspec.structs import replace
 from tests.golden.continued import read_root, root_names
 from tests.helpers.changed_jobs import CASES, CHANGED, events, first, tables, without
 from tests.helpers.process import examples, forget
-from tidestate.operators import (
-    Policy,
-    WindowOperator,
-    after_count,
-    chain,
-    count,
-    deduplicated,
-    join,
-    max_,
-    repeatedly,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Policy, WindowOperator, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.start_plan import StartPlan
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
+from tidestate.trigger import after_count, repeatedly
 
 Change = Callable[[Windowed], Windowed]
 OTHER: dict[str, Change] = {

@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, session, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import check_on_time

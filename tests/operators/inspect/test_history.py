@@ -19,20 +19,13 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import finish
 from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    chain,
-    count,
-    count_window,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.windows import Windows
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
 from tidestate.operators.inspect.history.events import Event, WindowHistory
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.local.harness import Harness

@@ -13,8 +13,15 @@ from tests.helpers.orders import Row as Sided
 from tests.helpers.scanned import opened, rows, run, sql
 from tests.helpers.worked_example import SECOND, STREAM
 from tests.twins.net import counting
-from tidestate import RETRACTING, Harness, Windowed, chain, count, join, scan_panes, session, sum_, tumbling, windowed
+from tidestate import Harness, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.inspect import net
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.inspect.rows import AT
 from tidestate.statestore.errors import UsageError
 

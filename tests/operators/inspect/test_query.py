@@ -23,30 +23,28 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import in_turn
-from tidestate.operators import (
+from tidestate.agg import (
     apply_rows,
     arg_max,
-    chain,
     count,
     count_by_value,
     count_distinct,
-    count_window,
     earliest,
-    list_,
-    max_,
     mean,
     median,
-    min_,
-    query,
-    session,
-    sliding,
     sorted_list,
-    sum_,
     top_n,
-    tumbling,
     variance,
-    windowed,
 )
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.lease import LEASE_FOLDER
 from tidestate.recovery.log.traces import REACHED

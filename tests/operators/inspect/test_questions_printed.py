@@ -14,8 +14,10 @@ from tests.helpers.command import tidestate
 from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
 from tests.helpers.operator_messages import WINDOWS, description, operator, stream, table
 from tests.helpers.waiting_windows import fed
-from tidestate.operators import Harness, query, sliding, sum_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, sliding
 from tidestate.operators.cli.answers import first_in_order
+from tidestate.operators.inspect.query import query
 from tidestate.statestore.spec.store import Parquet
 
 

@@ -8,9 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.report_page import text_of
-from tidestate import Harness, Standalone, Windowed, count, join, query, scan_panes, tumbling, windowed
+from tidestate import Harness, Standalone, tumbling
+from tidestate.agg import count
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.inspect.history.window_history import window_history
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report.document import write_report
+from tidestate.operators.inspect.scan import scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import Renamed, names_now
 from tidestate.statestore.spec.tables import TIME

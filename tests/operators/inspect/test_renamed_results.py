@@ -14,10 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate import Harness, Windowed, join, latest, query, scan_panes, sum_, tumbling, windowed
+from tidestate import Harness, tumbling
+from tidestate.agg import latest
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.inspect import net
 from tidestate.operators.inspect.history.window_history import window_history
-from tidestate.operators.inspect.scan import panes_of_root
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import panes_of_root, scan_panes
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest_file import encode
 from tidestate.recovery.log.renames import Renamed, names_now

@@ -21,18 +21,14 @@ from tests.helpers.example_root import root as root
 from tests.helpers.report_page import charts, text_of
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root
-from tidestate.operators import (
-    chain,
-    count,
-    count_window,
-    list_,
-    query,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.report import page
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.operators.inspect.report.points import checkpoint_history

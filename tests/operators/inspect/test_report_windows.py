@@ -11,7 +11,11 @@ import pytest
 from tests.helpers.join_operator_messages import Row, of_offsets, sessions, sided
 from tests.helpers.join_operator_messages import operator as join_operator
 from tests.helpers.report_page import charts, text_of
-from tidestate.operators import count, count_window, join, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.operators.local.harness import Harness
 

@@ -23,32 +23,31 @@ from tests.helpers.scanned import Row, Sink, opened, rows, run, sql, tables_of
 from tests.helpers.worked_example import STREAM, batch, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
 from tests.twins.net import counting
-from tidestate import (
-    Checkpoint,
-    Harness,
-    Parquet,
-    count,
-    each_batch,
-    query,
+from tidestate import Harness, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import (
+    panes_of_root,
     scan_changes,
     scan_checkpoints,
     scan_late,
     scan_panes,
     scan_state,
-    session,
-    sum_,
-    tumbling,
-    windowed,
 )
-from tidestate.operators.inspect.scan import panes_of_root
 from tidestate.recovery.inspect import scans
 from tidestate.recovery.inspect.rows import AT
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import CorruptionError, NotFoundError, UsageError
 from tidestate.statestore.files import sortedfile
+from tidestate.stores import Parquet
+from tidestate.trigger import each_batch
 
 
 def every_reader(dataset: ds.Dataset) -> list[list[Row]]:

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.waiting_windows import fed
-from tidestate.operators import Harness, deduplicated, query, sliding, sum_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, sliding
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.window_changes import changes_between, window_changes
 from tidestate.recovery.inspect.rows import Wanted
 from tidestate.recovery.log.checkpoint import Checkpoint

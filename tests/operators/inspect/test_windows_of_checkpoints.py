@@ -19,23 +19,20 @@ from tests.helpers.waiting_windows import fed
 from tests.twins import general_streams as streams
 from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, bounds, plain
 from tests.twins.words import Row, Setting, session, sliding, tumbling
-from tidestate.operators import (
-    Harness,
-    count,
-    count_window,
-    each_batch,
-    global_window,
-    query,
-    sum_,
-    windowed,
-)
-from tidestate.operators import session as session_window
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, global_window
 from tidestate.operators import sliding as sliding_window
 from tidestate.operators import tumbling as tumbling_window
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window
+from tidestate.operators.describe.windows import session as session_window
+from tidestate.operators.inspect.query import query
 from tidestate.operators.windows.parts import waiting
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import each_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 FEW = run_settings(max_examples=max(2, run_settings.default.max_examples // 5))

@@ -15,14 +15,17 @@ from tests.helpers.cuts import cuts, net
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.process import LONG
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
-from tidestate.operators import Memory, count_window, join, sliding, tumbling
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join import Join
+from tidestate.operators.describe.windows import count_window
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import CorruptionError
+from tidestate.stores import Memory
 
 DELAY = 6
 

@@ -9,10 +9,10 @@ import pytest
 
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, ORDERS, SHIPMENTS, TIMES, TUPLES, arriving, at
 from tests.helpers.process import in_turn
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.describe.join import Join
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: dict[str, StoreConfig] = {
     "memory": Memory(),

@@ -12,10 +12,11 @@ import pytest
 
 from tests.helpers.checkout import ROOT
 from tests.helpers.orders import ORDERS, SECOND, SHIPMENTS, TIME, Row, tables
-from tidestate.operators import count_window, session, tumbling
+from tidestate.operators import tumbling
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join_choices import keep
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import session_join
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.local.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")

@@ -21,10 +21,14 @@ from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
 from tests.twins.overlaps import OverlapTwin
-from tidestate.operators import OverlapJoin, advance_time, chain, count, generation, overlap_join, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.overlap_join import OverlapJoin, overlap_join
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, generation
 from tidestate.operators.progress.instants import END_US
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError

@@ -9,10 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidestate.operators import chain, count, join, session_join, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 

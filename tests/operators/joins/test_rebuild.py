@@ -16,7 +16,11 @@ from tests.helpers.lost_joins import TABLES, Joined, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import examples
 from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
-from tidestate.operators import JoinOperator, chain, count, query, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import JoinOperator, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 

@@ -16,7 +16,10 @@ from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Twin, Window
-from tidestate.operators import JoinOperator, chain, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import JoinOperator, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import CorruptionError, UsageError
 

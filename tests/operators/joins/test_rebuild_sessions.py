@@ -22,7 +22,8 @@ from tests.helpers.process import examples
 from tests.helpers.two_streams import Row as Plain
 from tests.twins.join import SIDES, Row
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import JoinOperator, SessionJoin, session_join
+from tidestate.operators import JoinOperator
+from tidestate.operators.describe.session_join import SessionJoin, session_join
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, numbered, one_stream, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import SessionJoin, session_join
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.session_join import SessionJoin, session_join
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError

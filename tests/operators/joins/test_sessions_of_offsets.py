@@ -17,25 +17,20 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.process import SCRATCH, examples, in_turn
 from tests.helpers.two_streams import STORES, TIME, Row
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.operators import (
-    JoinOperator,
-    SessionJoin,
-    advance_time,
-    chain,
-    count,
-    fixed,
-    generation,
-    max_event_time,
-    query,
-    session_join,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import JoinOperator, tumbling
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.session_join import SessionJoin, session_join
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.watermark import fixed
 
 COLUMNS = [("part", pa.string()), ("offset", pa.int64()), ("k", pa.string())]
 LEFT, RIGHT = (pa.schema([*COLUMNS, (name, pa.int64())]) for name in ("price", "cost"))

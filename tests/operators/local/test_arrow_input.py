@@ -18,23 +18,16 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.command import tidestate
-from tidestate.operators import (
-    WindowOperator,
-    chain,
-    count,
-    deduplicated,
-    join,
-    last,
-    max_,
-    min_,
-    run_operator,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count, last
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import WindowOperator, run_operator, sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import as_table, plain_type

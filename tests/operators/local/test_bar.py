@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 
 TABLE = pa.table({"t": pa.array([1_000_000], pa.timestamp("us", "UTC"))})
 JOB = windowed(event_time="t").window(tumbling("10 seconds")).aggregate(n=count())

@@ -28,7 +28,11 @@ from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tests.twins import streams
 from tests.twins.naive import Twin
-from tidestate.operators import count, join, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.local.bootstrap import Archive, streams_of
 from tidestate.operators.local.history_files import HistoryFiles, schema_of

@@ -15,18 +15,15 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    altered,
-    count,
-    count_window,
-    deduplicated,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
+from tidestate.trigger import after_count, after_processing_time
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
-from tidestate.operators import chain, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind

@@ -12,11 +12,11 @@ from tests.helpers.process import in_turn
 from tests.helpers.schemes import Honest
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import FencedError, IncompatibleError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 PLACES = ["s3", "memory"]
 STORES = ["memory", "rocksdb", "parquet"]

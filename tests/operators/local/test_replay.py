@@ -10,7 +10,10 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.process import forget
 from tests.helpers.worked_example import EXPECTED, STREAM, batch, example, lines, panes
-from tidestate.operators import count, sliding, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError
 
 

@@ -10,11 +10,15 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.process import in_turn
 from tests.helpers.worked_example import EXPECTED, SECOND, STREAM, batch, example, ledger, lines, panes
-from tidestate.operators import Memory, Parquet, RocksDB, count, max_, sliding, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.errors import FencedError, IncompatibleError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 LEDGER = """
     7 4    a    99 very_late       43

@@ -10,22 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.operators import (
-    RETRACTING,
-    count,
-    every_element,
-    global_window,
-    max_,
-    min_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.deduplicate import deduplicated
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Windows, count_window
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import Windows, count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError

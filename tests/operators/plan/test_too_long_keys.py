@@ -7,8 +7,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, deduplicated, join, session, session_join, windowed
+from tidestate.agg import count
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.limits import KEY_BYTES
 

@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.buffers import SCHEMA, SECOND, buffer, job
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Memory, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.cut_buffers import ArrivedBuffers, arrived_buffers, distinct_buffers
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 
 def both(*tables: pa.Table) -> pa.Table:

@@ -18,26 +18,20 @@ from tests.helpers import evidence
 from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH, in_turn, some
 from tests.twins.cti import CtiTwin
-from tidestate.operators import (
-    DISCARDING,
-    JoinOperator,
-    Memory,
-    advance_time,
-    generation,
-    join,
-    list_,
-    overlap_join,
-    session_join,
-    sliding,
-    tumbling,
-)
+from tidestate.agg import list as list_
+from tidestate.operators import JoinOperator, sliding, tumbling
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.overlap_join import overlap_join
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import DISCARDING
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.cti_settings import AdvanceTime
+from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, generation
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

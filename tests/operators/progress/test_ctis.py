@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
 from tests.helpers.process import LONG, SCRATCH
-from tidestate.operators import DISCARDING, Memory, Windowed, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import DISCARDING, Windowed, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
 from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 
 def harness(folder: Path, described: Windowed, partitions: int = 2) -> Harness:

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Windowed, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.statestore.errors import UsageError
 
 SECOND = 1_000_000

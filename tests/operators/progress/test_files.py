@@ -10,10 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH
-from tidestate.operators import BufferProgress, Memory, Windowed, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.rounds import restarted
+from tidestate.operators.progress.watermarks import BufferProgress
+from tidestate.stores import Memory
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

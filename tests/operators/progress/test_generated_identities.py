@@ -15,12 +15,14 @@ from tests.helpers.buffers import buffer
 from tests.helpers.buffers import job as of_buffers
 from tests.helpers.cti_rows import SCHEMA, SETTINGS, job, rows
 from tests.helpers.process import SCRATCH, examples
-from tidestate.operators import RETRACTING, Memory, Windowed, WindowOperator
+from tidestate.operators import WindowOperator
+from tidestate.operators.describe.windowed import RETRACTING, Windowed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 SHAPES = ("point", "interval", "edge_start", "edge_end", "cti")
 Pane = tuple[Any, ...]

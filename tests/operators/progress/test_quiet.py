@@ -13,36 +13,22 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.process import SCRATCH
-from tidestate.operators import (
-    Windowed,
-    WindowOperator,
-    after_count,
-    after_processing_time,
-    after_watermark,
-    all_of,
-    any_of,
-    chain,
-    count,
-    count_window,
-    deduplicated,
-    every_event_time,
-    fixed,
-    join,
-    list_,
-    max_event_time,
-    repeatedly,
-    session,
-    session_join,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import WindowOperator, tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import Fixed, MaxEventTime
+from tidestate.operators.progress.generators import Fixed, MaxEventTime, max_event_time
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.tracker import Tracker, begin, observe
 from tidestate.operators.progress.watermarks import SourceReport, sources
@@ -50,6 +36,16 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import Parquet
+from tidestate.trigger import (
+    after_count,
+    after_processing_time,
+    after_watermark,
+    all_of,
+    any_of,
+    every_event_time,
+    repeatedly,
+)
+from tidestate.watermark import fixed
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

@@ -11,27 +11,22 @@ import pytest
 
 from tests.helpers import evidence
 from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
-from tidestate.operators import (
-    IngestionTime,
-    Memory,
-    Punctuation,
-    Windowed,
-    after_processing_time,
-    count,
-    count_window,
-    deduplicated,
-    fixed,
-    list_,
-    max_event_time,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.generators import IngestionTime, Punctuation, max_event_time
 from tidestate.operators.progress.rounds import Rounds, skip_idle_time
 from tidestate.operators.progress.watermarks import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.stores import Memory
+from tidestate.trigger import after_processing_time
+from tidestate.watermark import fixed
 
 
 def both(*tables: pa.Table) -> pa.Table:

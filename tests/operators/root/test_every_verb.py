@@ -7,7 +7,7 @@ import inspect
 import pytest
 import typer
 
-from tidestate import Root
+from tidestate.operators.root.root import Root
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.cli.main import app
 

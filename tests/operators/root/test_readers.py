@@ -17,23 +17,15 @@ from tests.helpers.join_operator_messages import operator as join_operator
 from tests.helpers.operator_messages import SCHEMA, description, operator, stream, table
 from tests.helpers.scanned import run
 from tests.helpers.worked_example import STREAM, example
-from tidestate import (
-    Checkpoint,
-    NotFoundError,
-    Parquet,
-    Root,
-    UsageError,
-    query,
-    scan_changes,
-    scan_checkpoints,
-    scan_late,
-    scan_panes,
-    scan_state,
-    sliding,
-)
+from tidestate import NotFoundError, UsageError, sliding
+from tidestate.operators.inspect.query import query
+from tidestate.operators.inspect.scan import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
+from tidestate.operators.root.root import Root
 from tidestate.operators.root.rows import AnsweredRows
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.messages.tables import Retention
+from tidestate.stores import Parquet
 
 
 @pytest.fixture(scope="module")

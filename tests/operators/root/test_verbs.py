@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 
 from tests.helpers.example_root import damaged
 from tests.helpers.worked_example import STREAM, example
-from tidestate import NotFoundError, Parquet, ParquetSink, Root, UsageError
+from tidestate import NotFoundError, UsageError
+from tidestate.operators.root.root import Root
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.moves.root_plan import RootPlan
+from tidestate.sinks import ParquetSink
+from tidestate.stores import Parquet
 
 
 @pytest.fixture(scope="module")

@@ -16,19 +16,15 @@ from tests.helpers import evidence
 from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH
 from tests.twins.cti import CtiTwin
-from tidestate.operators import (
-    RETRACTING,
-    advance_time,
-    altered,
-    chain,
-    count,
-    generation,
-    list_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.altered import altered
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError
 

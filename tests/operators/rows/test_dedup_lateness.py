@@ -11,11 +11,11 @@ import pytest
 
 from tests.helpers.process import LONG, in_turn
 from tests.twins.deduplicated import Row, Twin
-from tidestate.operators import Memory, Parquet, deduplicated
-from tidestate.operators.describe.deduplicate import Deduplicate
+from tidestate.operators.describe.deduplicate import Deduplicate, deduplicated
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet
 
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import deduplicated
+from tidestate.operators.describe.deduplicate import deduplicated
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.tables import TIME
 

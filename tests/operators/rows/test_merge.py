@@ -18,20 +18,15 @@ from hypothesis import strategies as st
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
-from tidestate.operators import (
-    Merge,
-    count,
-    count_window,
-    max_event_time,
-    merge_accumulate,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-)
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.merge import Merge, merge
+from tidestate.operators.describe.merge_accumulation import merge_accumulate
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
 

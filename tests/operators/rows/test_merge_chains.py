@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, Row, numbered, rows, table
 from tests.twins.sessions import ENDED, Brute
-from tidestate.operators import RETRACTING, Windowed, count, session_join, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.session_join import session_join
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
 
 Batches = list[list[Row]]
 

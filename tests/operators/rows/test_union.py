@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, STORES, TIME
-from tidestate.operators import Union
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.union import union
+from tidestate.operators.describe.union import Union, union
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import UsageError

@@ -13,10 +13,11 @@ import pytest
 from tests.helpers.targets import Target, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import DeliveryId, DeltaSink, IcebergSink, PostgresSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks.columns import new_columns, padded
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.sinks import DeltaSink, IcebergSink, PostgresSink
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 

@@ -23,11 +23,13 @@ from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
-from tidestate.operators import Checkpoint, DeliveryId, ParquetSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks import postgres as postgres_sink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import Tables
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.sinks import ParquetSink
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.helpers.spark_inputs import job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
-from tidestate.operators import Harness, Windowed
+from tidestate.operators import Harness
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, formed, identity
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import DeliveryId, IcebergSink
+from tidestate.operators import DeliveryId
 from tidestate.operators.sinks import iceberg
 from tidestate.operators.sinks.rows import Tables
+from tidestate.sinks import IcebergSink
 
 pytestmark = pytest.mark.slow
 RUN = "f" * 32

@@ -7,7 +7,8 @@ import pytest
 
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
-from tidestate.operators import DeliveryId, KafkaSink
+from tidestate.operators import DeliveryId
+from tidestate.sinks import KafkaSink
 
 RUN = "f" * 32
 

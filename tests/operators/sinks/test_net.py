@@ -19,34 +19,20 @@ from tests.helpers.memory_broker import broker as broker
 from tests.helpers.process import LONG
 from tests.helpers.targets import KINDS, target_of
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    ACCUMULATING,
-    DISCARDING,
-    RETRACTING,
-    DeliveryId,
-    DeltaSink,
-    Harness,
-    IcebergSink,
-    KafkaSink,
-    ParquetSink,
-    PostgresSink,
-    WindowOperator,
-    count,
-    deduplicated,
-    join,
-    latest,
-    run_operator,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, latest
+from tidestate.agg import sum as sum_
+from tidestate.operators import DeliveryId, Harness, WindowOperator, run_operator, tumbling
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sinks import Emitted
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import ACCUMULATING, DISCARDING, RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.sinks import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_table
 

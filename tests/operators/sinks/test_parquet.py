@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidestate.operators import DeliveryId, ParquetSink
+from tidestate.operators import DeliveryId
+from tidestate.sinks import ParquetSink
 
 
 def test_a_delivery_is_one_file_and_runs_have_their_own(tmp_path: Path) -> None:

@@ -15,19 +15,12 @@ from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import holds_all_once, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    DeliveryId,
-    DeltaSink,
-    IcebergSink,
-    KafkaSink,
-    ParquetSink,
-    PostgresSink,
-    Refused,
-)
+from tidestate.operators import DeliveryId, Refused
 from tidestate.operators.engine import delivery
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks.connection import nowhere
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.sinks import DeltaSink, IcebergSink, KafkaSink, ParquetSink, PostgresSink
 from tidestate.statestore.errors import UsageError
 
 BATCHES = sample(6, 60)

@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import DeliveryId, DeltaSink, IcebergSink, KafkaSink, PostgresSink, Refused
+from tidestate.operators import DeliveryId, Refused
 from tidestate.operators.sinks import included
 from tidestate.operators.sinks.included import IncludedSink
+from tidestate.sinks import DeltaSink, IcebergSink, KafkaSink, PostgresSink
 from tidestate.statestore.errors import UsageError
 
 PASSWORD = "QX/Z Q@X%Z"

@@ -14,20 +14,14 @@ from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
 from tests.helpers.targets import CASES, Target, target_of
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
-    DeliveryId,
-    KafkaSink,
-    ParquetSink,
-    count,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import DeliveryId, tumbling
 from tidestate.operators.describe.sinks import Emitted
+from tidestate.operators.describe.windowed import ACCUMULATING, RETRACTING, windowed
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.included import IncludedSink
 from tidestate.operators.sinks.stored_columns import stored_columns
+from tidestate.sinks import KafkaSink, ParquetSink
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", "UTC")

@@ -21,15 +21,15 @@ from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, Target, counting_panes, holds_all_once, plain_rows, target_of
 from tests.servers.postgres import Postgres
 from tests.servers.postgres import postgres as postgres
-from tidestate.operators import Checkpoint, PostgresSink
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.withdrawal import Withdrawal, execute_withdrawal, plan_withdrawal
 from tidestate.recovery.cli.main import app
-from tidestate.recovery.log.checkpoint import manifest_path
+from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import OutputKind
 from tidestate.recovery.moves.fork import fork
 from tidestate.recovery.moves.repair import repair
 from tidestate.recovery.moves.rewind import rewind
+from tidestate.sinks import PostgresSink
 from tidestate.statestore.errors import ConflictError, UnavailableError, UsageError
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.spark_inputs import batch, job
-from tidestate.operators import Parquet
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.round import GraphRound
@@ -20,6 +19,7 @@ from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.files.refs import FileRef, PartitionState
+from tidestate.stores import Parquet
 
 PARTITIONS = 200
 

@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import count, sum_, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream
 from tidestate.statestore.errors import UsageError

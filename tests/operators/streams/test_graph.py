@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tidestate.operators import count, fixed, sum_, tumbling
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.describe import triggers as trigger
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.windowed import Windowed
@@ -17,6 +19,7 @@ from tidestate.operators.streams.settings import RetentionSettings, lifetime, pe
 from tidestate.operators.streams.stream import Aggregation, Stream
 from tidestate.operators.streams.windows import offset_windows, sessions
 from tidestate.statestore.errors import UsageError, of_type
+from tidestate.watermark import fixed
 
 MINUTE = tumbling("1 minute")
 WITHIN = ("0 seconds", "1 minute")

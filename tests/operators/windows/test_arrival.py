@@ -16,25 +16,14 @@ from hypothesis import strategies as st
 from tests.helpers.process import LONG
 from tests.twins.general_streams import plain
 from tests.twins.naive_aggregates import Event, Naive, chosen, listed, top
-from tidestate.operators import (
-    RETRACTING,
-    arg_max,
-    arg_min,
-    earliest,
-    every_processing_time,
-    first,
-    last,
-    latest,
-    list_,
-    session,
-    sliding,
-    sorted_list,
-    top_n,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import arg_max, arg_min, earliest, first, last, latest, sorted_list, top_n
+from tidestate.agg import list as list_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.aggregates.aggregate import Aggregate
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
+from tidestate.trigger import every_processing_time
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string()), ("by", pa.int64()), ("v", pa.int64())])

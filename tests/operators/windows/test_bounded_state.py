@@ -8,19 +8,14 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    Harness,
-    Memory,
-    after_count,
-    count,
-    count_window,
-    list_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.statestore.messages.tables import Retention
+from tidestate.stores import Memory
+from tidestate.trigger import after_count
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

@@ -20,23 +20,13 @@ from tests.twins.ordered_checks import LIMITS, NAMES, RESTARTS, SOME, check_run,
 from tests.twins.ordered_strategies import Step
 from tests.twins.ordered_streams import COMPUTED, description, schema
 from tests.twins.words import EACH_BATCH, FOREVER, Row, Trigger, session
-from tidestate.operators import (
-    arg_min,
-    count,
-    count_distinct,
-    first,
-    last,
-    latest,
-    list_,
-    median,
-    set_,
-    sorted_list,
-    top_n,
-    windowed,
-)
-from tidestate.operators import session as of_gap
+from tidestate.agg import arg_min, count, count_distinct, first, last, latest, median, sorted_list, top_n
+from tidestate.agg import list as list_
+from tidestate.agg import set as set_
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.triggers import Trigger as RealTrigger
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session as of_gap
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US

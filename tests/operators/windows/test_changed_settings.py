@@ -9,24 +9,13 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    ACCUMULATING,
-    DISCARDING,
-    RETRACTING,
-    Harness,
-    Windowed,
-    after_count,
-    after_processing_time,
-    count,
-    every_element,
-    every_processing_time,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.windows import Windows
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import ACCUMULATING, DISCARDING, RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import Windows, session
+from tidestate.trigger import after_count, after_processing_time, every_processing_time
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("v", pa.int64())])
 GRIDS = {

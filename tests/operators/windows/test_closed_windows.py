@@ -8,17 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.process import in_turn
-from tidestate.operators import (
-    Harness,
-    after_count,
-    after_processing_time,
-    count,
-    every_processing_time,
-    repeatedly,
-    session,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import Harness, tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
+from tidestate.trigger import after_count, after_processing_time, every_processing_time, repeatedly
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000

@@ -12,8 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import LONG
-from tidestate.operators import count, every_element, max_, sliding, sum_, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding
 from tidestate.operators.bind.operator import bind_plan
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.transition import StepTimes

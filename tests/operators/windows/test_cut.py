@@ -15,34 +15,24 @@ from msgspec.structs import replace
 from tests.helpers.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
 from tests.helpers.process import LONG
 from tests.helpers.process import in_turn as turns
-from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
-    Memory,
-    Parquet,
-    count,
-    count_window,
-    deduplicated,
-    every_element,
-    first,
-    global_window,
-    join,
-    last,
-    list_,
-    max_,
-    session,
-    session_join,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, first, last
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.deduplicate import deduplicated
+from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.session_join import session_join
+from tidestate.operators.describe.triggers import every_element
 from tidestate.operators.describe.union import union
+from tidestate.operators.describe.windowed import ACCUMULATING, RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.errors import IncompatibleError, UsageError
+from tidestate.stores import Memory, Parquet
 
 ORDER = {"offset": "at", "origin": "part"}
 DELAY = "6 s"

@@ -10,27 +10,16 @@ import pytest
 
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
 from tests.helpers.process import LONG, in_turn
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Parquet,
-    after_count,
-    after_watermark,
-    all_of,
-    any_of,
-    count,
-    every_element,
-    list_,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
-from tidestate.operators.describe.triggers import Trigger
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.triggers import Trigger, every_element
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Parquet
+from tidestate.trigger import after_count, after_watermark, all_of, any_of, or_finally, repeatedly
 
 pytestmark = pytest.mark.slow
 

@@ -7,20 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    Harness,
-    after_count,
-    after_processing_time,
-    count,
-    global_window,
-    or_finally,
-    repeatedly,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import Harness, global_window, sliding, tumbling
 from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
+from tidestate.trigger import after_count, after_processing_time, or_finally, repeatedly
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC"))])
 SECOND = 1_000_000

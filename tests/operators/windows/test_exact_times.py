@@ -7,18 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators import (
-    after_count,
-    after_processing_time,
-    count,
-    count_window,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.limits import KEY_BYTES
 from tidestate.statestore.spec.tables import TIME
+from tidestate.trigger import after_count, after_processing_time
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string())])

@@ -13,9 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidestate.operators import RETRACTING, count, every_element, list_, max_, sliding, sum_, windowed
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan

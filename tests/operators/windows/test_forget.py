@@ -9,7 +9,10 @@ import pytest
 
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, stream, table
-from tidestate.operators import count, list_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.recovery.start.policy import Policy

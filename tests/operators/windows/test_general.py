@@ -22,9 +22,12 @@ from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, ledg
 from tests.twins.naive import Setting as OldSetting
 from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
-from tidestate import Harness, after_count, count, tumbling, windowed
+from tidestate import Harness, tumbling
+from tidestate.agg import count
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.windows import shares
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import after_count
 
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 3))

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidestate.operators import after_processing_time, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.local.harness import Harness
+from tidestate.trigger import after_processing_time
 
 SECOND = 1_000_000
 SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])

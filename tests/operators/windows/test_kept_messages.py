@@ -14,20 +14,14 @@ from hypothesis import strategies as st
 from tests.helpers.identified import IDENTIFIED, SECOND, Message, as_rows, messages
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Windowed,
-    count,
-    count_window,
-    list_,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention
+from tidestate.stores import Memory
 
 KINDS: dict[str, Any] = {
     "tumbling": tumbling("6 seconds"),

@@ -16,22 +16,17 @@ from hypothesis import strategies as st
 
 from tests.helpers.process import SCRATCH, examples
 from tests.twins.signed import Signed
-from tidestate.operators import (
-    RETRACTING,
-    Memory,
-    Windowed,
-    count,
-    list_,
-    max_,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
+from tidestate.stores import Memory
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")

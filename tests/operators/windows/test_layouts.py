@@ -22,9 +22,11 @@ from tests.helpers.operator_messages import (
     table,
 )
 from tests.helpers.process import some
-from tidestate.operators import Parquet, Windowed, query
+from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.messages.keys import LAYOUTS
+from tidestate.stores import Parquet
 
 NAMES = [f"{front}{name}" for name in LAYOUTS for front in ("", "session_")]
 TIMED = cycle(["tumbling", "session", "sliding", "gaps", "global"])

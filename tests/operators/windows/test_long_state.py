@@ -10,18 +10,13 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.helpers.process import LONG
-from tidestate.operators import (
-    RETRACTING,
-    accumulate,
-    apply_rows,
-    each_batch,
-    list_,
-    session,
-    set_,
-    sorted_list,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import apply_rows, sorted_list
+from tidestate.agg import list as list_
+from tidestate.agg import set as set_
+from tidestate.operators import tumbling
+from tidestate.operators.aggregates.custom import accumulate
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import LimitError
 from tidestate.statestore.spec import limits
@@ -29,6 +24,7 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import Memory, Parquet, RocksDB, StoreConfig
 from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
 from tidestate.statestore.table.validation import validate_changes
+from tidestate.trigger import each_batch
 
 MIB = 1 << 20
 SECOND = 1_000_000

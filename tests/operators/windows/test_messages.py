@@ -18,19 +18,13 @@ from tests.helpers.operator_messages import STORES, WINDOWS, description, expect
 from tests.helpers.operator_messages import table as message_table
 from tests.helpers.process import LONG, examples, in_turn
 from tests.twins.known import Row, Twin, as_dicts
-from tidestate.operators import (
-    Memory,
-    chain,
-    count,
-    count_window,
-    list_,
-    median,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, median
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
@@ -38,6 +32,7 @@ from tidestate.recovery.moves.rewind import rewind
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
+from tidestate.stores import Memory
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

@@ -7,9 +7,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import chain, count, join, query, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -36,11 +36,17 @@ from tests.twins.ordered_streams import OrderedHarness
 from tests.twins.transcripts import CLOCK, OFFSETS, ORDER, PER_ELEMENT, SCENARIOS
 from tests.twins.transcripts.script import played, sorted_steps
 from tests.twins.words import Kind
-from tidestate.operators import after_count, count, count_window, max_, min_, session, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import after_count
 
 # Sessions that do not retract are warned about; here they are wanted.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

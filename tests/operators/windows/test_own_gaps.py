@@ -7,7 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import Harness, count, session, windowed
+from tidestate.agg import count
+from tidestate.operators import Harness
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.statestore.errors import UsageError
 
 TIME, SECOND = pa.timestamp("us", "UTC"), 1_000_000

@@ -28,11 +28,16 @@ from tests.twins.ordered_checks import (
 )
 from tests.twins.ordered_strategies import History
 from tests.twins.transcripts import PROPAGATED
-from tidestate.operators import after_count, count, max_, session, sliding, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import after_count
 
 TIME = streams.TIME
 EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("v", pa.int64())])

@@ -21,24 +21,14 @@ from tests.helpers.forked import forked
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples, in_turn
-from tidestate.operators import (
-    RETRACTING,
-    Windowed,
-    after_count,
-    after_watermark,
-    any_of,
-    chain,
-    count,
-    every_element,
-    quantile,
-    query,
-    repeatedly,
-    sorted_list,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, quantile, sorted_list
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
 from tidestate.operators.engine.delivery import read_rows
+from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Rebuilding
@@ -47,6 +37,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import CorruptionError, FencedError, UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import after_count, after_watermark, any_of, repeatedly
 
 KINDS = [name for name in WINDOWS if name != "counted"]
 

@@ -16,22 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.process import LONG, SCRATCH, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Query,
-    Windowed,
-    after_count,
-    count,
-    count_window,
-    list_,
-    query,
-    session,
-    sliding,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.inspect.query import Query, query
 from tidestate.statestore.messages.tables import Retention
+from tidestate.stores import Memory
+from tidestate.trigger import after_count
 
 SECOND = 1_000_000
 SCHEMA = pa.schema(

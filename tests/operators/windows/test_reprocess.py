@@ -40,11 +40,14 @@ from tests.twins.ordered_strategies import History, Step
 from tests.twins.ordered_streams import TwinPlayer
 from tests.twins.transcripts import CLOSED, FEEDING
 from tests.twins.words import EACH_BATCH
-from tidestate.operators import after_count, count, sliding, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
+from tidestate.trigger import after_count
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

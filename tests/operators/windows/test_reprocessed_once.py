@@ -17,21 +17,14 @@ from hypothesis import strategies as st
 
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
 from tests.helpers.process import SCRATCH, examples, some
-from tidestate.operators import (
-    Harness,
-    Memory,
-    Windowed,
-    WindowOperator,
-    count,
-    count_window,
-    list_,
-    query,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, WindowOperator, sliding, tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.inspect.query import query
+from tidestate.stores import Memory
 
 DELAY, ALLOWED = 2, 3
 KINDS: dict[str, Any] = {

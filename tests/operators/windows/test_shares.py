@@ -9,8 +9,11 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators import Parquet, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.windows import shares
+from tidestate.stores import Parquet
 
 
 def test_many_windows_that_are_due_at_once_are_taken_in_shares(tmp_path: Path) -> None:

@@ -16,20 +16,14 @@ from hypothesis import strategies as st
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.process import SCRATCH, forget
 from tests.twins.signed import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
-from tidestate.operators import (
-    count,
-    count_by_value,
-    every_element,
-    global_window,
-    min_,
-    session,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count, count_by_value
+from tidestate.agg import min as min_
+from tidestate.agg import sum as sum_
+from tidestate.operators import global_window, tumbling
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import count_window
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate.operators.describe.windows import count_window, session
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.errors import UsageError

@@ -16,26 +16,18 @@ from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
-from tidestate.operators import (
-    DISCARDING,
-    RETRACTING,
-    Windowed,
-    WindowOperator,
-    advance_time,
-    after_count,
-    count,
-    generation,
-    join,
-    list_,
-    max_,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import WindowOperator, sliding, tumbling
+from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, Windowed, windowed
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.statestore.errors import UsageError
+from tidestate.trigger import after_count
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("until", TIME), ("v", "int64"), ("off", "int64")])

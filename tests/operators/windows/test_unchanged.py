@@ -7,25 +7,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    ACCUMULATING,
-    RETRACTING,
-    Harness,
-    after_count,
-    after_watermark,
-    chain,
-    count,
-    every_element,
-    every_event_time,
-    every_processing_time,
-    max_,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, sliding, tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.triggers import every_element
+from tidestate.operators.describe.windowed import ACCUMULATING, RETRACTING, windowed
+from tidestate.operators.describe.windows import session
+from tidestate.trigger import after_count, after_watermark, every_event_time, every_processing_time, repeatedly
 
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("at", pa.int64()), ("v", pa.int64())])
 SECOND = 1_000_000

@@ -13,31 +13,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import (
-    RETRACTING,
-    Harness,
-    Memory,
-    Parquet,
-    WindowOperator,
-    after_count,
-    after_watermark,
-    count,
-    count_window,
-    list_,
-    or_finally,
-    query,
-    repeatedly,
-    session,
-    sliding,
-    sum_,
-    tumbling,
-    windowed,
-)
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import sum as sum_
+from tidestate.operators import Harness, WindowOperator, sliding, tumbling
 from tidestate.operators.describe.merge import merge
+from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate.operators.describe.windows import count_window, session
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention
 from tidestate.statestore.spec.tables import TIME
+from tidestate.stores import Memory, Parquet
+from tidestate.trigger import after_count, after_watermark, or_finally, repeatedly
 
 SECOND = 1_000_000
 TEXT = pa.string()

@@ -17,7 +17,9 @@ from tests.helpers.every_store import STORES, added, new_folder, store_config
 from tests.helpers.process import LONG, forget
 from tests.twins import streams
 from tests.twins.naive import Event, Row, Setting, Twin
-from tidestate.operators import count, sliding, windowed
+from tidestate.agg import count
+from tidestate.operators import sliding
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.spec.store import StoreName
 

@@ -15,7 +15,8 @@ import pytest
 from tests.helpers.command import tidestate
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB
-from tidestate.operators import DeliveryId, max_event_time
+from tidestate.operators import DeliveryId
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import (
     HealthCheck,

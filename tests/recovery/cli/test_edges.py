@@ -14,7 +14,9 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import run
 from tests.helpers.process import LONG
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.cli import main
 from tidestate.recovery.log.checkpoint import Checkpoint
 

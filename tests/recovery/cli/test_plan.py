@@ -10,7 +10,10 @@ import pyarrow.parquet as pq
 
 from tests.helpers.command import tidestate
 from tests.helpers.process import forget
-from tidestate.operators import count, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 
 JOBS = """
 from tidestate.operators import count, join, max_, sum_, tumbling, windowed

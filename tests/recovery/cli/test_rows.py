@@ -22,7 +22,11 @@ from tests.helpers.command import copy as copy
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.example_root import damaged
 from tests.helpers.example_root import root as root
-from tidestate.operators import chain, count, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.cli.printing import Format, json_of, print_rows
 from tidestate.recovery.inspect.rows import difference

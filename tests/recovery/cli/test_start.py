@@ -15,12 +15,17 @@ from tests.helpers.collected import TABLES
 from tests.helpers.command import tidestate
 from tests.helpers.process import some
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Parquet, chain, count, sum_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery import cli
 from tidestate.recovery.cli.app import verbs
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin
+from tidestate.stores import Parquet
 
 HEAVY = {
     *("pyspark", "pandas", "duckdb", "rocksdict", "fsspec", "s3fs", "jinja2"),

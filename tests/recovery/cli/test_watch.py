@@ -17,7 +17,7 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
 from tests.helpers.command import tidestate
 from tests.helpers.forks import JOB
-from tidestate.operators import max_event_time
+from tidestate.operators.progress.generators import max_event_time
 from tidestate.recovery.cli.watch import Watched
 from tidestate.recovery.log.checkpoint import Checkpoint
 

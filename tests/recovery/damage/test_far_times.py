@@ -12,7 +12,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tidestate.operators import count, each_batch, list_, max_, session, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import list as list_
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.windows import session
 from tidestate.operators.engine.bootstrap import offset_text
 from tidestate.operators.inspect.history.bounds import BoundUnit
 from tidestate.operators.local.harness import Harness
@@ -22,6 +27,7 @@ from tidestate.recovery.inspect.rows import Wanted
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.durations import span_us
 from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.trigger import each_batch
 
 US = pa.timestamp("us", tz="UTC")
 DAY = 86_400_000_000

@@ -32,7 +32,7 @@ from tests.helpers.hostile import root as root
 from tests.helpers.hostile import roots as roots
 from tests.helpers.process import LONG, some
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import query
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest_file import decode
 from tidestate.statestore.checksums import checksum

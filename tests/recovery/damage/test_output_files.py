@@ -15,7 +15,9 @@ from tests.helpers.forked import Forked
 from tests.helpers.hostile import run
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.inspect.report.document import write_report
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import DataError

@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import files_of
 from tidestate.recovery.log.outputs import DeliveryId

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from tests.helpers import evidence
 from tests.helpers.worked_example import SECOND, batch
-from tidestate.operators import Parquet, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.stores import Parquet
 
 BOUNDS = st.dictionaries(st.sampled_from(["a", "b", "c"]), st.integers(-(2**63), 2**63 - 1))
 STATES = st.lists(BOUNDS, min_size=1, max_size=4).map(

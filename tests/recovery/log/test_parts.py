@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from tests.helpers import evidence
 from tests.helpers.process import examples
 from tests.helpers.worked_example import batch
-from tidestate.operators import Parquet, count, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log import parts
@@ -34,6 +35,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import PartitionState
+from tidestate.stores import Parquet
 
 PARTITIONS = 9
 BATCHES = [batch([(10 * number + place, key, 0) for place, key in enumerate("abcdefgh")]) for number in range(6)]

@@ -16,12 +16,13 @@ from pyspark.sql import SparkSession
 from tests.helpers.forks import JOB, after
 from tests.helpers.spark_inputs import batch, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.operators import Memory, Parquet, RocksDB, Windowed
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.fork import fork
 from tidestate.statestore.errors import NotFoundError, UsageError
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 
 def files(root: Path) -> dict[str, bytes]:

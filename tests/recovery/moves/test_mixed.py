@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from tests.helpers.every_store import new_folder
 from tests.helpers.process import LONG, forget
 from tests.helpers.spark_inputs import rows, sample
-from tidestate.operators import RETRACTING, Memory, Parquet, RocksDB, count, session, sum_, tumbling, windowed
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.agg import count
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import RETRACTING, Windowed, windowed
+from tidestate.operators.describe.windows import session
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.pins import pin, unpin
@@ -27,6 +30,7 @@ from tidestate.recovery.moves.reset import reset_to
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 BATCHES = 6
 TABLES = sample(BATCHES, 60)

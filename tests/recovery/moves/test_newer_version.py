@@ -15,7 +15,8 @@ from tests.helpers.checkout import ROOT
 from tests.helpers.manifests import files_below
 from tests.helpers.runner_services import MAKE_ROOTS, VERBS
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Harness, Policy, query
+from tidestate.operators import Harness, Policy
+from tidestate.operators.inspect.query import query
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.needs import CAPABILITIES

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from tests.helpers.manifests import files_below
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Parquet
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.manifest import state_files
@@ -30,6 +29,7 @@ from tidestate.recovery.retention.collection import collect, execute_collection,
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.errors import ConflictError, CorruptionError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.storage.objects import Objects
+from tidestate.stores import Parquet
 
 NEWEST = CheckpointRetention(newest=1, grace="0 seconds")
 

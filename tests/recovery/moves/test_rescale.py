@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from tests.helpers.process import LONG, SCRATCH, some
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -28,6 +27,7 @@ from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.stores.opening import open_store
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: dict[str, StoreConfig] = {
     "memory": Memory(max_levels=2, snapshot_bytes=1),

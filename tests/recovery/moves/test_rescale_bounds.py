@@ -12,7 +12,6 @@ import pytest
 
 from tests.helpers.process import in_turn
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.moves.rescale import divide_partitions
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import PartitionState
@@ -22,6 +21,7 @@ from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store
+from tidestate.stores import Memory, Parquet, RocksDB
 
 SPEC = TableSpec("ids", (Column("k", "string"),), (Column("until", "int64"),), expiry="until", partition_by=("k",))
 BY_KEY = TableSpec(

@@ -14,7 +14,10 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import job, rows, sample
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Memory, Parquet, RocksDB, count, min_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import min as min_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -25,6 +28,7 @@ from tidestate.recovery.moves.rescale import plan_rescale, rescale
 from tidestate.statestore.errors import FencedError, NotFoundError, UsageError
 from tidestate.statestore.spec.keyhash import hash_range, key_hash, partition_of
 from tidestate.statestore.spec.store import StoreConfig
+from tidestate.stores import Memory, Parquet, RocksDB
 
 TABLES = sample(6, 60)
 

@@ -17,7 +17,9 @@ from tests.helpers.command import json_lines, tidestate
 from tests.helpers.manifests import files_below, following
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tidestate.operators import Policy, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import Policy, tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.log.lease import LEASE_FOLDER, Lease, this_process
 from tidestate.recovery.log.manifest import SparkPosition

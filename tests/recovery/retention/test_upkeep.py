@@ -17,7 +17,9 @@ from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
 from tests.helpers.forked import forked
 from tests.helpers.forks import JOB
 from tests.helpers.process import some
-from tidestate.operators import CheckpointRetention, DeliveryId, WindowOperator, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import CheckpointRetention, DeliveryId, WindowOperator, tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.pins import pin

@@ -10,7 +10,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from tidestate.operators import Memory, Parquet, RocksDB, Windowed, count, max_, mean, sum_, tumbling, windowed
+from tidestate.agg import count, mean
+from tidestate.agg import max as max_
+from tidestate.agg import sum as sum_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import Windowed, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
 from tidestate.recovery.log.outputs import DeliveryId
@@ -20,6 +24,7 @@ from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.opening import open_store
+from tidestate.stores import Memory, Parquet, RocksDB
 
 
 def job(**aggregates: object) -> Windowed:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.collected import TABLES, run
-from tidestate.operators import Parquet, chain, count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
+from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.windowed import windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.names import differing_in_case
 from tidestate.recovery.log.pins import pin
@@ -16,6 +19,7 @@ from tidestate.recovery.log.records import read_pins
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.storage.local import LocalStorage
+from tidestate.stores import Parquet
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OperatorState, Restore, files_of
 from tidestate.recovery.start import restore_budget
@@ -30,6 +29,7 @@ from tidestate.statestore.spec.store import RESTORE_BYTES_PER_S, Restored, Store
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores import opening
 from tidestate.statestore.stores.restore_monitor import RestoreMonitor, progress_text
+from tidestate.stores import Memory, Parquet, RocksDB
 
 MB = 1_000_000
 

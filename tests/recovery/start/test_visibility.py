@@ -19,8 +19,10 @@ from tests.helpers.namespaces import WHY_NOT, may_mount
 from tests.helpers.spark_inputs import batch, write
 from tests.helpers.spark_inputs import job as spark_job
 from tests.helpers.spark_runs import stream
-from tidestate.operators import count, tumbling, windowed
+from tidestate.agg import count
+from tidestate.operators import tumbling
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.windowed import windowed
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position

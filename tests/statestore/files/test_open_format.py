@@ -19,11 +19,11 @@ from tests.helpers import evidence
 from tests.helpers.golden_state import EXPECTED_KINDS, EXPECTED_SUMS, GOLDEN, KINDS, SPECS, SUMS, T, write
 from tests.helpers.process import in_turn
 from tests.helpers.worked_example import STREAM, example
-from tidestate.operators import Memory, Parquet, RocksDB
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.store import StateStore, StoreConfig
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.opening import open_store
+from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES = ("memory", "rocksdb", "parquet")
 

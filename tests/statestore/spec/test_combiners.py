@@ -15,8 +15,11 @@ import pytest
 from pyspark import cloudpickle
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators import RETRACTING, accumulate, count_by_value, count_distinct_approx, tumbling, windowed
+from tidestate.agg import count_by_value, count_distinct_approx
+from tidestate.operators import tumbling
+from tidestate.operators.aggregates.custom import accumulate
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.windowed import RETRACTING, windowed
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec import combiners

@@ -14,7 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidestate.operators import count, max_, tumbling, windowed
+from tidestate.agg import count
+from tidestate.agg import max as max_
+from tidestate.operators import tumbling
+from tidestate.operators.describe.windowed import windowed
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.spec.valuehash import hash_tables
