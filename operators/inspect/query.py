@@ -80,7 +80,7 @@ class Query:
             self._stores = stores_of(self._stored, state)
 
     def __repr__(self) -> str:
-        return f"Query({self.operator!r}, checkpoint={self.checkpoint})"
+        return f"operator {self.operator} as of checkpoint {self.checkpoint}"
 
     @property
     def watermark_us(self) -> int | None:
@@ -208,8 +208,8 @@ class Query:
             raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
         if lacking := [name for name in self.own_functions if values is None or name in values]:
             raise UsageError(
-                "functions of yours compute these results: give description= and schema=, or name other "
-                "results, values=[…]",
+                "functions of yours compute these results: give the job that has them, or name other results, "
+                "values=[…]",
                 code="query-description",
                 results=lacking,
             )

@@ -15,7 +15,6 @@ from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
-from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.secrets import secrets_of_options
 from tidestate.statestore.storage.local import is_local
@@ -42,7 +41,6 @@ class IcebergSink(WithdrawingSink):
     finds what it replaces by an expression that names each window and key, which takes seconds from some thousand on.
     """
 
-    @checked
     def __init__(
         self,
         table: str,

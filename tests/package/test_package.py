@@ -176,20 +176,20 @@ from pyspark.sql import DataFrame
 
 import tidestate as ts
 import tidestate.watermark
-from tidestate import Checkpoint, DurableQuery, Harness, SparkJob, Standalone, agg
+from tidestate import DurableQuery, Harness, SparkJob, Standalone, agg
 
 
 def start(stream: DataFrame) -> DurableQuery:
     job: SparkJob = per_hour.on_spark(stream, checkpoint="/data/flights")
     reveal_type(per_hour)
     reveal_type(per_hour.standalone(checkpoint="x"))
-    reveal_type(Checkpoint.open("x").head())
+    reveal_type(ts.Root("x").manifest())
     reveal_type(tidestate.__version__)
     reveal_type(ts.stream().group_by("k").window(ts.tumbling("1 hour")).aggregate(n=ts.agg.max("v"), m=agg.list("v")))
     reveal_type(ts.merge(a=ts.stream(), b=ts.stream().watermark(tidestate.watermark.fixed("1 hour"))))
     return ts.testing.with_hook(job, lambda moment, checkpoint: None).start()
 """
-REVEALED = ["Aggregation", "Standalone", "Head | None", "str", "Aggregation", "MergedStreams"]
+REVEALED = ["Aggregation", "Standalone", "Manifest", "str", "Aggregation", "MergedStreams"]
 WRONG = """
 import tidestate
 from tidestate import neither
@@ -198,7 +198,7 @@ from tidestate.operators import nor
 from tidestate.recovery import either
 from tidestate.statestore import too
 
-tidestate.windowed(event_time=3)
+tidestate.stream(event_time=3)
 tidestate.agg.maximum("v")
 """
 MISTAKES = [*["attr-defined"] * 5, "arg-type", "attr-defined"]

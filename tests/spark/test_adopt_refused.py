@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[str, Callable[[], Runnable], str, str]] = {
         "one operator",
     ),
     "mean": ("counted", lambda: counting(m=mean("v")), "adopt-aggregate", "mean"),
-    "identities": ("counted", JOBS["distinct"], "adopt-job", "windowed"),
+    "identities": ("counted", JOBS["distinct"], "adopt-job", "group_by"),
 }
 
 

@@ -34,8 +34,8 @@ sys.path.insert(0, sys.argv[1])
 import pyarrow as pa
 import tidestate
 import tidestate.operators.spark.rdd_job
-from tidestate.operators import count, tumbling, windowed
-job = windowed(event_time="t", key="k").window(tumbling("1 second")).aggregate(n=count())
+from tidestate import agg, stream, tumbling
+job = stream(event_time="t").group_by("k").window(tumbling("1 second")).aggregate(n=agg.count())
 rows = pa.table({"t": pa.array([0, 5_000_000], pa.timestamp("us", "UTC")), "k": ["a", "b"]})
 _ = job.standalone(checkpoint=sys.argv[2]).run([rows], drain=True)
 print(tidestate.__file__)

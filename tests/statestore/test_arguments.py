@@ -41,7 +41,10 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "retain=CheckpointRetention(newest=100)",
     ),
     "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
-    "a description": (lambda: ts.Harness("job", pa.schema([])), "description=windowed(…).aggregate(…)"),
+    "a description": (
+        lambda: ts.Harness("job", pa.schema([])),
+        "description=stream(…).group_by(…).window(…).aggregate(…)",
+    ),
     "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
     "servers": (lambda: ts.sinks.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
     "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),

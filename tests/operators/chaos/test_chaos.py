@@ -120,8 +120,9 @@ def test_what_cannot_be_run_is_refused(given: JobInput, tmp_path: Path) -> None:
 
 
 def test_a_join_of_two_folders_of_which_one_has_fewer_files(tmp_path: Path) -> None:
-    job = "join(event_time='t', on='k', within=('-5 seconds', '5 seconds'), how='left', late='1 minute')"
-    (tmp_path / "pairs.py").write_text(f"from tidestate import join\npairs = {job}\n")
+    options = "on='k', within=('-5 seconds', '5 seconds'), how='left', allowed_lateness='1 minute'"
+    job = f"stream(event_time='t').join(stream(event_time='t'), {options})"
+    (tmp_path / "pairs.py").write_text(f"from tidestate import stream\npairs = {job}\n")
     for side, tables in (("left", STREAM[:5]), ("right", STREAM[:3])):
         (tmp_path / side).mkdir()
         for number, table in enumerate(tables):

@@ -27,7 +27,7 @@ READERS = (
     *("operators/chaos", "operators/local", "operators/cli"),
 )
 """What verbs call, apart from what binds a description: its errors have the words of the description."""
-OF_JOBS = {"checkpoint", "description", "schema", "since", "retention", "layout"}
+OF_JOBS = {"checkpoint", "description", "schema", "since", "retention", "layout", "identity"}
 """Arguments that no verb has an option for: of descriptions, of jobs, of `query`, of Spark's readers."""
 
 OF_MOVES = {"force"}

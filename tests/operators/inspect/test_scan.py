@@ -368,7 +368,7 @@ def test_a_process_that_ends_right_after_a_scan_ends_well(tmp_path: Path) -> Non
     job = windowed(event_time="t", key="k").window(tumbling("1 second")).aggregate(n=count())
     job.standalone(checkpoint=tmp_path).run([rows], drain=True)
     runs = 3 if LONG else 2
-    program = f"from tidestate import scan_panes, scan_state; root = {str(tmp_path)!r}; "
-    program += "assert scan_panes(root).to_table().num_rows == 2; scan_state(root).to_table()"
+    program = f"import tidestate; root = tidestate.Root({str(tmp_path)!r}); "
+    program += "assert root.panes().to_table().num_rows == 2; root.state().to_table()"
     done = [subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False) for _ in range(runs)]
     assert [one.returncode for one in done] == [0] * runs

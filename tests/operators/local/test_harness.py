@@ -127,10 +127,10 @@ def test_a_folder_of_its_own_goes_with_it_and_a_given_one_stays(
 def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, pyarrow as pa\n"
-        "from tidestate.operators import count, tumbling, windowed\n"
-        "from tidestate.operators.local.harness import Harness\n"
-        "job = windowed(event_time='t').window(tumbling('10 seconds')).aggregate(n=count())\n"
-        "harness = Harness(job, pa.schema([('t', pa.timestamp('us', tz='UTC'))]))\n"
+        "import tidestate as ts\n"
+        "windows = ts.stream(event_time='t').group_by().window(ts.tumbling('10 seconds'))\n"
+        "job = windows.aggregate(n=ts.agg.count())\n"
+        "harness = job.harness(pa.schema([('t', pa.timestamp('us', tz='UTC'))]))\n"
         "child = os.fork()\n"
         "if child:\n"
         "    os.waitpid(child, 0)\n"

@@ -134,7 +134,7 @@ def test_rows_are_taken_by_other_programs(kept: Path) -> None:
     assert pa.table(windows).num_rows == count == len(polars.DataFrame(windows))
     at = f"operator windows at checkpoint {Root(kept).manifest().id}"
     assert repr(windows) == f"windows of {at}, not read yet: .to_table(), .batches()"
-    assert repr(Root(kept).operator()) == f"Query('windows', checkpoint={Root(kept).manifest().id})"
+    assert repr(Root(kept).operator()) == f"operator windows as of checkpoint {Root(kept).manifest().id}"
 
 
 def test_a_job_brings_functions_of_its_own(kept: Path) -> None:

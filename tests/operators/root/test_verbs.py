@@ -108,7 +108,7 @@ def test_withdraw_takes_out_what_a_rewind_has_abandoned(folders: tuple[Path, Pat
     assert files(first) == before
     done = plan.execute()
     (second / "sinks.py").write_text(
-        f"from tidestate import ParquetSink\nsink = ParquetSink({str(second / 'target')!r})\n"
+        f"from tidestate.sinks import ParquetSink\nsink = ParquetSink({str(second / 'target')!r})\n"
     )
     expected = printed("withdraw", second / "root", f"{second / 'sinks.py'}:sink", "--confirm")
     assert plain({**done.as_dict(), "sink": ""}) == {**expected, "sink": ""}

@@ -209,7 +209,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = f"sinks_{uuid.uuid4().hex}"
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{module}.py").write_text(
-        f"from tidestate import ParquetSink\nsink = ParquetSink({target.place!r})\ndef made():\n    return sink\n"
+        f"from tidestate.sinks import ParquetSink\nsink = ParquetSink({target.place!r})\n"
+        "def made():\n    return sink\n"
         "def broken():\n    raise ValueError('no password')\ndef other():\n    return print\n"
     )
 

@@ -147,7 +147,7 @@ def test_notebooks_have_tables(tmp_path: Path) -> None:
     assert '<th>streams</th><td style="text-align: left">input</td>' in running._repr_html_()
     plan = at().group_by("v").window(tumbling("1 minute")).aggregate(n=count()).plan(tmp_path, schema=SCHEMA)
     assert f"<caption>{tmp_path}: it would not start</caption>" in plan._repr_html_()
-    assert '<td style="text-align: left">key</td>' in plan._repr_html_()
+    assert '<td style="text-align: left">group_by</td>' in plan._repr_html_()
     same = per_minute().plan(tmp_path)._repr_html_()
     assert same.endswith("<p>nothing has changed</p>")
     assert "<table>" not in same

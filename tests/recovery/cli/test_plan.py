@@ -16,17 +16,18 @@ from tidestate.operators import tumbling
 from tidestate.operators.describe.windowed import windowed
 
 JOBS = """
-from tidestate.operators import count, join, max_, sum_, tumbling, windowed
-from tidestate.operators.streams.inputs import stream
+from tidestate import agg, stream, tumbling
 
-begun = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
-more = begun.aggregate(high=max_("v"))
-other = begun.aggregate(wide=max_("w"))
-size = begun.window(tumbling("20 seconds"))
-less = windowed(event_time="t", key="k").window(tumbling("10 seconds")).aggregate(n=count())
+grouped = stream(event_time="t").group_by("k")
+hours = grouped.window(tumbling("10 seconds"))
+begun = hours.aggregate(n=agg.count(), total=agg.sum("v"))
+more = hours.aggregate(n=agg.count(), total=agg.sum("v"), high=agg.max("v"))
+other = hours.aggregate(n=agg.count(), total=agg.sum("v"), wide=agg.max("w"))
+size = grouped.window(tumbling("20 seconds")).aggregate(n=agg.count(), total=agg.sum("v"))
+less = hours.aggregate(n=agg.count())
 
-def streamed():
-    return stream(event_time="t").group_by("k").window(tumbling("10 seconds")).aggregate(n=count(), total=sum_("v"))
+def made():
+    return begun
 """
 TIME = pa.timestamp("us", "UTC")
 
@@ -49,7 +50,7 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
         0,
         [f"{root}: it would go on from checkpoint 3", "nothing has changed"],
     )
-    assert tidestate("plan", root, f"{jobs}:streamed").stdout == same.stdout
+    assert tidestate("plan", root, f"{jobs}:made").stdout == same.stdout
 
     more = tidestate("plan", root, f"{jobs}:more", "--json")
     planned = json.loads(more.stdout)

@@ -30,7 +30,7 @@ LIBRARY = """
 import pathlib
 import pyarrow as pa
 import pyarrow.compute as pc
-from tidestate.operators import accumulate
+from tidestate.agg import accumulate
 
 pathlib.Path(__file__).with_suffix(".ran").touch()
 widest = accumulate(
