@@ -38,6 +38,7 @@ _WORDS: dict[Any, tuple[str, str]] = {
     pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
 """How a plain kind is called, and an example of it."""
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _CLASSES: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),
@@ -68,12 +69,22 @@ def checked(function: Callable[P, R], name: str | None = None) -> Callable[P, R]
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         kinds = _plain_kinds(function)
-        for parameter, value in signature.bind(*args, **kwargs).arguments.items():
+        for parameter, value in _bound(door, signature, args, kwargs).items():
             if parameter in kinds and not _fits(value, kinds[parameter]):
                 raise _refusal(door, parameter, kinds[parameter], value)
         return function(*args, **kwargs)
 
     return call
+
+
+def _bound(door: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments by parameter. Raises `TypeError` as Python does, with all that the function takes."""
+    try:
+        return signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        parameters = [each for each in signature.parameters.values() if each.name != "self"]
+        takes = [each.name if each.kind in _BY_PLACE else f"{each.name}=" for each in parameters]
+        raise TypeError(f"{door}() {error}; it takes {', '.join(takes)}") from None
 
 
 def _door(function: Callable[..., Any]) -> str:

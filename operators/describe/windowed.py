@@ -150,8 +150,9 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         """The results per key and window: ``name=count()``, ``name=mean("column")`` and so on."""
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
+                named = '; the name of the operator is .named("…")' if name == "name" else ""
                 raise UsageError(
-                    "give an aggregate, as agg.count() or agg.mean(…)",
+                    f"give an aggregate, as agg.count() or agg.mean(…){named}",
                     code="aggregate",
                     name=name,
                     found=repr(aggregate),

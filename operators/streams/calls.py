@@ -6,8 +6,9 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from tidestate.operators.streams.hints import no_method
 from tidestate.operators.streams.order import after_parts
 from tidestate.operators.streams.words import value_text
 
@@ -44,6 +45,11 @@ class MadeByVerb:
 
     def __repr__(self) -> str:
         return expression(self, {})
+
+    if not TYPE_CHECKING:  # which would take every name for one that there is
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_method(type(self).__name__, name)
 
 
 def recorded(function: Callable[Given, Made], name: str | None = None) -> Callable[Given, Made]:

@@ -78,11 +78,11 @@ class Runs(ABC):
         may take, by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to
         be the same (docs/DIRECT_SCAN.md); ``in_driver``, the driver processes few rows without a Spark job.
         """
-        if strange := set(paths) - set(SHORTCUTS):
+        if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(
-                "paths are the shortcuts that a batch may take",
+                "paths are the shortcuts that a batch may take, a set of them",
                 code="paths",
-                found=sorted(map(str, strange)),
+                found=paths if isinstance(paths, str) else sorted(map(str, strange)),
                 shortcuts=list(SHORTCUTS),
             )
         graph = self.graph

@@ -345,7 +345,7 @@ class GroupedStream(MadeByVerb):
                 raise UsageError(
                     f"results come first: .aggregate(…).{name}(…)", code="group-by", keys=list(self.keys)
                 )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return super().__getattr__(name)
 
 
 @dataclass(frozen=True)

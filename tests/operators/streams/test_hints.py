@@ -1,0 +1,64 @@
+"""What a stream does not have is refused with what there is in its place."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidestate as ts
+from tidestate import agg, trigger
+
+CLICKS = ts.stream(event_time="at")
+BY_USER = CLICKS.group_by("user")
+PER_HOUR = BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count())
+OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
+    "of DataFrames": (lambda: CLICKS.groupBy("user"), "group_by"),
+    "of Spark's watermarks": (lambda: CLICKS.withWatermark("at", "5 m"), "watermark_delay="),
+    "a filter": (lambda: PER_HOUR.filter("n > 1"), "that the job is given"),
+    "an input runs": (lambda: CLICKS.on_spark(None), "an operator runs"),
+    "a watermark of groups": (lambda: BY_USER.watermark(None), "before .group_by"),
+    "results of a merge": (lambda: ts.merge(a=CLICKS).aggregate(), "group_by"),
+}
+
+
+@pytest.mark.parametrize(("call", "way"), OTHER_WORDS.values(), ids=OTHER_WORDS.keys())
+def test_words_of_others_lead_to_ours(call: Callable[[], Any], way: str) -> None:
+    with pytest.raises(AttributeError, match=way):
+        call()
+
+
+def test_a_name_that_nobody_knows_is_missing_as_in_python() -> None:
+    assert not hasattr(CLICKS, "nothing")
+    assert getattr(CLICKS, "nothing", 5) == 5
+    assert repr(copy.copy(PER_HOUR)) == repr(PER_HOUR)
+    assert repr(pickle.loads(pickle.dumps(PER_HOUR))) == repr(PER_HOUR)
+
+
+OPTIONS: list[tuple[Callable[[], Any], str]] = [
+    (
+        lambda: CLICKS.join(CLICKS, on="k", late="5 s"),
+        r"join\(\) got an unexpected .*; it takes other, on=, within=",
+    ),
+    (lambda: PER_HOUR.trigger(trigger.each_batch()), r"trigger\(\) too many positional arguments; it takes early="),
+    (lambda: agg.sum(), r"sum\(\) missing a required argument: 'column'; it takes column"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), OPTIONS)
+def test_options_that_there_are_not_are_answered_with_those_that_there_are(
+    call: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_a_name_among_the_results_is_answered(tmp_path: Path) -> None:
+    with pytest.raises(ts.UsageError, match=r'\.named\("…"\)'):
+        BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count(), name="per_hour")
+    with pytest.raises(ts.UsageError, match="a set of them"):
+        PER_HOUR.on_spark(None, checkpoint=tmp_path, paths="in_driver")
