@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.children.standalone import store_config
-from tests.helpers.changed_jobs import events, first, tables, without
+from tests.helpers.changed_jobs import added, events, first, tables, without
 from tidestate import Aggregation, agg, trigger
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Head, Manifest
@@ -19,7 +19,7 @@ ROWS = tables(events(5))
 
 def changed() -> Aggregation:
     """An aggregate more, one by another name, early panes, more patience."""
-    described = without(first("sliding", "retracting"), "total").aggregate(amount=agg.sum("v"), high=agg.max("v"))
+    described = added(without(first("sliding", "retracting"), "total"), amount=agg.sum("v"), high=agg.max("v"))
     described = described.trigger(early=trigger.each_batch()).allowed_lateness("110 seconds")
     return described.renamed(aggregates={"total": "amount"})
 

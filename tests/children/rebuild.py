@@ -28,7 +28,7 @@ def main(root: str, death: str = "") -> None:
         if death == f"{moment}:{checkpoint_id}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runner = StandaloneRunner(JOB, root, Parquet(max_levels=3), Sinks(), 2, hook, REBUILD)
+    runner = StandaloneRunner(JOB.graph.description, root, Parquet(max_levels=3), Sinks(), 2, hook, REBUILD)
     runner.run(BATCHES[:SERVED])
     runner.rebuild(BATCHES[:2])
     runner.rebuild(BATCHES[2:SERVED])

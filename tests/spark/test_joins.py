@@ -169,7 +169,7 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
     counted = met.group_by("of.k").window(ts.tumbling("1 minute"))
     whole = counted.aggregate(n=agg.count()).named("counted")
     for begun in (
-        met.on_spark(given, given, checkpoint=tmp_path / "join", partitions=2),
+        met.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "join", partitions=2),
         whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2),
     ):
         query = begun.start()
@@ -231,11 +231,12 @@ def test_sides_that_are_no_streams_or_do_not_fit(spark: SparkSession, tmp_path: 
     description, _ = JOINS["near in time, all rows"]
     streaming = stream(spark, tmp_path / "left")
     with pytest.raises(UsageError, match="not-a-stream"):
-        description.on_spark(streaming, spark.range(3), checkpoint=tmp_path / "root")
+        description.on_spark({"left": streaming, "right": spark.range(3)}, checkpoint=tmp_path / "root")
+    other = streaming.selectExpr("v AS k", "t")
     with pytest.raises(UsageError, match="side-types"):
-        description.on_spark(streaming, streaming.selectExpr("v AS k", "t"), checkpoint=tmp_path / "root")
+        description.on_spark({"left": streaming, "right": other}, checkpoint=tmp_path / "root")
     with pytest.raises(UsageError, match="column-missing"):
-        description.on_spark(streaming, streaming.select("t"), checkpoint=tmp_path / "root")
+        description.on_spark({"left": streaming, "right": streaming.select("t")}, checkpoint=tmp_path / "root")
 
 
 @pytest.mark.long

@@ -142,9 +142,9 @@ def until(found: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-HOW: dict[str, dict[str, bool]] = {
-    "by Spark": {"direct_scan": False},
-    "by tasks": {"in_driver": False},
+HOW: dict[str, dict[str, Any]] = {
+    "by Spark": {"paths": {"in_driver"}},
+    "by tasks": {"paths": {"direct_scan"}},
     "in the driver": {},
 }
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tests.faults.simulation.auditor import Site
 from tests.faults.simulation.targets import SinkError
+from tidestate.operators.describe.runs import Schemas
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import (
@@ -57,9 +58,10 @@ class Source:
         self._arrive = [sum(gaps[: number + 1]) for number in range(len(batches))]
 
     @property
-    def schema(self) -> pa.Schema:
-        """Of all batches."""
-        return self._batches[0].schema
+    def schema(self) -> Schemas:
+        """Of all batches, by stream where there are several."""
+        first = self._batches[0]
+        return first.schema if isinstance(first, pa.Table) else {name: rows.schema for name, rows in first.items()}
 
     def seek(self, position: Any) -> Iterator[tuple[int, pa.Table]]:
         """The batches after so many."""

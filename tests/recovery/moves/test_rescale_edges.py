@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.helpers.changed_jobs import added
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.forked import ForkedChild
 from tests.helpers.spark_inputs import job, rows, sample
@@ -256,7 +257,7 @@ def test_a_job_may_change_while_files_are_shared(tmp_path: Path, partitions: int
     found = {}
     for name in ("root", "twin"):
         job().standalone(checkpoint=tmp_path / name, partitions=3).run(TABLES[:2])
-        changed = job().aggregate(least=agg.min("v"))
+        changed = added(job(), least=agg.min("v"))
         for taken, divided_again in ((4, partitions), (6, 3)):
             if name == "root":
                 rescale(tmp_path / name, divided_again)

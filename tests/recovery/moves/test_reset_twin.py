@@ -40,7 +40,9 @@ class Job:
         self.root = root
         self.came: dict[DeliveryId, Counter[evidence.Row]] = {}
         self._tables = [streams.arrow(batch) for batch in stream]
-        self._start = lambda: StandaloneRunner(streams.description(setting), str(root), store, Sinks(self._sink), 2)
+        self._start = lambda: StandaloneRunner(
+            streams.description(setting).graph.description, str(root), store, Sinks(self._sink), 2
+        )
 
     def _sink(self, panes: pa.Table, delivery_id: DeliveryId) -> None:
         rows = Counter(evidence.plain(panes))
