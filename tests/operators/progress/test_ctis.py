@@ -22,6 +22,7 @@ from tidestate import Aggregation, Stream, agg, watermark
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES, Advance, advance, lifetimes
+from tidestate.operators.progress.cti_settings import advance_time
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.spark import tasks
 from tidestate.statestore.errors import UsageError, of_type
@@ -266,7 +267,8 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
             for time in times
         ]
         refused = Counter(zip(*(tested.ledger()[name].to_pylist() for name in ("at", "reason")), strict=True))
-    whole = advance(at_query, Advance(), lifetimes(stream, "t", "end", shape_column="shape"))
+    stored = advance_time(at_query.policy, at_query.generate, at_query.import_from)
+    whole = advance(stored, Advance(), lifetimes(stream, "t", "end", shape_column="shape"))
     counted = whole.kept & np.array([shape != "edge_end" for shape in stream["shape"].to_pylist()])
     expected = [time // SECOND for time in whole.starts[counted].tolist()]
     assert Counter(int(time.timestamp()) for time in observed) == Counter(expected)
