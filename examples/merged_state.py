@@ -42,7 +42,7 @@ def words(pane: Pane) -> str:
 
 
 def main() -> None:
-    """Run it."""
+    """Run the job over `batches`, and print its panes."""
     run(job, batches(), words)
 
 

@@ -1,10 +1,17 @@
-"""The description of a job, in whatever form a user has it."""
+"""A job, in whatever form a user has it: its description, and the names of its streams."""
 
 from __future__ import annotations
 
+from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.streams.stream import OperatorStream
 from tidestate.statestore.errors import UsageError
+
+
+def streams_of_job(job: object) -> JobStreams:
+    """The streams of ``job`` by the names that its user knows. Raises `UsageError` as `described_job`."""
+    names = job.graph.streams if isinstance(job, OperatorStream) else getattr(job, "names", None)
+    return JobStreams(described_job(job), names)
 
 
 def described_job(job: object) -> Runnable:

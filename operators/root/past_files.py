@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from tidestate.operators.describe.chain import streams_of
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Offset
 from tidestate.operators.local.bootstrap import Archive, RowsCallback, Survey
@@ -109,9 +108,12 @@ class BootstrapPlan(RootPlan):
                 yield "spark goes on", "from all other files" if after is None else f"from {after}"
 
 
-def files_of_streams(description: Runnable, files: Any) -> dict[str, list[str]]:
-    """The names of files by stream: one name or several, of the first stream; or by the streams' names."""
-    by_stream = files if isinstance(files, Mapping) else {streams_of(description)[0]: files}
+def files_of_streams(streams: Mapping[str, str], files: Any) -> dict[str, list[str]]:
+    """The names of files by stream of the description: one name or several, of the first stream; or by the names that
+    the user knows, which are those of ``streams``.
+    """
+    named = files.items() if isinstance(files, Mapping) else [(next(iter(streams)), files)]
+    by_stream = {streams.get(name, name): names for name, names in named}
     several = {name: [names] if isinstance(names, str | os.PathLike) else names for name, names in by_stream.items()}
     if not all(isinstance(names, Sequence) and names for names in several.values()) or not several:
         raise UsageError(

@@ -15,7 +15,7 @@ from tidestate.operators.inspect.history.window_history import key_columns
 from tidestate.operators.inspect.report.document import LAST, WrittenReport, write_report
 from tidestate.operators.inspect.window_changes import difference_of
 from tidestate.operators.root.adoption import AdoptionPlan
-from tidestate.operators.root.jobs import described_job
+from tidestate.operators.root.jobs import described_job, streams_of_job
 from tidestate.operators.root.past_files import BootstrapPlan, files_of_streams
 from tidestate.operators.root.readers import RootReaders
 from tidestate.operators.root.rows import AnsweredRows
@@ -130,10 +130,10 @@ class Root(RootReaders, RootVerbs):
         tables and DataFrames: ``bootstrap`` of a job.
         """
         self._check_whole("bootstrap(…)")
-        description = described_job(job)
-        names = files_of_streams(description, files)
+        streams = streams_of_job(job)
+        names = files_of_streams(streams.by_user, files)
         return BootstrapPlan.of(
-            description, self.url, names, offsets, schema, partitions, standalone=standalone, deliver=deliver
+            streams.description, self.url, names, offsets, schema, partitions, standalone=standalone, deliver=deliver
         )
 
     def __repr__(self) -> str:

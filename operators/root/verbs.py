@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidestate.operators.describe.start_plan import StartPlan
+from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.inspect.history.events import WindowHistory
 from tidestate.operators.inspect.history.window_history import key_columns, window_history
-from tidestate.operators.root.jobs import described_job
+from tidestate.operators.root.jobs import streams_of_job
 from tidestate.operators.root.rooted import Rooted
 from tidestate.operators.root.texts import key_texts
 from tidestate.operators.sinks.withdrawal import WithdrawalPlan
@@ -109,7 +110,15 @@ class RootVerbs(Rooted):
         and there is nothing to execute: start the job. Arguments as of its own ``plan``.
         """
         self._check_whole("plan(…)")
-        return described_job(job).plan(self.url, schema=schema, policy=policy, time_zone=time_zone)
+        streams = streams_of_job(job)
+        return plan_start(
+            streams.description,
+            self.url,
+            schema=schema,
+            policy=policy,
+            time_zone=time_zone,
+            streams=streams.names,
+        )
 
     @checked
     def rewind(self, to: Moment, *, force: bool = False) -> ResetPlan:

@@ -9,13 +9,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+import tidestate as ts
 from tests.helpers.example_root import damaged
 from tests.helpers.worked_example import STREAM, example
-from tidestate import NotFoundError, Root, UsageError
+from tidestate import NotFoundError, Root, UsageError, agg
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.moves.root_plan import RootPlan
 from tidestate.sinks import ParquetSink
@@ -248,3 +250,15 @@ def test_a_fork_begins_with_the_state_of_its_checkpoint(folders: tuple[Path, Pat
     forked = Root(folders[0] / "forked")
     assert forked.windows().to_table() == root.at(4).windows().to_table()
     assert forked.panes().to_table().num_rows == 0
+
+
+def test_a_single_stream_is_known_by_its_name(tmp_path: Path) -> None:
+    schema = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.string())])
+    orders = ts.stream("orders", event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    job = orders.aggregate(n=agg.count())
+    rows = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC")), "k": ["a"]})
+    pq.write_table(rows, tmp_path / "past.parquet")
+    plan = Root(tmp_path / "root").bootstrap(job, {"orders": tmp_path / "past.parquet"}, standalone=True)
+    assert plan.execute().done
+    job.standalone(checkpoint=tmp_path / "root").run([{"orders": rows}])
+    assert Root(tmp_path / "root").plan(job, schema={"orders": schema}).changes == ()
