@@ -71,9 +71,6 @@ from tidestate.operators.describe.runs import SeekableInput as SeekableInput
 from tidestate.operators.describe.runs import SparkJob as SparkJob
 from tidestate.operators.describe.runs import Standalone as Standalone
 from tidestate.operators.describe.sinks import Refused as Refused
-from tidestate.operators.describe.windows import global_window as global_window
-from tidestate.operators.describe.windows import sliding as sliding
-from tidestate.operators.describe.windows import tumbling as tumbling
 from tidestate.operators.embedded.join_operator import JoinOperator as JoinOperator
 from tidestate.operators.embedded.loop import run_operator as run_operator
 from tidestate.operators.embedded.window_operator import WindowOperator as WindowOperator
@@ -94,9 +91,12 @@ from tidestate.operators.streams.stream import MergedStreams as MergedStreams
 from tidestate.operators.streams.stream import OperatorStream as OperatorStream
 from tidestate.operators.streams.stream import Stream as Stream
 from tidestate.operators.streams.windows import count_windows as count_windows
+from tidestate.operators.streams.windows import global_window as global_window
 from tidestate.operators.streams.windows import offset_sessions as offset_sessions
 from tidestate.operators.streams.windows import offset_windows as offset_windows
 from tidestate.operators.streams.windows import sessions as sessions
+from tidestate.operators.streams.windows import sliding as sliding
+from tidestate.operators.streams.windows import tumbling as tumbling
 from tidestate.recovery.log.outputs import DeliveryId as DeliveryId
 from tidestate.recovery.retention.rules import CheckpointRetention as CheckpointRetention
 from tidestate.recovery.start.policy import Policy as Policy

@@ -18,7 +18,7 @@ from tidestate.operators.chaos.faults import STORES, chosen_kinds
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds, RoundResult
 from tidestate.operators.chaos.start import UserJob
-from tidestate.operators.local.bootstrap import load_description, load_object
+from tidestate.operators.local.bootstrap import load_job, load_object
 from tidestate.statestore.durations import span_us
 from tools.bench.table import ROOT, Row, commit, insert, markdown, show
 
@@ -94,10 +94,9 @@ def main(
 def _rounds(folder: Path, number: int, name: str, seed: int) -> ChaosRounds:
     job = f"{EXAMPLE}:{name if name.startswith('clicks') else 'clicks'}" if name in PLANTED else name
     sink = f"{EXAMPLE}:{name if name.startswith('sink') else 'sink'}" if str(EXAMPLE) in job else None
-    description = load_description(job)
     clicks = [str(folder / "clicks")]
     streams = {"left": clicks, "right": clicks} if name.endswith(":pairs") else {"input": clicks}
-    given = copied_input(description, streams, None, folder / f"input-{number}")
+    given = copied_input(load_job(job).graph.streams, streams, None, folder / f"input-{number}")
     user = UserJob(job, given, sink, sink and f"{EXAMPLE}:sink_rows")
     kinds = chosen_kinds("standalone", recut="not_associative" in name)
     return ChaosRounds(user, folder / str(number), seed, kinds, ["parquet"] if name in PLANTED else list(STORES))

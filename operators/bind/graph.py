@@ -19,7 +19,7 @@ from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.describe.union import Union
-from tidestate.operators.describe.windowed import ACCUMULATING, Windowed
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan
@@ -191,7 +191,7 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
             UserWarning,
             stacklevel=4,
         )
-    if not upstream.repeats or upstream.mode != ACCUMULATING or _replaces(upstream, one):
+    if not upstream.repeats or upstream.mode != "accumulating" or _replaces(upstream, one):
         return
     raise UsageError(
         "a window that emits several panes would count several times: let it retract what it emitted, "

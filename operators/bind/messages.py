@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.bind.columns import key_field
-from tidestate.operators.describe.windowed import DISCARDING, KnownMessages
+from tidestate.operators.describe.windowed import KnownMessages
 from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Windows
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.tables import (
@@ -119,7 +119,7 @@ def _reads_messages(plan: GroupTables) -> bool:
     sessions of any gap that overlap others which are closed.
     """
     triggers = plan.triggers
-    some = plan.mode == DISCARDING or triggers.per_element or triggers.finishes or plan.signed
+    some = plan.mode == "discarding" or triggers.per_element or triggers.finishes or plan.signed
     held = plan.in_order and (triggers.early is not None or triggers.when is not None)
     overlap = plan.sessions and not plan.in_cells and plan.rule == "window"
     return not (some or held or overlap or plan.touching)

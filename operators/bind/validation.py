@@ -8,7 +8,7 @@ from tidestate.operators.aggregates.aggregate import inputs
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.describe.windowed import RETRACTING, USUAL_US, Windowed
+from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.statestore.errors import UsageError
@@ -22,7 +22,7 @@ def check_sense(description: Windowed) -> None:
     _check_retention(description)
     if (
         isinstance(description.windows, Sessions)
-        and description.mode != RETRACTING
+        and description.mode != "retracting"
         and _emits_unfinished(description)
     ):
         warnings.warn(
@@ -110,7 +110,7 @@ def _check_triggers(description: Windowed) -> None:
     if alone and triggers.on_time == "never" and not shows_late:
         raise UsageError("with these triggers nothing is ever emitted", code="trigger-nothing")
     once = alone and not shows_late and not isinstance(kind, Sessions)
-    if once and description.mode == RETRACTING:
+    if once and description.mode == "retracting":
         raise UsageError(
             "every window emits one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
         )

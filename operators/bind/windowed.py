@@ -23,7 +23,7 @@ from tidestate.operators.bind.watermark_checks import check_buffers, check_edges
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
-from tidestate.operators.describe.windowed import DISCARDING, Windowed
+from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import check_gap
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
@@ -114,7 +114,7 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
     """The aggregates over these columns; over rows that may take others back, where ``signed``."""
     aggregates = tuple(bind(name, one, types, place) for name, one in description.aggregates.items())
     if signed:
-        difference = description.mode == DISCARDING
+        difference = description.mode == "discarding"
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
         if wrong := [bound.name for bound in aggregates if difference and not linear(bound)]:
             raise UsageError(

@@ -16,7 +16,7 @@ from tidestate.operators.chaos.inputs import batches_of
 from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, Notes
 from tidestate.operators.chaos.watched_sink import WatchedSink, takes_all
 from tidestate.operators.inspect.scan import scan_panes
-from tidestate.operators.local.bootstrap import load_description, load_object
+from tidestate.operators.local.bootstrap import load_job, load_object
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.plain import as_table
 
@@ -41,18 +41,18 @@ def noted(start: ChildStart, run: Callable[[ChildStart, Notes], None]) -> None:
 
 
 def _run(start: ChildStart, notes: Notes) -> None:
-    description = load_description(start.job.description)
-    batches = batches_of(start.job.given, description, start.cut, start.pieces)
+    stream = load_job(start.job.description)
+    batches = batches_of(start.job.given, start.cut, start.pieces)
     sink = sink_of(start, notes)
     with injected(start, notes):
-        job = description.standalone(
+        job = stream.standalone(
             checkpoint=start.place.root, store=STORE_CONFIGS[start.store], sink=sink, partitions=start.partitions
         )
-        stream = job.stream(batches)
-        for number, _ in enumerate(stream, 1):
+        running = job.stream(batches)
+        for number, _ in enumerate(running, 1):
             notes.write("batch", position=job.position())
             if number == start.batches:
-                stream.close()  # type: ignore[attr-defined]
+                running.close()  # type: ignore[attr-defined]
                 notes.write("injected", where=f"after batch {job.position()}")
                 return
         job.drain()
@@ -71,7 +71,7 @@ def read_left(start: ChildStart) -> None:
 
 
 def _read(start: ChildStart, _notes: Notes) -> None:
-    load_description(start.job.description)
+    load_job(start.job.description)
     place, target, net = start.place, None, None
     if start.job.sink_rows is not None:
         target = as_table(_of_folder(start.job.sink_rows, place.target, "the rows of its target"))

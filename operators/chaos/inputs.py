@@ -6,27 +6,23 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from tidestate.operators.chaos.start import BatchCut, JobInput
-from tidestate.operators.describe.chain import Chain, streams_of
-from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Batch
 from tidestate.operators.local.history_files import HistoryFiles, schema_of
 from tidestate.statestore.errors import UsageError
 
 
 def copied_input(
-    description: Runnable, given: Mapping[str, Sequence[str]], columns: str | None, into: Path
+    names: Sequence[str], given: Mapping[str, Sequence[str]], columns: str | None, into: Path
 ) -> JobInput:
-    """Copies of the files. Raises `UsageError` unless each stream has some."""
-    names = streams_of(description)
-    if len(names) == 1 and len(given) == 1:
-        given = dict(zip(names, given.values(), strict=True))
+    """Copies of the files of the streams of these ``names``. Raises `UsageError` unless each has some."""
     if set(given) != set(names):
-        raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
+        raise UsageError(
+            "give files of each stream, by name", code="streams", streams=list(names), found=sorted(given)
+        )
     schema = schema_of(columns) if columns else None
     folders = {}
     for place, name in enumerate(names):
@@ -40,9 +36,7 @@ def copied_input(
     return JobInput(folders, columns)
 
 
-def batches_of(
-    given: JobInput, description: Runnable, cut: BatchCut | None = None, pieces: int | None = None
-) -> list[Batch]:
+def batches_of(given: JobInput, cut: BatchCut | None = None, pieces: int | None = None) -> list[Batch]:
     """What a standalone run reads; in so many ``pieces`` instead of the batches of a ``cut``."""
     read = {name: _tables(given, name) for name in given.folders}
     streams = [
@@ -52,12 +46,7 @@ def batches_of(
         }
         for batch in cut or given.cut
     ]
-    if pieces is not None:
-        streams = _recut(streams, pieces)
-    schema = None
-    if isinstance(description, Sided):
-        schema = description.sides.schema({name: tables[0].schema for name, tables in read.items()})
-    return [_batch(description, schema, one) for one in streams]
+    return [*streams] if pieces is None else [*_recut(streams, pieces)]
 
 
 def _tables(given: JobInput, name: str) -> list[pa.Table]:
@@ -68,14 +57,6 @@ def _tables(given: JobInput, name: str) -> list[pa.Table]:
         pa.concat_tables([empty, *HistoryFiles.find([str(path)], found.schema).batches(found.schema.names)])
         for path in files
     ]
-
-
-def _batch(description: Runnable, schema: pa.Schema | None, streams: dict[str, pa.Table]) -> Batch:
-    if isinstance(description, Sided) and schema is not None:
-        parts = [description.sides.rows(schema, name, rows) for name, rows in streams.items()]
-        return pa.concat_tables([schema.empty_table(), *parts])
-    several: Any = streams
-    return several if isinstance(description, Chain) and len(streams) > 1 else next(iter(streams.values()))
 
 
 def _recut(streams: list[dict[str, pa.Table]], pieces: int) -> list[dict[str, pa.Table]]:

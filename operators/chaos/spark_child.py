@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.chaos.child import noted, sink_of
 from tidestate.operators.chaos.start import STORE_CONFIGS, ChildStart, JobInput, Notes
-from tidestate.operators.describe.chain import Chain
-from tidestate.operators.local.bootstrap import load_description
+from tidestate.operators.local.bootstrap import load_job
+from tidestate.operators.streams.running import SHORTCUTS
 
 _SETTINGS = {
     "spark.app.name": "tidestate chaos",
@@ -25,21 +25,20 @@ _SETTINGS = {
 
 
 def _run(start: ChildStart, notes: Notes) -> None:
-    description: Any = load_description(start.job.description)
+    stream = load_job(start.job.description)
     builder: Any = SparkSession.builder
     for name, value in _SETTINGS.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     given = start.job.given
     streams = {name: _stream(spark, given, name) for name in given.folders}
-    read = (streams,) if isinstance(description, Chain) and len(streams) > 1 else tuple(streams.values())
-    query = description.on_spark(
-        *read,
+    query = stream.on_spark(
+        streams,
         checkpoint=start.place.root,
         store=STORE_CONFIGS[start.store],
         sink=sink_of(start, notes),
         partitions=start.partitions,
-        in_driver=start.in_driver,
+        paths=SHORTCUTS if start.in_driver else {"direct_scan"},
     ).start()
     notes.write("started", checkpoint=query.checkpoint_id)
     query.processAllAvailable()

@@ -51,11 +51,11 @@ def adopt_query(
     The query is stopped or was killed; its checkpoint is read through Spark (4.0 or later, in a local session), and
     never changed. What cannot be taken over is refused before anything is written.
     """
-    from tidestate.operators.local.bootstrap import load_description
+    from tidestate.operators.local.bootstrap import load_job
     from tidestate.operators.root.adoption import AdoptionPlan
     from tidestate.recovery.cli.plans import print_plan
 
-    description, places = load_description(job), dict(map(_buffer, buffers or []))
+    description, places = load_job(job).graph.description, dict(map(_buffer, buffers or []))
     with in_options(schema="--schema", buffers="--buffer NAME=NUMBER"):
         plan = AdoptionPlan.of(
             spark_checkpoint, root, description, schema, places, partitions, deliver=not undelivered

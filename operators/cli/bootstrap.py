@@ -55,16 +55,16 @@ def bootstrap_root(
     The files are Parquet, CSV, JSON or Arrow on this host, and are read in one process, without Spark. Spark's query
     then reads all other files, or goes on from the given offsets.
     """
-    from tidestate.operators.local.bootstrap import load_description, named_files
+    from tidestate.operators.local.bootstrap import load_job, named_files
     from tidestate.operators.root.past_files import BootstrapPlan
     from tidestate.recovery.cli.plans import print_done, print_plan
 
-    description = load_description(job)
-    streams = named_files(description, files or [], named or [])
+    graph = load_job(job).graph
+    streams = graph.stored(named_files(graph.streams, files or [], named or []))
     with in_options(schema="--schema"):
         with bar() as progress:
             plan = BootstrapPlan.of(
-                description,
+                graph.description,
                 root,
                 streams,
                 offsets,

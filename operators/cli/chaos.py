@@ -205,16 +205,16 @@ def _rounds(asked: _Asked, work: Path, seed: int) -> ChaosRounds:
     from tidestate.operators.chaos.inputs import copied_input
     from tidestate.operators.chaos.rounds import ChaosRounds, check_spark
     from tidestate.operators.chaos.start import UserJob
-    from tidestate.operators.local.bootstrap import load_description, load_object, named_files
+    from tidestate.operators.local.bootstrap import load_job, load_object, named_files
 
     if asked.runner is not ChaosRunner.standalone:
         check_spark()
     kinds = chosen_kinds(asked.runner.value, asked.classes, recut=asked.recut)
-    description = load_description(asked.job)
+    streams = load_job(asked.job).graph.streams
     for function in filter(None, (asked.sink, asked.sink_rows)):
         load_object(function)
-    files = named_files(description, asked.files, asked.named)
-    given = copied_input(description, files, asked.schema, work / "input")
+    files = named_files(streams, asked.files, asked.named)
+    given = copied_input(streams, files, asked.schema, work / "input")
     chosen = [one.value for one in asked.stores or (ChaosStore.parquet,)]
     return ChaosRounds(UserJob(asked.job, given, asked.sink, asked.sink_rows), work, seed, kinds, chosen)
 

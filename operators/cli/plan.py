@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -11,9 +12,6 @@ from rich.text import Text
 from tidestate.recovery.cli.app import AsJson, RootPath
 from tidestate.recovery.cli.options import in_options
 from tidestate.recovery.cli.printing import print_json, print_out
-
-if TYPE_CHECKING:
-    from tidestate.operators.describe.runnable import Runnable
 
 plan_command = typer.Typer(add_completion=False)
 EXIT_REFUSED = 1
@@ -60,13 +58,13 @@ def plan_job(
     or --stream name files that have them. Exit code 1 if it would not start; 5 for a job that does not fit its input,
     3 for a root that a start could not read.
     """
-    from tidestate.operators.local.bootstrap import load_description
+    from tidestate.operators.local.bootstrap import load_job
     from tidestate.recovery.start.policy import Policy
 
-    description = load_description(job)
-    schemas = _schemas(description, files or [], named or [])
+    stream = load_job(job)
+    schemas = _schemas(stream.graph.streams, files or [], named or [])
     with in_options(schema="--input or --stream", time_zone="--time-zone"):
-        planned = description.plan(root, schema=schemas, policy=Policy(dropped=dropped.value), time_zone=time_zone)
+        planned = stream.plan(root, schema=schemas, policy=Policy(dropped=dropped.value), time_zone=time_zone)
     if as_json:
         print_json(planned.as_dict())
     else:
@@ -75,12 +73,11 @@ def plan_job(
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _schemas(description: Runnable, files: list[str], named: list[str]) -> Any:
+def _schemas(streams: Sequence[str], files: list[str], named: list[str]) -> Any:
     """The columns of the files, by stream where there are several; None without files."""
     if not files and not named:
         return None
-    from tidestate.operators.local.bootstrap import Archive, named_files
+    from tidestate.operators.local.bootstrap import named_files
     from tidestate.operators.local.history_files import HistoryFiles
 
-    streams = {name: HistoryFiles.find(paths) for name, paths in named_files(description, files, named).items()}
-    return {name: one.schema for name, one in Archive.of(description, streams).streams.items()}
+    return {name: HistoryFiles.find(paths).schema for name, paths in named_files(streams, files, named).items()}

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.aggregates.custom import Lift, MergeFunction, ResultFunction, accumulate, without_nulls
-from tidestate.operators.describe.sides import LEFT, RIGHT, SIDE
+from tidestate.operators.describe.sides import SIDE
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
@@ -60,29 +60,6 @@ def accumulation(
         result_type=result_type,
         version=version,
     )
-
-
-@checked
-def merge_accumulate(
-    *,
-    name: str,
-    left: Sequence[str],
-    right: Sequence[str],
-    state: Mapping[str, pa.DataType],
-    lift_left: Lift,
-    lift_right: Lift,
-    merge: MergeFunction,
-    result: ResultFunction,
-    result_type: pa.DataType,
-    version: int = 1,
-) -> Aggregate:
-    """As `accumulate`, for two merged streams: each side has a lift of its own.
-
-    ``left`` and ``right`` name the columns that ``lift_left`` and ``lift_right`` get, as the merged stream names them
-    (``left_price``), without rows that have a null in one. Both return the ``state`` columns, one row per row.
-    """
-    columns, lifts = {LEFT: left, RIGHT: right}, {LEFT: lift_left, RIGHT: lift_right}
-    return accumulate_by_side(name, columns, state, lifts, merge, result, result_type, version)
 
 
 def accumulate_by_side(

@@ -84,12 +84,6 @@ DEFAULT = Triggers()
 
 
 @checked
-def every_element() -> Trigger:
-    """The same as `each_batch`."""
-    return Trigger("each_batch")
-
-
-@checked
 def each_batch() -> Trigger:
     """A pane for each key and window with events in the batch: conditions are evaluated at its end."""
     return Trigger("each_batch")

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runs import Batch, JobHook, several
-from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.embedded.queries import message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
@@ -27,6 +28,7 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.classify import Classified, Intake, classify, conform
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.streams.pane_settings import with_messages
 from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
 from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.messages.rebuild import put_back
@@ -221,7 +223,9 @@ def _with_messages(
         )
     if description.known is None:
         identity = (origin, offset) if origin else (offset,)
-        return description.messages(identity, retention=retention, layout=layout, equal=equal)
+        named = with_messages(description, identity, None, layout, equal)
+        known = of_type(named.known, KnownMessages)
+        return msgspec.structs.replace(named, known=msgspec.structs.replace(known, retention=retention))
     if retention is not None or layout is not None or equal:
         raise UsageError(
             "the job says how messages are kept, .messages(…): leave retention=, layout= and equal= out",

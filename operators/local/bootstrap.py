@@ -157,17 +157,19 @@ class Archive:
         )
 
 
-def named_files(description: Runnable, files: Sequence[str], named: Sequence[str]) -> dict[str, list[str]]:
-    """Files by stream: ``files`` are those of the first one, ``named`` are NAME=FILES. Raises `UsageError`."""
-    given = {streams_of(description)[0]: list(files)} if files else {}
-    for one in named:
-        name, sign, path = one.partition("=")
+def named_files(streams: Sequence[str], files: Sequence[str], named: Sequence[str]) -> dict[str, list[str]]:
+    """Files by stream: ``files`` are those of the first one, ``named`` are NAME=FILES, where a single stream may have
+    any name. Raises `UsageError`.
+    """
+    by_stream = {streams[0]: list(files)} if files else {}
+    for text in named:
+        name, sign, path = text.partition("=")
         if not sign:
-            raise UsageError("a stream is NAME=FILES", code="read-value", found=one)
-        given.setdefault(name, []).append(path)
-    if not given:
+            raise UsageError("a stream is NAME=FILES", code="read-value", found=text)
+        by_stream.setdefault(name if len(streams) > 1 else streams[0], []).append(path)
+    if not by_stream:
         raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
-    return given
+    return by_stream
 
 
 def load_object(name: str) -> Any:
@@ -189,18 +191,16 @@ def load_object(name: str) -> Any:
     return found
 
 
-def load_description(name: str) -> Runnable:
-    """The description at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
+def load_job(name: str) -> OperatorStream:
+    """The stream at ``MODULE:NAME`` or ``FILE.py:NAME``, or the one that a function there returns. Raises
     `UsageError`.
     """
-    found = load_object(name)
+    loaded = load_object(name)
     try:
-        made = found() if callable(found) and not isinstance(found, Runnable | OperatorStream) else found
+        made = loaded() if callable(loaded) and not isinstance(loaded, OperatorStream) else loaded
     except (Exception, SystemExit) as error:
         raise _not_loaded(error, name) from None
-    if isinstance(made, OperatorStream):
-        made = made.graph.description
-    if not isinstance(made, Runnable):
+    if not isinstance(made, OperatorStream):
         raise UsageError(
             "this is no job: give MODULE:NAME of what .aggregate(…), .join(…) and so on return",
             code="bootstrap-job",

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from tidestate.operators.describe.chain import chain
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.progress.watermarks import INPUT
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput
 from tidestate.operators.streams.order import after_parts
 from tidestate.statestore.errors import UsageError
+
+_OfStream = TypeVar("_OfStream")
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,10 @@ class JobGraph:
     operators: tuple[str, ...]
     inputs: tuple[tuple[str, ...], ...]
     names: Mapping[StreamInput | OperatorNode, str]
+
+    def stored(self, by_stream: Mapping[str, _OfStream]) -> dict[str, _OfStream]:
+        """What is given for each stream, by the names that a manifest has. Raises `UsageError` for other streams."""
+        return JobStreams(self.description, self.streams).each(by_stream)
 
 
 def job_graph(last: OperatorNode) -> JobGraph:
@@ -48,7 +55,7 @@ def job_graph(last: OperatorNode) -> JobGraph:
     order = tuple(dict.fromkeys(streams.values()))
     if len(descriptions) == 1 and _stands_alone(walk, descriptions[0]):
         return JobGraph(descriptions[0], order, tuple(operators.values()), inputs, names)
-    chained = chain(*descriptions, inputs=dict(zip(operators.values(), inputs, strict=True)))
+    chained = Chain(tuple(descriptions), inputs, name=descriptions[-1].name)
     return JobGraph(chained, tuple(chained.streams), tuple(chained.names), chained.inputs, names)
 
 

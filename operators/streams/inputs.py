@@ -125,7 +125,7 @@ def union_streams(
     """
     sides = _sides(streams, named)
     views = {side: stream.view for side, stream in sides.items()}
-    made = united(views, watermark_over(watermark), "union" if name is None else name)
+    made = united(views, watermark_over(watermark), "union" if name is None else checked_name(name))
     return OperatorStream.of(made, tuple(sides.values()))
 
 

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Self
 
 import msgspec
 
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Closing, OnTime, Trigger
 from tidestate.operators.describe.windowed import AccumulationMode, LateRule, Windowed
-from tidestate.operators.streams.aggregated import (
-    FOLLOWING,
-    Evaluate,
-    set_lateness,
-    tolerance,
-    with_timestamp,
-    with_triggers,
-)
+from tidestate.operators.streams.aggregated import tolerance
 from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import OperatorNode
-from tidestate.operators.streams.settings import SpanOrRetention, retention_of
+from tidestate.operators.streams.pane_settings import (
+    PaneTimestamp,
+    with_lateness,
+    with_messages,
+    with_retained_windows,
+    with_timestamp,
+)
+from tidestate.operators.streams.pane_triggers import FOLLOWING, Evaluate, with_triggers
+from tidestate.operators.streams.settings import SpanOrRetention
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span
-from tidestate.statestore.errors import of_type
+from tidestate.statestore.errors import UsageError, of_type
 
 
 class PaneSettings(ABC):
@@ -56,7 +57,7 @@ class PaneSettings(ABC):
         watermark and its delay together is processed, counted as future, and a warning.
         """
         future = tolerance(self.operator.inputs) if future_tolerance is None else future_tolerance
-        return self._with(set_lateness(self._windowed, span, rule, ledger_columns, future))
+        return self._with(with_lateness(self._windowed, span, rule, ledger_columns, future))
 
     @recorded
     @checked
@@ -86,7 +87,11 @@ class PaneSettings(ABC):
         """How panes of one window relate: "accumulating" (the default: everything that the window has seen),
         "discarding" (what is new), or "retracting" (as accumulating, and the last pane is taken back first).
         """
-        return self._with(self._windowed.accumulation(mode))
+        if mode not in ("accumulating", "discarding", "retracting"):
+            raise UsageError(
+                'the mode is "accumulating", "discarding" or "retracting"', code="accumulation", found=repr(mode)
+            )
+        return self._with(msgspec.structs.replace(self._windowed, mode=mode))
 
     @recorded
     @checked
@@ -94,7 +99,7 @@ class PaneSettings(ABC):
         """Retain a closed window for ``span`` after its end, for queries and reprocessing; with ``windows``, only
         that many of the newest. A window is always retained while it accepts events, which is the default.
         """
-        return self._with(self._windowed.retain(span, windows=windows))
+        return self._with(with_retained_windows(self._windowed, span, windows))
 
     @recorded
     @checked
@@ -113,13 +118,10 @@ class PaneSettings(ABC):
         `Retention`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without
         `allowed_lateness` the retention is also that.
         """
-        chosen, windows = retention_of(retain), self._windowed.windows
-        by_offset = windows is not None and windows.by_offset
-        kept = None if chosen is None else chosen.of_messages(by_offset=by_offset)
-        return self._with(self._windowed.messages(identity, retention=kept, layout=layout, equal=equal))
+        return self._with(with_messages(self._windowed, identity, retain, layout, equal))
 
     @recorded
-    def pane_timestamp(self, choice: Literal["end_of_window", "earliest", "latest"]) -> Self:
+    def pane_timestamp(self, choice: PaneTimestamp) -> Self:
         """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the
         window, or the earliest or latest event in the pane.
         """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tidestate.operators.describe.join_choices import JoinRetention, Update, every, keep
+from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.progress.advance_time import SHAPES
 from tidestate.statestore.arguments import called, checked
-from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention as MessageRetention
 
@@ -45,7 +45,10 @@ def period(span: Span, *, offset: Span = "0 seconds") -> Update:
     """Each ``span`` of processing time, counted from 1970 and ``offset``. Raises `UsageError` for a span that is not
     positive.
     """
-    return every(span, offset=offset)
+    period_us, offset_us = span_us(span), span_us(offset)
+    if period_us <= 0:
+        raise UsageError("an update period is longer than nothing", code="join-update", period=text_of(period_us))
+    return Update(period_us, offset_us % period_us)
 
 
 @called("a retention", 'Retention(span="1 hour")')
@@ -81,7 +84,16 @@ class RetentionSettings:
     def of_side(self) -> JoinRetention:
         """As a join keeps rows of a side. Raises `UsageError` for a field that has no meaning there."""
         self._refuse("messages", "bytes", "slot", words="a side of a join keeps rows by span, offsets or windows")
-        return keep(self.span, messages=self.offsets, windows=self.windows)
+        retained_us = None if self.span is None else span_us(self.span)
+        limits = [limit for limit in (retained_us, self.offsets, self.windows) if limit is not None]
+        whole = all(isinstance(limit, int) and not isinstance(limit, bool) for limit in limits)
+        if not limits or not whole or min(limits) < 0 or self.offsets == 0:
+            raise UsageError(
+                "say how much a side keeps: a span, a number of offsets or of windows, none of them negative",
+                code="join-retain",
+                found=(self.span, self.offsets, self.windows),
+            )
+        return JoinRetention(retained_us, self.offsets, self.windows)
 
     def _refuse(self, *names: str, words: str) -> None:
         if useless := [name for name in names if getattr(self, name) is not None]:

@@ -18,26 +18,19 @@ from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME, Windows
-from tidestate.operators.streams.aggregated import (
-    TIMESTAMP,
-    aggregated,
-    merged_aggregation,
-)
+from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
 from tidestate.operators.streams.drawing import drawn
 from tidestate.operators.streams.graph import JobGraph, job_graph
+from tidestate.operators.streams.joined import joined
+from tidestate.operators.streams.joined_sessions import joined_by_session
 from tidestate.operators.streams.nodes import OperatorNode, StreamView, WatermarkSettings, WatermarkSource
+from tidestate.operators.streams.pane_settings import TIMESTAMP
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.running import Runs
 from tidestate.operators.streams.settings import Lifetime, SideSettings
-from tidestate.operators.streams.sided import (
-    joined,
-    joined_by_lifetime,
-    joined_by_session,
-    shifted,
-    without_repetitions,
-)
+from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
@@ -117,7 +110,7 @@ class Stream(MadeByVerb):
         ``allowed_lateness`` behind the watermark go to the late ledger of this operator (default: what the operators
         accept that read this). Dropped rows are counted (``duplicates``).
         """
-        made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _or(name, "deduplicated"))
+        made = without_repetitions(self.view, on, within, allowed_lateness, in_order, _name(name, "deduplicated"))
         return OperatorStream.of(made, (self,))
 
     @recorded
@@ -131,7 +124,7 @@ class Stream(MadeByVerb):
         ``end`` is by default that of the stream's lifetime. Every row passes at once, late or not; the watermark is
         shifted too.
         """
-        made = shifted(self.view, by, duration, end, _or(name, "altered"))
+        made = shifted(self.view, by, duration, end, _name(name, "altered"))
         return OperatorStream.of(made, (self,))
 
     @recorded
@@ -170,22 +163,21 @@ class Stream(MadeByVerb):
         ``identity`` the offset of a stream is what its messages are known by. All choices: docs/JOINS.md. Raises
         `UsageError` for a combination that makes no sense.
         """
-        views = _pair(self, other)
         made = joined(
-            views,
+            _pair(self, other),
             on,
             within,
             window,
+            how,
+            allowed_lateness,
             _of_sides(left, right, sides),
+            occurrence,
+            unmatched,
+            in_order,
+            large_windows,
             watermark_over(watermark),
             identity,
-            _or(name, "joined"),
-            how=how,
-            late=allowed_lateness,
-            occurrence=occurrence,
-            unmatched=unmatched,
-            in_order=in_order,
-            large_windows=large_windows,
+            _name(name, "joined"),
         )
         return JoinedStream.of(made, (self, other))
 
@@ -220,16 +212,16 @@ class Stream(MadeByVerb):
         made = joined_by_session(
             _pair(self, other),
             on,
+            gap,
+            gap_column,
             offsets,
+            session_key,
+            how,
             allowed_lateness,
             _of_sides(left, right, None),
             watermark_over(watermark),
             identity,
-            _or(name, "session_joined"),
-            gap=gap,
-            gap_column=gap_column,
-            session=session_key,
-            how=how,
+            _name(name, "session_joined"),
         )
         return JoinedStream.of(made, (self, other))
 
@@ -245,7 +237,7 @@ class Stream(MadeByVerb):
         edge end with the same key and event time, or for ever without one. Ends are exclusive. A pair is emitted once
         the CTIs of both sides have passed the instant from which both live, its ``time``, and is never retracted.
         """
-        made = joined_by_lifetime(_pair(self, other), on, _or(name, "overlapped"))
+        made = joined_by_lifetime(_pair(self, other), on, _name(name, "overlapped"))
         return OperatorStream.of(made, (self, other))
 
 
@@ -430,8 +422,9 @@ def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     return tuple(str(name) for name in several)
 
 
-def _or(name: str | None, usual: str) -> str:
-    return usual if name is None else name
+def _name(name: str | None, usual: str) -> str:
+    """The name of an operator: the user's, if it is one, else the usual one of its verb."""
+    return usual if name is None else checked_name(name)
 
 
 def _pair(left: Stream, right: Stream) -> dict[str, StreamView]:

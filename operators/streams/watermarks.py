@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, cast
+
+from msgspec.structs import replace
 
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.overlap_join import OverlapJoin
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.sides import AT
+from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time
+from tidestate.operators.progress.cti_settings import AdvanceTime, Ctis, advance_time, settings_by_source
 from tidestate.operators.progress.generators import max_event_time
-from tidestate.operators.progress.watermarks import BufferProgress, Generator
+from tidestate.operators.progress.watermarks import (
+    BufferProgress,
+    Generator,
+    Sources,
+    Watermarks,
+    given_sources,
+    given_watermarks,
+    side_sources,
+    sources,
+)
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,
@@ -23,10 +34,12 @@ from tidestate.operators.streams.nodes import (
     WatermarkSource,
 )
 from tidestate.operators.streams.settings import Lifetime
+from tidestate.operators.streams.sides import ctis_of_sides
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 _Described = TypeVar("_Described", bound=Runnable)
+_Joined = TypeVar("_Joined", bound=Sided)
 
 
 def with_watermark(description: _Described, view: StreamView) -> _Described:
@@ -37,7 +50,7 @@ def with_watermark(description: _Described, view: StreamView) -> _Described:
         return description
     settings = view.watermark
     generator = resolved(settings.generator or Bounded(view.watermark_delay), view.time)
-    return description.watermark(generator, **_sources(settings))
+    return replace(description, watermarks=given_watermarks(generator, settings.by, _declared(settings)))
 
 
 def _with_ctis(description: _Described, view: StreamView) -> _Described:
@@ -48,18 +61,39 @@ def _with_ctis(description: _Described, view: StreamView) -> _Described:
             operator=description.name,
         )
     settings = view.watermark or WatermarkSettings()
-    advanced = description.advance_time(
-        stored_settings(_settings_of(view)),
-        at_source=_of_source(view),
-        **_lifetime(view.lifetime),
-        **_sources(settings),
+    marks = _one_line_of_ctis(
+        description, stored_settings(_settings_of(view)), _of_source(view), view.lifetime, settings
     )
-    return cast(_Described, advanced)
+    return replace(description, watermarks=marks)
 
 
-def with_watermarks(
-    description: _Described, views: Mapping[str, StreamView], over: WatermarkSettings | None
-) -> _Described:
+def _one_line_of_ctis(
+    description: Windowed | Altered,
+    at_query: Any,
+    at_source: AdvanceTime | None,
+    lifetime: Lifetime,
+    settings: WatermarkSettings,
+) -> Watermarks:
+    """CTIs of one stream. Raises `UsageError` without an event time or an offset, and for settings that contradict
+    each other.
+    """
+    if description.event_time is None or description.offset is None:
+        raise UsageError(
+            "CTIs follow event times in the order of offsets: stream(event_time=…, offset=…)",
+            code="advance-time",
+            event_time=description.event_time,
+            offset=description.offset,
+        )
+    order = tuple(name for name in (description.origin, description.offset) if name)
+    stored = settings_by_source(at_query), settings_by_source(at_source)
+    ctis = Ctis(*stored, description.event_time, order, lifetime.end, lifetime.shape, lifetime.shape_column)
+    by = settings.by or description.origin
+    declared = given_sources(by, _declared(settings))
+    ctis.check(settings.sources)
+    return Watermarks(ctis, declared, by)
+
+
+def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over: WatermarkSettings | None) -> _Joined:
     """``description`` of several sides, with the watermarks that its streams have, or that it has ``over`` all of
     them. Raises `UsageError` where these do not go together.
     """
@@ -72,17 +106,19 @@ def with_watermarks(
                 operator=description.name,
                 sides=with_settings,
             )
-        return cast(_Described, _with_one(description, views, over))
+        return replace(description, watermarks=_over_all(description, views, over))
     if any(view.by_ctis for view in views.values()):
-        return cast(_Described, _with_ctis_of_sides(description, views))
-    return cast(_Described, _with_timeouts(description, views)) if with_settings else description
+        return replace(description, watermarks=_by_ctis_of_sides(description, views))
+    if with_settings:
+        return replace(description, watermarks=_with_timeouts(description, views))
+    return description
 
 
-def _with_one(description: Any, views: Mapping[str, StreamView], over: WatermarkSettings) -> Any:
+def _over_all(description: Sided, views: Mapping[str, StreamView], over: WatermarkSettings) -> Watermarks:
     generator = over.generator
     if not isinstance(generator, ByCtis):
         delay = next(iter(views.values())).watermark_delay
-        return description.watermark(resolved(generator or Bounded(delay), AT), **_sources(over))
+        return _of_generator(description, resolved(generator or Bounded(delay), AT), over)
     if not isinstance(description, Merge) or over.by is None:
         raise UsageError(
             "CTIs are those of each stream: say .watermark(watermark.ctis(…)) of the streams; only a merge has one "
@@ -93,12 +129,24 @@ def _with_one(description: Any, views: Mapping[str, StreamView], over: Watermark
     lifetimes = {view.lifetime for view in views.values()}
     if len(lifetimes) > 1:
         raise UsageError("one line of CTIs has one lifetime: all streams name the same", code="watermark-sides")
-    return description.advance_time(
-        stored_settings(generator.settings), **_lifetime(lifetimes.pop()), **_sources(over)
-    )
+    return _one_line_of_ctis(description, stored_settings(generator.settings), None, lifetimes.pop(), over)
 
 
-def _with_timeouts(description: Any, views: Mapping[str, StreamView]) -> Any:
+def _of_generator(
+    description: Sided, generator: Generator | BufferProgress, settings: WatermarkSettings
+) -> Watermarks:
+    """As everywhere; unless ``by`` says otherwise, each side is a source, and holds the watermark from the start."""
+    if isinstance(description, OverlapJoin):
+        raise UsageError(
+            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
+            code="advance-time",
+        )
+    if settings.by is not None or isinstance(generator, BufferProgress):
+        return given_watermarks(generator, settings.by, _declared(settings))
+    return given_watermarks(generator, SIDE, _declared(settings, description.sides.names))
+
+
+def _with_timeouts(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     """Sides that are idle after a while; a side without CTIs can have nothing else yet."""
     settings_of = {side: view.watermark for side, view in views.items() if view.watermark is not None}
     plain = all(settings.is_timeout for settings in settings_of.values())
@@ -113,10 +161,10 @@ def _with_timeouts(description: Any, views: Mapping[str, StreamView]) -> Any:
             sides=list(settings_of),
         )
     delay = next(iter(views.values())).watermark_delay
-    return description.watermark(max_event_time(AT, delay), **_timeouts(views))
+    return _of_generator(description, max_event_time(AT, delay), _timeouts(views))
 
 
-def _timeouts(views: Mapping[str, StreamView]) -> dict[str, Any]:
+def _timeouts(views: Mapping[str, StreamView]) -> WatermarkSettings:
     """One idle timeout where all inputs have the same, otherwise each its own."""
     # An operator is never idle: its watermark comes from what it reads.
     timeouts: dict[str, Span | None] = {
@@ -126,11 +174,11 @@ def _timeouts(views: Mapping[str, StreamView]) -> dict[str, Any]:
     }
     chosen = {side: timeout for side, timeout in timeouts.items() if timeout is not None}
     if len(chosen) == len(timeouts) and len({span_us(timeout) for timeout in chosen.values()}) == 1:
-        return {"idle_timeout": next(iter(chosen.values()))}
-    return {"own_timeouts": chosen} if chosen else {}
+        return WatermarkSettings(idle_timeout=next(iter(chosen.values())))
+    return WatermarkSettings(own_timeouts=chosen)
 
 
-def _with_ctis_of_sides(description: Any, views: Mapping[str, StreamView]) -> Any:
+def _by_ctis_of_sides(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     inputs = {side: view for side, view in views.items() if view.is_input}
     for side, view in inputs.items():
         settings = view.watermark
@@ -143,13 +191,16 @@ def _with_ctis_of_sides(description: Any, views: Mapping[str, StreamView]) -> An
             )
     at_query = {side: _side_settings(side, view, views) for side, view in inputs.items()}
     at_source = {side: _of_source(view) for side, view in inputs.items()}
-    options: dict[str, Any] = {"at_source": _present(at_source), **_timeouts(views)}
-    if not isinstance(description, OverlapJoin):
-        lifetimes = [view.lifetime for view in views.values()]
-        options["shape"] = [lifetime.shape for lifetime in lifetimes]
-        options["end"] = [lifetime.end for lifetime in lifetimes]
-        options["shape_column"] = [lifetime.shape_column for lifetime in lifetimes]
-    return description.advance_time(_present(at_query), **options)
+    sides, timeouts = description.sides, _timeouts(views)
+    orders = {side: description.order_of(side) for side in sides.names}
+    lifetimes = {side: view.lifetime for side, view in views.items()}
+    ctis = ctis_of_sides(sides, orders, _present(at_query), _present(at_source), lifetimes)
+    if isinstance(description, OverlapJoin):
+        # The join knows until when rows live, and takes the ends of edges, too.
+        ctis = replace(ctis, sides=description.events, keeps_ends=True)
+    declared = side_sources(sides.names, ctis.followed, timeouts.idle_timeout, timeouts.own_timeouts)
+    ctis.check(declared.names)
+    return Watermarks(ctis, declared, SIDE)
 
 
 def _present(settings: Mapping[str, AdvanceTime | None]) -> dict[str, AdvanceTime] | None:
@@ -221,14 +272,8 @@ def resolved(generator: WatermarkSource, time: str | None) -> Generator | Buffer
     return max_event_time(time, generator.delay, hold_future=generator.hold_future, quiet=generator.quiet)
 
 
-def _sources(settings: WatermarkSettings) -> dict[str, Any]:
-    return {
-        "by": settings.by,
-        "sources": settings.sources,
-        "idle_timeout": settings.idle_timeout,
-        "own_timeouts": settings.own_timeouts,
-    }
-
-
-def _lifetime(lifetime: Lifetime) -> dict[str, Any]:
-    return {"shape": lifetime.shape, "end": lifetime.end, "shape_column": lifetime.shape_column}
+def _declared(settings: WatermarkSettings, names: Sequence[str] = ()) -> Sources:
+    """The sources that the user names, or those of these ``names``, with their timeouts."""
+    return sources(
+        *(names or settings.sources), idle_timeout=settings.idle_timeout, own_timeouts=settings.own_timeouts
+    )

@@ -1,10 +1,61 @@
-"""Windows as a user names them, where `tidestate.operators.describe.windows` has one function for several. Pure."""
+"""Windows, as a user names them. Pure."""
 
 from __future__ import annotations
 
-from tidestate.operators.describe.windows import Counted, Sessions, SlidingOffsets, count_window, session
+from tidestate.operators.describe.windows import (
+    Counted,
+    Extent,
+    Global,
+    Sessions,
+    SessionsOfOffsets,
+    Sliding,
+    SlidingLifetimes,
+    SlidingOffsets,
+)
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.durations import Span
+from tidestate.statestore.durations import Span, span_us, text_of
+from tidestate.statestore.errors import UsageError
+
+
+@checked
+def tumbling(size: Span, *, offset: Span = "0 seconds", of: Extent = "start") -> Sliding:
+    """Adjacent windows of ``size``: each event is in exactly one; with ``of="lifetime"`` in every window that its
+    lifetime touches, which the stream names.
+    """
+    return _grid(size, size, offset, of, strict=True)
+
+
+@checked
+def sliding(
+    size: Span, slide: Span, *, offset: Span = "0 seconds", of: Extent = "start", strict: bool = True
+) -> Sliding:
+    """Windows of ``size``, one starting every ``slide``. ``strict`` demands that slide divides size. ``of`` is as of
+    `tumbling`.
+    """
+    return _grid(size, slide, offset, of, strict=strict)
+
+
+def _grid(size: Span, slide: Span, offset: Span, of: Extent, *, strict: bool) -> Sliding:
+    size_us, slide_us, offset_us = span_us(size), span_us(slide), span_us(offset)
+    if size_us <= 0 or slide_us <= 0:
+        raise UsageError(
+            "a window's size and slide are longer than nothing",
+            code="window-size",
+            size=text_of(size_us),
+            slide=text_of(slide_us),
+        )
+    if strict and size_us % slide_us:
+        raise UsageError(
+            "the slide must divide the size (strict=False allows any)",
+            code="window-slide",
+            size=text_of(size_us),
+            slide=text_of(slide_us),
+        )
+    if of not in ("start", "lifetime"):
+        raise UsageError('windows are of="start" of events, or of="lifetime"', code="window-of", found=repr(of))
+    grid = (size_us, slide_us, offset_us % slide_us)
+    # The column of ends is the stream's, which the verb that reads it fills in.
+    return Sliding(*grid) if of == "start" else SlidingLifetimes(*grid, "")
 
 
 @checked
@@ -12,31 +63,61 @@ def sessions(gap: Span | None = None, *, gap_column: str | None = None) -> Sessi
     """Windows of activity: events of a key belong together if they are less than ``gap`` apart, or, with
     ``gap_column``, as each event says (in microseconds, or as a duration).
     """
-    return session(gap, gap_column=gap_column)
+    if (gap is None) == (gap_column is None):
+        raise UsageError("give a session a gap, or the column that holds it", code="session-gap")
+    if gap is None:
+        return Sessions(gap_column=gap_column)
+    gap_us = span_us(gap)
+    if gap_us <= 0:
+        raise UsageError("the gap of a session is longer than nothing", code="session-gap", gap=text_of(gap_us))
+    return Sessions(gap_us)
 
 
 @checked
-def offset_sessions(offsets: int, *, late: int | None = None) -> Sessions:
+def offset_sessions(offsets: int, *, late: int | None = None) -> SessionsOfOffsets:
     """Messages of a key belong together if their offsets are less than ``offsets`` apart. A window closes when the
     input is ``late`` offsets (default: as many) past its end.
     """
-    return session(offsets=offsets, late=late)
+    return SessionsOfOffsets(_positive(offsets), late=_late(late, offsets))
 
 
 @checked
-def count_windows(count: int, step: int | None = None) -> Counted | SlidingOffsets:
+def count_windows(count: int, step: int | None = None) -> Counted:
     """Windows of the n-th to the m-th accepted message of a key, one beginning every ``step`` (default: ``count``),
     whatever their times; a full window fires.
     """
-    return count_window(count, step)
+    return Counted(_positive(count), _positive(count if step is None else step))
 
 
 @checked
-def offset_windows(
-    count: int, step: int | None = None, *, late: int | None = None, start: int = 0
-) -> Counted | SlidingOffsets:
+def offset_windows(count: int, step: int | None = None, *, late: int | None = None, start: int = 0) -> SlidingOffsets:
     """Windows of the input's offsets, ``[start + k*step, start + k*step + count)``, of any key: a window is full when
     the input has passed its end, and accepts late offsets until the input is ``late`` offsets (default: ``count``)
     past it. Offsets before ``start`` are in no window.
     """
-    return count_window(count, step, by="offset", late=late, start=start)
+    each, size = _positive(count if step is None else step), _positive(count)
+    if start < 0:
+        raise UsageError("offsets begin at 0", code="window-start", start=start)
+    return SlidingOffsets(size, each, start, late=_late(late, count))
+
+
+@checked
+def global_window() -> Global:
+    """One window over all of time: it fires by its triggers, and when the input ends."""
+    return Global()
+
+
+def _positive(count: int) -> int:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**60:
+        raise UsageError(
+            "messages and offsets are counted from one, in whole numbers", code="window-count", found=repr(count)
+        )
+    return count
+
+
+def _late(late: int | None, default: int) -> int:
+    if late is None:
+        return default
+    if isinstance(late, bool) or not isinstance(late, int) or not 0 <= late < 2**60:
+        raise UsageError("late is a number of offsets", code="window-late", found=repr(late))
+    return late

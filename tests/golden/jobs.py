@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tidestate.operators.describe.given_join import join
+
 from tests.golden.continued import OWN
 from tests.golden.inputs import (
     SECOND,
@@ -50,7 +52,6 @@ from tidestate.operators import global_window, sliding, tumbling
 from tidestate.operators.describe.altered import altered
 from tidestate.operators.describe.chain import chain
 from tidestate.operators.describe.deduplicate import deduplicated
-from tidestate.operators.describe.given_join import join
 from tidestate.operators.describe.join_choices import every, keep
 from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.overlap_join import overlap_join

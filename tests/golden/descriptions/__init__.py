@@ -47,10 +47,11 @@ stream has the columns of `columns.SCHEMA`.
 | a list | a tuple |
 | another object | a dictionary |
 
-`values.value` makes these of a recipe, where it gets what ``agg``, ``trigger`` and so on are; `draw` has drawn them,
-`words` counts the words they use.
+`values.value` makes these of a recipe, where it gets what ``agg``, ``trigger`` and so on are; `words` counts the
+words they use, `written` writes a recipe with streams and verbs. They were drawn, and what is kept of them was made,
+by the functions that described jobs before there were streams, which are gone.
 
-How `today` reads the grammar, where more than one reading is possible:
+How the grammar is read, where more than one reading is possible:
 
 1. Operators are kept as the manifest has them, that is bound: times of panes that nobody named (``pane_time``, or
    ``timestamp``), the default lateness, ``signed`` and the lateness of a deduplication are there. ``inputs`` of a

@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tidestate.operators.describe.given_join import join
 
 from tidestate.agg import count
 from tidestate.agg import sum as sum_
 from tidestate.operators import tumbling
-from tidestate.operators.describe.given_join import join
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream, Stream
 from tidestate.statestore.errors import UsageError

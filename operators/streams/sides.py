@@ -1,0 +1,151 @@
+"""Several streams as one, as the verbs name them: sides, their times, delays, orders and CTIs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tidestate.operators.describe.sides import AT, SIDE, Sides
+from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, StoredSettings, settings_by_source
+from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
+from tidestate.operators.streams.settings import Lifetime
+from tidestate.statestore.durations import span_us
+from tidestate.statestore.errors import UsageError
+
+
+def sides_of(
+    times: Mapping[str, str], shared: Sequence[str] = (), *, same_columns: bool = False, by_offset: bool = False
+) -> Sides:
+    """The sides, by name with their columns of event ``times``, which are offsets if ``by_offset``; ``shared``
+    columns are on all of them. Raises `UsageError` where names or columns do not go together.
+    """
+    if len(times) < 2 or not all(name.isidentifier() for name in times):
+        raise UsageError(
+            "sides are two or more, with a name of letters, digits and _ each", code="sides", sides=list(times)
+        )
+    columns = tuple(dict.fromkeys(shared))
+    if len(columns) < len(shared) or {SIDE, AT, *times.values()} & set(columns):
+        raise UsageError(
+            "key and shared columns differ from one another, from the event times, and from side and time",
+            code="key-columns",
+            found=list(shared),
+        )
+    return Sides(tuple(times), tuple(times.values()), columns, same_columns, by_offset or msgspec.UNSET)
+
+
+def times_of(views: Mapping[str, StreamView]) -> dict[str, str]:
+    """The event time of each side. Raises `UsageError` where one has none."""
+    return {side: time_of(side, view) for side, view in views.items()}
+
+
+def time_of(side: str, view: StreamView) -> str:
+    """The event time of a side. Raises `UsageError` where it has none."""
+    if view.time is None:
+        raise UsageError(
+            "streams meet by their event times: name it, stream(event_time=…)",
+            code="event-time",
+            side=side,
+            stream=view.name,
+        )
+    return view.time
+
+
+def delays_us(views: Mapping[str, StreamView], over: WatermarkSettings | None) -> tuple[int, ...]:
+    """The watermark delay of each side, in microseconds; none where one generator is over all, or some side has one
+    of its own.
+    """
+    if over is not None or any(view.delay != view.watermark_delay for view in views.values()):
+        return (0,) * len(views)
+    return tuple(span_us(view.watermark_delay) for view in views.values())
+
+
+def shared_order(views: Mapping[str, StreamView]) -> tuple[str | None, str | None]:
+    """Offset and origin that the rows of all sides have. Raises `UsageError` where only some name them."""
+    orders = {(view.offset, view.origin) for view in views.values()}
+    if len(orders) > 1:
+        raise UsageError(
+            "all streams name offset= and origin=, with the same columns, or none does",
+            code="side-columns",
+            sides=list(views),
+            found=sorted({name for order in orders for name in order if name}),
+        )
+    return orders.pop()
+
+
+def check_order(sides: Sides, side: str, offset: str | None, origin: str | None) -> None:
+    """That offset and origin are columns of a side's own, and an origin has offsets. Raises `UsageError`."""
+    named = [name for name in (offset, origin) if name]
+    if origin and not offset:
+        raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
+    if len(set(named)) < len(named):
+        raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=named)
+    if {*sides.shared, *([] if sides.by_offset else [sides.time_of(side)])} & set(named):
+        raise UsageError(
+            "offset and origin are columns of a side, not those it is joined by or its time",
+            code="join-on",
+            side=side,
+            found=named,
+        )
+
+
+def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """None, one or several."""
+    return (names,) if isinstance(names, str) else tuple(names or ())
+
+
+def ctis_of_sides(
+    sides: Sides,
+    orders: Mapping[str, tuple[str, ...]],
+    settings: Settings,
+    at_source: Settings,
+    lifetimes: Mapping[str, Lifetime],
+) -> Ctis:
+    """CTIs of the sides, whose ``orders`` are columns of the one stream. A side without an order and settings reads
+    an operator. Raises `UsageError` for a side without an order that has settings.
+    """
+    stored = settings_by_source(settings), settings_by_source(at_source)
+    followed = _followed_sides(orders, stored)
+    if lacking := [side for side, order in orders.items() if not order and side not in followed]:
+        raise UsageError(
+            "CTIs follow event times in the order of offsets: give each side its own, stream(offset=…)",
+            code="advance-time",
+            sides=lacking,
+        )
+    own = {side: event_columns(sides, side, orders[side], lifetime) for side, lifetime in lifetimes.items()}
+    order = tuple(dict.fromkeys(name for columns in orders.values() for name in columns))
+    return Ctis(*stored, AT, order, sides=own, followed=followed)
+
+
+def event_columns(sides: Sides, side: str, order: tuple[str, ...], lifetime: Lifetime) -> EventColumns:
+    """Where the rows of a side have their order, end and shape in the one stream."""
+    end, shape_column = (name and sides.prefixed(side, name) for name in (lifetime.end, lifetime.shape_column))
+    return EventColumns(order, end, lifetime.shape, shape_column)
+
+
+def _followed_sides(
+    orders: Mapping[str, tuple[str, ...]], settings: tuple[StoredSettings, StoredSettings]
+) -> tuple[str, ...]:
+    """The sides without an order and without settings, while another one has both: they read operators."""
+    by_source: list[Any] = [each or {} for each in settings]
+    named = {name for each in by_source for name in each}
+    none = tuple(side for side, order in orders.items() if not order and not {side, ""} & named)
+    return none if len(none) < len(orders) else ()
+
+
+Order = tuple[str | None, str | None]
+"""A column of each side, left and right; None where a side has none."""
+
+
+def orders_of(views: Mapping[str, StreamView], needing: Collection[str]) -> tuple[Order, Order]:
+    """Offset and origin of the sides of a join: of those ``needing`` them. By CTIs rows of streams count in their
+    order, and the watermark of an operator is enough.
+    """
+    by_ctis = any(view.by_ctis for view in views.values())
+    columns = [
+        (view.offset, view.origin) if (view.is_input if by_ctis else side in needing) else (None, None)
+        for side, view in views.items()
+    ]
+    (left_offset, left_origin), (right_offset, right_origin) = columns
+    return (left_offset, right_offset), (left_origin, right_origin)
