@@ -80,7 +80,7 @@ def joined(
 def _check_places(
     within: tuple[Span | None, Span | None] | None, window: Windows | None, left: SideSettings, right: SideSettings
 ) -> None:
-    """That it is said in one place where rows meet."""
+    """That one setting alone names where rows meet."""
     if isinstance(window, tuple):
         raise UsageError(
             "window= is that of both sides: windows of each are in left=side(window=…) and right=side(window=…)",

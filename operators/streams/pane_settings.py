@@ -23,7 +23,7 @@ TIMESTAMP = "timestamp"
 PaneTimestamp = Literal["end_of_window", "earliest", "latest"]
 
 
-def with_lateness(
+def with_allowed_lateness(
     made: _W,
     span: Span | None,
     rule: LateRule,

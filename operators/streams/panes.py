@@ -16,7 +16,7 @@ from tidestate.operators.streams.calls import recorded
 from tidestate.operators.streams.nodes import OperatorNode
 from tidestate.operators.streams.pane_settings import (
     PaneTimestamp,
-    with_lateness,
+    with_allowed_lateness,
     with_messages,
     with_retained_windows,
     with_timestamp,
@@ -57,7 +57,7 @@ class PaneSettings(ABC):
         watermark and its delay together is processed, counted as future, and a warning.
         """
         future = tolerance(self.operator.inputs) if future_tolerance is None else future_tolerance
-        return self._with(with_lateness(self._windowed, span, rule, ledger_columns, future))
+        return self._with(with_allowed_lateness(self._windowed, span, rule, ledger_columns, future))
 
     @recorded
     @checked

@@ -260,9 +260,11 @@ class OperatorStream(Stream, Runs):
 
     @recorded
     @checked
-    def timed_by(self, column: str) -> Self:
-        """The same rows, whose event time is in ``column`` for the operators that read them."""
-        return replace(self, view=replace(self.view, event_time=column))
+    def timed_by(self, column: str, *, lifetime: Lifetime | None = None) -> Self:
+        """The same rows, whose event time is in ``column`` for the operators that read them; ``lifetime`` has the
+        columns of their ends and shapes.
+        """
+        return replace(self, view=replace(self.view, event_time=column, lifetime=lifetime or self.view.lifetime))
 
     @recorded
     @checked

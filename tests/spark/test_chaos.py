@@ -13,7 +13,7 @@ from tidestate.operators.chaos.faults import Injected, RoundPlan
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds
 from tidestate.operators.chaos.start import UserJob
-from tidestate.operators.local.bootstrap import load_description
+from tidestate.operators.local.bootstrap import load_job
 from tools.java import brief_options, java_home
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -31,7 +31,7 @@ def test_the_job_is_the_same(kind: str, starts: int, tmp_path: Path, monkeypatch
     for number, table in enumerate(STREAM):
         pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
     name = "tests.helpers.worked_example:example"
-    given = copied_input(load_description(name), {"input": [str(tmp_path / "in")]}, None, tmp_path / "copies")
+    given = copied_input(load_job(name).graph.streams, {"input": [str(tmp_path / "in")]}, None, tmp_path / "copies")
     rounds = ChaosRounds(UserJob(name, given), tmp_path / "rounds", 1, [kind])
     found = rounds.run(RoundPlan(2, "parquet", (Injected(kind, 0.2),)))
     assert (found.verdict, found.starts) == ("same", starts), found

@@ -21,7 +21,7 @@ from tidestate.operators.chaos.faults import ALONE, RECUT, Injected, RoundPlan, 
 from tidestate.operators.chaos.inputs import copied_input
 from tidestate.operators.chaos.rounds import ChaosRounds
 from tidestate.operators.chaos.start import JobInput, UserJob
-from tidestate.operators.local.bootstrap import load_description
+from tidestate.operators.local.bootstrap import load_job
 from tidestate.statestore.errors import UsageError
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
@@ -65,8 +65,8 @@ def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def given(clicks: Path, tmp_path_factory: pytest.TempPathFactory) -> JobInput:
-    description = load_description(f"{EXAMPLE}:clicks")
-    return copied_input(description, {"input": [str(clicks)]}, None, tmp_path_factory.mktemp("copies") / "input")
+    streams = load_job(f"{EXAMPLE}:clicks").graph.streams
+    return copied_input(streams, {"input": [str(clicks)]}, None, tmp_path_factory.mktemp("copies") / "input")
 
 
 def rounds(given: JobInput, folder: Path, job: str = "clicks", sink: str = "sink") -> ChaosRounds:
@@ -129,7 +129,7 @@ def test_a_join_of_two_folders_of_which_one_has_fewer_files(tmp_path: Path) -> N
             pq.write_table(table.slice(0, 2), tmp_path / side / f"{number}.parquet")
     name = f"{tmp_path / 'pairs.py'}:pairs"
     sides = {side: [str(tmp_path / side)] for side in ("left", "right")}
-    copied = copied_input(load_description(name), sides, None, tmp_path / "input")
+    copied = copied_input(load_job(name).graph.streams, sides, None, tmp_path / "input")
     run = ChaosRounds(UserJob(name, copied), tmp_path / "rounds", 1, ["kill"])
     assert run.usual.batches == 5
     found = run.run(RoundPlan(1, "rocksdb", (Injected("kill", 0.3), Injected("power", 0.5))))

@@ -323,7 +323,7 @@ def test_the_net_is_that_of_all_accepted_events(
 
 LATER = {
     "sliding": ts.sliding("10 seconds", "5 seconds"),
-    "lifetimes": ts.sliding("10 seconds", "5 seconds", end="ends"),
+    "lifetimes": ts.sliding("10 seconds", "5 seconds", of="lifetime"),
     "gaps": ts.sliding("5 seconds", "8 seconds", strict=False),
     "sessions": ts.sessions("5 seconds"),
     "counted": ts.count_windows(3),
@@ -346,7 +346,7 @@ def by_five_seconds() -> Aggregation:
 @pytest.mark.parametrize("name", LATER)
 @pytest.mark.parametrize("composite", [False, True])
 def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool) -> None:
-    later = by_five_seconds().timed_by(column).group_by("k").window(LATER[name])
+    later = by_five_seconds().timed_by(column, lifetime=ts.lifetime("ends")).group_by("k").window(LATER[name])
     later = later.aggregate(n=agg.sum("v")).accumulation("discarding").named("last").allowed_lateness("0 seconds")
     if composite:
         later = later.trigger(

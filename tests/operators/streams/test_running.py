@@ -7,14 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tidestate.operators.describe.given_join import join
 
 from tidestate.agg import count
 from tidestate.agg import sum as sum_
 from tidestate.operators import tumbling
+from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream, Stream
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.statestore.spec.store import Parquet
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -34,14 +37,18 @@ BATCHES = [{"left": rows(1, 2), "right": rows(2)}, {"right": rows(3)}, {}, {"rig
 
 
 def test_a_root_that_began_with_rows_in_one_table_goes_on_with_rows_by_name(tmp_path: Path) -> None:
-    packed = join(event_time=("t", "t"), on="k", within=WITHIN)
-    one = packed.schema(SCHEMA, SCHEMA)
-    tables = [packed.rows(one, None, **batch) for batch in BATCHES]
-    whole = packed.standalone(checkpoint=tmp_path / "packed").run(tables, drain=True)
-    assert whole.num_rows == 3
     named = at().join(at(), on="k", within=WITHIN)
+    description = of_type(named.graph.description, Sided)
+    schema = description.schema(SCHEMA, SCHEMA)
+    tables = [description.rows(schema, None, **batch) for batch in BATCHES]
+
+    def packed(root: Path) -> StandaloneRunner:
+        return StandaloneRunner(description, str(root), Parquet(), Sinks(), None)
+
+    whole = packed(tmp_path / "packed").run(tables, drain=True)
+    assert whole.num_rows == 3
     assert named.standalone(checkpoint=tmp_path / "new").run(BATCHES, drain=True).equals(whole)
-    before = packed.standalone(checkpoint=tmp_path / "old").run(tables[:2])
+    before = packed(tmp_path / "old").run(tables[:2])
     after = named.standalone(checkpoint=tmp_path / "old").run(BATCHES, drain=True)
     assert pa.concat_tables([before, after]).equals(whole)
 

@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 )
 KINDS: dict[str, Any] = {
     "tumbling": ts.tumbling("7 seconds"),
-    "lifetimes": ts.sliding("6 seconds", "2 seconds", end="until"),
+    "lifetimes": ts.sliding("6 seconds", "2 seconds", of="lifetime"),
     "sliding": ts.sliding("6 seconds", "2 seconds"),
     "between": ts.sliding("2 seconds", "5 seconds", strict=False),
     "session": ts.sessions("2 seconds"),
@@ -77,8 +77,8 @@ def test_after_many_rounds_there_is_no_more_than_after_a_few(kind: str, kept: st
         pytest.skip(
             "counted windows keep all messages, and by the rule of windows identities too, without a retention"
         )
-    job = ts.stream(event_time="t", watermark_delay="3 seconds").group_by("k").window(KINDS[kind])
-    job = job.aggregate(n=agg.count(), each=agg.list("v"))
+    events = ts.stream(event_time="t", watermark_delay="3 seconds", lifetime=ts.lifetime("until"))
+    job = events.group_by("k").window(KINDS[kind]).aggregate(n=agg.count(), each=agg.list("v"))
     if LATE[late]:
         job = job.allowed_lateness(**LATE[late])
     if kind != "counted" and late == "event":

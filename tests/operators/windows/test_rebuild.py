@@ -330,9 +330,9 @@ def test_messages_of_windows_of_processing_time(tmp_path: Path) -> None:
 def test_what_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
     bare = ts.stream(event_time="t").group_by("k").window(ts.tumbling("6 seconds")).aggregate(total=agg.sum("v"))
     living = (
-        ts.stream(event_time="t")
+        ts.stream(event_time="t", lifetime=ts.lifetime("until"))
         .group_by("k")
-        .window(ts.tumbling("6 seconds", end="until"))
+        .window(ts.tumbling("6 seconds", of="lifetime"))
         .aggregate(total=agg.sum("v"))
     )
     living = living.messages(identity=("part", "at"), retain=ts.Retention(messages=9))
