@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.describe.merge import Merge, merge
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Closing, EachElement, OnTime, Trigger
 from tidestate.operators.describe.windowed import LateRule, Windowed, windowed
-from tidestate.operators.describe.windows import Sessions, SlidingLifetimes, Windows
+from tidestate.operators.describe.windows import PANE_TIME, Sessions, SlidingLifetimes, Windows
 from tidestate.operators.streams.nodes import OperatorNode, StreamInput, StreamView, WatermarkSettings
 from tidestate.operators.streams.watermarks import with_watermark, with_watermarks
 from tidestate.statestore.durations import Span, span_us
@@ -214,7 +215,16 @@ def _inside(trigger: Trigger) -> Trigger:
     return replace(trigger, of=tuple(_inside(part) for part in trigger.of))
 
 
-def with_timestamp(made: _W, choice: Literal["end_of_window", "earliest", "latest"]) -> _W:
-    """`made`, whose panes have this timestamp and no other."""
+def with_timestamp(made: _W, choice: Literal["end_of_window", "earliest", "latest"], read: Runnable | None) -> _W:
+    """`made`, whose panes have this timestamp and no other. ``read``: the operator whose panes it reads, if any."""
     others = {name: aggregate for name, aggregate in made.aggregates.items() if name != TIMESTAMP}
-    return replace(made, aggregates=others).timestamps(choice)
+    time = made.event_time or (None if read is None else pane_time(read))
+    stamped = replace(made, aggregates=others, event_time=time).timestamps(choice)
+    return replace(stamped, event_time=made.event_time)
+
+
+def pane_time(description: Runnable) -> str | None:
+    """The column of times that readers of panes have; None of what are no panes."""
+    if not isinstance(description, Windowed):
+        return None
+    return TIMESTAMP if TIMESTAMP in description.aggregates else PANE_TIME
