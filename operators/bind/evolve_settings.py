@@ -103,6 +103,7 @@ _SIDED: dict[str, tuple[SettingRule, str]] = {
 }
 _ABSENT = {"allowed_lateness_us": 0}
 """Settings that are not stored at these values."""
+_NO_DELAY: dict[str, Any] = {"watermark_delay_us": 0, "delays_us": None}
 _REASONS = {
     "window": "state is kept by window",
     "key": "state is kept by key",
@@ -120,12 +121,13 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
     `tidestate.operators.bind.evolve_columns` compares.
     """
     texts, rules = (_texts(was), _texts(now)), _rules(plan)
+    acting = (_as_they_act(was), _as_they_act(now))
     if was[KIND] != now[KIND]:
         return [_changed(KIND, *texts, "", _OTHERWISE)]
     words_of = WORDS[type(description_of(now))]
     found: dict[str, SettingChange] = {}
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
-        old, new = (one.get(name, _ABSENT.get(name)) for one in (was, now))
+        old, new = (one.get(name, _ABSENT.get(name)) for one in acting)
         if old == new:
             continue
         rule, note = rules.get(name, (None, ""))
@@ -135,6 +137,24 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
             earlier = found.get(word)
             found[word] = _changed(word, *texts, note, (earlier.refused if earlier else "") or why)
     return _visible(list(found.values()))
+
+
+def _as_they_act(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings by what they do: a delay does nothing next to a watermark of another kind, and CTI settings that were
+    given once for all sides are those of each.
+    """
+    if (watermark := configuration.get("watermark")) is None:
+        return configuration
+    without_delay = {name: _NO_DELAY[name] for name in _NO_DELAY.keys() & configuration.keys()}
+    generator = watermark["generator"]
+    own = [side for side in generator.get("sides", ()) if side not in generator["followed"]]
+    by_side = {name: _by_side(generator[name], own) for name in ("at_query", "at_source") if own}
+    return {**configuration, **without_delay, "watermark": {**watermark, "generator": {**generator, **by_side}}}
+
+
+def _by_side(settings: Mapping[str, Any] | None, sides: list[str]) -> dict[str, Any]:
+    found = {side: (settings or {}).get(side, (settings or {}).get("")) for side in sides}
+    return {side: advance for side, advance in found.items() if advance is not None}
 
 
 def _texts(configuration: Mapping[str, Any]) -> dict[str, str]:

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 from tidestate.operators.aggregates.arithmetic import max_, min_
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.merge import Merge
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import SIDE
 from tidestate.operators.describe.windowed import KnownMessages, LateRule, Retained, Windowed
+from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.streams.settings import SpanOrRetention, retention_of
 from tidestate.operators.streams.sides import columns_of
 from tidestate.statestore.durations import Span, span_us
@@ -94,17 +96,18 @@ def with_messages(
     return replace(made, known=KnownMessages(columns, kept, layout, columns_of(equal)))
 
 
-def with_timestamp(made: _W, choice: PaneTimestamp) -> _W:
-    """`made`, whose panes have this timestamp and no other. Raises `UsageError` for an unknown choice, and without an
-    event time.
+def with_timestamp(made: _W, choice: PaneTimestamp, reads: Runnable | None) -> _W:
+    """`made`, whose panes have this timestamp and no other; ``reads``: the one operator that it reads, if it is one.
+    Raises `UsageError` for an unknown choice, and without an event time.
     """
     if choice not in ("end_of_window", "earliest", "latest"):
         raise UsageError(
             "a pane's timestamp is end_of_window, earliest or latest", code="pane-timestamp", found=repr(choice)
         )
-    if choice != "end_of_window" and made.event_time is None:
+    time = made.event_time or pane_time(reads)
+    if choice != "end_of_window" and time is None:
         raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
-    time = str(made.event_time)
+    time = str(time)
     stamps = {"end_of_window": EndOfWindow(), "earliest": min_(time), "latest": max_(time)}
     if (own := made.aggregates.get(TIMESTAMP)) is not None and own not in stamps.values():
         raise UsageError(
@@ -113,3 +116,10 @@ def with_timestamp(made: _W, choice: PaneTimestamp) -> _W:
             names=[TIMESTAMP],
         )
     return replace(made, aggregates=made.aggregates | {TIMESTAMP: stamps[choice]})
+
+
+def pane_time(description: Runnable | None) -> str | None:
+    """The column of times that readers of panes have; None of what are no panes."""
+    if not isinstance(description, Windowed):
+        return None
+    return TIMESTAMP if TIMESTAMP in description.aggregates else PANE_TIME

@@ -125,7 +125,9 @@ class PaneSettings(ABC):
         """Add a column ``timestamp`` to panes, for readers that process them as events: the last moment of the
         window, or the earliest or latest event in the pane.
         """
-        return self._with(with_timestamp(self._windowed, choice))
+        (read, *others) = self.operator.inputs
+        panes = read.description if isinstance(read, OperatorNode) and not others else None
+        return self._with(with_timestamp(self._windowed, choice, panes))
 
     @recorded
     def in_order(self) -> Self:

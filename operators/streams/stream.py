@@ -17,7 +17,7 @@ from tidestate.operators.describe.runnable import Runnable, checked_name
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import PANE_TIME, Windows
+from tidestate.operators.describe.windows import Windows
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
@@ -26,7 +26,7 @@ from tidestate.operators.streams.graph import JobGraph, job_graph
 from tidestate.operators.streams.joined import joined
 from tidestate.operators.streams.joined_sessions import joined_by_session
 from tidestate.operators.streams.nodes import OperatorNode, StreamView, WatermarkSettings, WatermarkSource
-from tidestate.operators.streams.pane_settings import TIMESTAMP
+from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
 from tidestate.operators.streams.running import Runs
 from tidestate.operators.streams.settings import Lifetime, SideSettings
@@ -304,7 +304,7 @@ class OperatorStream(Stream, Runs):
         """Another operator with the same inputs."""
         operator = replace(self.operator, description=description)
         # What settings change of how the output is read is the name of the panes' time alone.
-        view = replace(self.view, node=operator, pane_time=_pane_time(description))
+        view = replace(self.view, node=operator, pane_time=pane_time(description))
         return replace(self, operator=operator, view=view)
 
 
@@ -452,7 +452,7 @@ def _output(operator: OperatorNode, first: StreamView) -> StreamView:
     """How an operator's output is read; ``first``: how it reads its first input."""
     description = operator.description
     if isinstance(description, Windowed):
-        return StreamView(operator, pane_time=_pane_time(description))
+        return StreamView(operator, pane_time=pane_time(description))
     if isinstance(description, Deduplicate | Altered):
         handed = StreamView(operator, first.time, offset=first.offset, origin=first.origin, lifetime=first.lifetime)
         end = description.end if isinstance(description, Altered) else None
@@ -460,10 +460,3 @@ def _output(operator: OperatorNode, first: StreamView) -> StreamView:
     if isinstance(description, Union):
         return StreamView(operator, AT, offset=description.offset, origin=description.origin)
     return StreamView(operator, AT)
-
-
-def _pane_time(description: Runnable) -> str | None:
-    """The column of times that readers of panes have; None of what are no panes."""
-    if not isinstance(description, Windowed):
-        return None
-    return TIMESTAMP if TIMESTAMP in description.aggregates else PANE_TIME

@@ -16,61 +16,61 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+import tidestate as ts
 from tests.servers.packages import for_seconds
-from tidestate.agg import count, mean, median
-from tidestate.agg import max as max_
-from tidestate.agg import sum as sum_
-from tidestate.operators import tumbling
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.windowed import RETRACTING, windowed
+from tidestate import Aggregation, JoinedStream, OperatorStream, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.stores import Memory, Parquet, RocksDB
 from tools.java import brief_options, local_session
 
 STORES = {"parquet": Parquet(), "memory": Memory(), "rocksdb": RocksDB()}
+FLIGHTS = ts.stream("flights", event_time="scheduled")
+WEATHER = ts.stream("weather", event_time="time_hour")
 
 
-def departures() -> Any:
+def departures() -> Aggregation:
     """Flights per airline and airport by hour, then per airline by day: another key, the same batch."""
-    per_hour = windowed(event_time="scheduled", key=["origin", "carrier"], name="per_hour").window(tumbling("1 hour"))
-    per_hour = per_hour.aggregate(flights=count(), worst=max_("dep_delay")).late("6 hours", keep="flight_id")
-    per_day = windowed(key="carrier", name="per_day").window(tumbling("1 day"))
-    per_day = per_day.aggregate(hours=count(), flights=sum_("flights"), worst=max_("worst")).late("12 hours")
-    return chain(per_hour.accumulation(RETRACTING), per_day.accumulation(RETRACTING))
+    per_hour = FLIGHTS.group_by("origin", "carrier").window(ts.tumbling("1 hour"))
+    hours = per_hour.aggregate(flights=agg.count(), worst=agg.max("dep_delay")).named("per_hour")
+    hours = hours.allowed_lateness("6 hours", ledger_columns="flight_id").accumulation("retracting")
+    per_day = hours.group_by("carrier").window(ts.tumbling("1 day"))
+    days = per_day.aggregate(hours=agg.count(), flights=agg.sum("flights"), worst=agg.max("worst")).named("per_day")
+    return days.allowed_lateness("12 hours").accumulation("retracting")
 
 
-def in_weather() -> Any:
+def in_weather() -> JoinedStream:
     """Each flight with the observation of its hour."""
     near = ("-59 minutes", "0 seconds")
-    times = ("scheduled", "time_hour")
-    return join(event_time=times, on="origin", within=near, how="left", late="22 hours", name="in_weather")
+    return FLIGHTS.join(WEATHER, on="origin", within=near, how="left", allowed_lateness="22 hours", name="in_weather")
 
 
-def hourly() -> Any:
+def hourly() -> Aggregation:
     """Flights and wind by airport and hour."""
-    merged = merge(event_time=("scheduled", "time_hour"), key="origin", name="hourly").window(tumbling("1 hour"))
-    merged = merged.aggregate(flights=count("left_flight_id"), wind=mean("right_wind_speed"))
-    return merged.late("22 hours").accumulation(RETRACTING)
+    merged = ts.merge(FLIGHTS, WEATHER).group_by("origin").window(ts.tumbling("1 hour"))
+    counted = merged.aggregate(flights=agg.count("flights_flight_id"), wind=agg.mean("weather_wind_speed"))
+    return counted.named("hourly").allowed_lateness("22 hours").accumulation("retracting")
 
 
-def by_carrier() -> Any:
+def by_carrier() -> Aggregation:
     """Flights per airline and day, each once though it comes several times."""
-    per_day = windowed(event_time="scheduled", key="carrier", name="by_carrier").window(tumbling("1 day"))
-    per_day = per_day.aggregate(flights=count(), middle=median("dep_delay")).late("6 hours").retain("3 days")
-    return per_day.messages("flight_id").accumulation(RETRACTING)
+    per_day = ts.stream("again", event_time="scheduled").group_by("carrier").window(ts.tumbling("1 day"))
+    counted = per_day.aggregate(flights=agg.count(), middle=agg.median("dep_delay")).named("by_carrier")
+    return (
+        counted.allowed_lateness("6 hours").retain_windows("3 days").messages("flight_id").accumulation("retracting")
+    )
 
 
-JOBS: dict[str, Callable[[], Any]] = {"chain": departures, "join": in_weather, "merge": hourly, "again": by_carrier}
-SIDES = {"chain": ("flights",), "again": ("again",)}
-"""The folders of jobs that do not read flights and weather."""
+JOBS: dict[str, Callable[[], OperatorStream]] = {
+    "chain": departures,
+    "join": in_weather,
+    "merge": hourly,
+    "again": by_carrier,
+}
 LOCAL = {"spark.master": "local[2, 4]"}
 """A task that lost its Python worker is tried again, as it is on a cluster."""
 CLUSTER = {
@@ -88,20 +88,19 @@ def read(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
-def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None) -> list[pa.Table]:
+def batches(name: str, folder: Path, cuts: list[list[list[Path]]] | None = None) -> list[dict[str, pa.Table]]:
     """The same input for the standalone runner: a file a batch, or the files of ``cuts``, by batch and stream."""
-    sides = [sorted((folder / side).glob("*.parquet")) for side in SIDES.get(name, ("flights", "weather"))]
-    empty = [pq.read_schema(paths[0]).empty_table() for paths in sides]
-    cuts = cuts or [[[path] for path in paths] for paths in zip(*sides, strict=True)]
-    read = [
-        [pa.concat_tables([none, *map(pq.read_table, paths)]) for none, paths in zip(empty, streams, strict=True)]
-        for streams in cuts
+    streams = JOBS[name]().graph.streams
+    files = [sorted((folder / stream).glob("*.parquet")) for stream in streams]
+    empty = [pq.read_schema(paths[0]).empty_table() for paths in files]
+    cuts = cuts or [[[path] for path in paths] for paths in zip(*files, strict=True)]
+    return [
+        {
+            stream: pa.concat_tables([none, *map(pq.read_table, paths)])
+            for stream, none, paths in zip(streams, empty, cut, strict=True)
+        }
+        for cut in cuts
     ]
-    if name in SIDES:
-        return [tables[0] for tables in read]
-    description = JOBS[name]()
-    schema = description.schema(*(none.schema for none in empty))
-    return [description.rows(schema, left=left, right=right) for left, right in read]
 
 
 SAYING = Lock()
@@ -132,14 +131,13 @@ def run(spark: SparkSession, arguments: argparse.Namespace) -> None:
             say("paused", checkpoint_id)
             time.sleep(3600)
 
-    sides = SIDES.get(arguments.job, ("flights", "weather"))
-    streams = [read(spark, arguments.folder / side) for side in sides]
-    job = JOBS[arguments.job]().on_spark(
-        *streams,
+    described = JOBS[arguments.job]()
+    job = described.on_spark(
+        {stream: read(spark, arguments.folder / stream) for stream in described.graph.streams},
         checkpoint=arguments.folder / "checkpoint",
         store=STORES[arguments.store],
         partitions=PARTITIONS.get(arguments.job, 2),
-        in_driver=arguments.in_driver,
+        paths={"direct_scan", "in_driver"} if arguments.in_driver else {"direct_scan"},
     )
     query = job.with_hook(hook).start()
     say("started", query.checkpoint_id)

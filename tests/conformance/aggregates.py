@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tests.conformance.case import Unsupported
 from tests.conformance.values import Codec, Shape
-from tests.helpers import old_grammar as operators
+from tidestate import agg
 from tidestate.statestore.errors import UsageError
 
 COLUMN, ARRIVAL, ORDER = "value", "row", "order"
@@ -20,7 +20,7 @@ COLUMN, ARRIVAL, ORDER = "value", "row", "order"
 
 @dataclass(frozen=True)
 class Named:
-    """A function of `operators`, what it answers, and what a case calls its options."""
+    """A function of `tidestate.agg`, what it answers, and what a case calls its options."""
 
     function: str
     shape: Shape
@@ -32,10 +32,10 @@ class Named:
 SIZE = dict.fromkeys(("n", "k", "size", "limit"), "n")
 DOWN = dict.fromkeys(("reverse", "descending", "reversed"), "descending")
 NAMES = {
-    "sum": Named("sum_", "total"),
+    "sum": Named("sum", "total"),
     "mean": Named("mean", "number"),
-    "list": Named("list_", "values"),
-    "set": Named("set_", "values"),
+    "list": Named("list", "values"),
+    "set": Named("set", "values"),
     "count_by_value": Named("count_by_value", "counts"),
     "count_distinct": Named("count_distinct", "number"),
     "median": Named("median", "number"),
@@ -120,17 +120,14 @@ def _extreme(name: str, given: dict[str, Any], values: Codec) -> Any:
     if comparator == "reversed":
         name = "min" if name == "max" else "max"
     number = any(of(values.type) for of in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
-    return _made(f"{name}_", COLUMN) if number else _made(f"arg_{name}", COLUMN, by=ORDER)
+    return _made(name, COLUMN) if number else _made(f"arg_{name}", COLUMN, by=ORDER)
 
 
 def _made(function: str, *arguments: Any, **options: Any) -> Any:
-    make = getattr(operators, function, None) or getattr(operators.aggregates, function, None)
-    if make is None:
-        raise Unsupported(f"aggregate {function.rstrip('_')}")
     try:
-        return make(*arguments, **options)
+        return getattr(agg, function)(*arguments, **options)
     except UsageError as error:
-        raise Unsupported(f"aggregate {function.rstrip('_')}: {error.code}") from None
+        raise Unsupported(f"aggregate {function}: {error.code}") from None
 
 
 def _reduce(text: str, kind: pa.DataType) -> Any:

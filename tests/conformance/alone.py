@@ -17,6 +17,7 @@ from tests.conformance.driver import Driver
 from tests.conformance.harness import emissions
 from tests.conformance.mapping import input_of
 from tests.conformance.values import same
+from tidestate import trigger
 
 SPAN = 1_000_000
 """A window that holds all of an accumulation, in units of the case."""
@@ -75,10 +76,8 @@ def _answer(case: Case, bench: Bench, events: list[Event], name: str) -> Any:
 
 
 def _of_nothing(case: Case, bench: Bench, name: str) -> Any:
-    from tests.helpers import old_grammar as operators
-
     events = _events(case, _some_inputs(case))[:1]
-    made = plainly(case, input_of(case, events), early=operators.every_element())
+    made = plainly(case, input_of(case, events), early=trigger.each_batch())
     driver = bench.driver(case, made, name)
     driver.take(Step("event", {}, tuple(events)))
     last: Emission = emissions(driver.harness.finish(), made.input, made.asked)[-1]

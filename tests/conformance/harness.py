@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,23 @@ from typing import Any
 import pyarrow as pa
 
 from tests.conformance.aggregates import Asked
-from tests.conformance.case import Unsupported
 from tests.conformance.mapping import Input
 from tests.conformance.values import decoded
+from tidestate import OperatorStream
 from tidestate.stores import Memory, Parquet, RocksDB
 
 STORES: dict[str, Callable[[], Any]] = {"memory": Memory, "parquet": Parquet, "rocksdb": RocksDB}
 SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 KINDS = {"early": "early", "on_time": "ontime", "late": "late"}
-Opener = Callable[[Any, pa.Schema, Any, Path], Any]
-"""Opens a harness: description, schema of the events, store, folder."""
+Schemas = pa.Schema | Mapping[str, pa.Schema]
+"""Of the events, by stream where there are several."""
+Opener = Callable[[Any, Schemas, Any, Path], Any]
+"""Opens a harness: job, schemas, store, folder."""
 
 
-def public(description: Any, schema: pa.Schema, store: Any, folder: Path) -> Any:
+def public(job: OperatorStream, schema: Schemas, store: Any, folder: Path) -> Any:
     """The harness that users have."""
-    try:
-        from tidestate.operators.local.harness import Harness
-    except ImportError:
-        raise Unsupported("tidestate.operators.local.harness") from None
-    return Harness(description, schema, store=store, folder=folder, generate=False)
+    return job.harness(schema, store=store, folder=folder, generate=False)
 
 
 @contextmanager

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+import tidestate as ts
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Step, Unsupported, steps_of
 from tests.conformance.compare import Failure, failure
 from tests.conformance.driver import END_US
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join import Join
+from tidestate import JoinedStream
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 Emission = dict[str, Any]
@@ -27,13 +27,12 @@ def joined(case: Case, bench: Bench) -> list[Failure]:
     if any(expected.state is not None for expected in case.expect):
         raise Unsupported("kind join")
     description = _description(case, made)
-    schema = description.schema(made.schema, made.schema)
-    harness = bench.open(description, schema, bench.store, bench.room(0))
+    harness = bench.open(description, dict.fromkeys(SIDES, made.schema), bench.store, bench.room(0))
     emitted: list[list[Emission]] = []
     kept: list[dict[str, list[Any]]] = []
     clocks: dict[int, int] = {}
     for number, step in enumerate(steps_of(case)):
-        panes = _act(harness, description, schema, made, step, number, clocks)
+        panes = _act(harness, made, step, number, clocks)
         emitted.append([_emission(row, made) for table in panes for row in rows_of(table)])
         if step.action == "snapshot_restore":
             harness.restart()
@@ -75,35 +74,29 @@ UNDERSTOOD = {
 }
 
 
-def _description(case: Case, made: Input) -> Join:
+def _description(case: Case, made: Input) -> JoinedStream:
     asked = case.join or {}
     units, kind = made.units, asked.get("type")
     if not case.keyed or kind not in ("interval", "window") or asked.get("emit_mode") == "final":
         raise Unsupported("kind join")
     late = units.span(0 if isinstance(case.allowed_lateness, str) else case.allowed_lateness or 0)
-    chosen: dict[str, Any] = {"event_time": "time", "on": "key", "how": HOW[asked["how"]], "late": late}
+    left, right = (ts.stream(event_time="time") for _ in SIDES)
+    chosen: dict[str, Any] = {"on": "key", "how": HOW[asked["how"]], "allowed_lateness": late}
     chosen["unmatched"] = "final"  # a row alone is due once nobody can come any more
     if kind == "window":
-        window = window_of(case.window or {}, units)
-        return join(occurrence="each", **chosen, window=window)  # type: ignore[arg-type]
+        return left.join(right, occurrence="each", window=window_of(case.window or {}, units), **chosen)
     low = _bound(asked["lower"], units, 0 if asked.get("lower_inclusive", True) else 1)
     high = _bound(asked["upper"], units, 0 if asked.get("upper_inclusive", True) else -1)
-    return join(within=(low, high), **chosen)
+    return left.join(right, within=(low, high), **chosen)
 
 
 def _bound(value: Any, units: Any, inside: int) -> str | None:
     return None if isinstance(value, str) else f"{value * units.scale + inside} microseconds"
 
 
-def _act(
-    harness: Any, description: Join, schema: pa.Schema, made: Input, step: Step, number: int, clocks: dict[int, int]
-) -> list[pa.Table]:
+def _act(harness: Any, made: Input, step: Step, number: int, clocks: dict[int, int]) -> list[pa.Table]:
     if step.events:
-        panes = []
-        for event in step.events:
-            side: dict[str, pa.Table] = {event.side or "left": made.table([event], [number], 0)}
-            panes.append(harness.feed(description.rows(schema, **side)))
-        return panes
+        return [harness.feed({event.side or "left": made.table([event], [number], 0)}) for event in step.events]
     if step.action == "watermark":
         value = step.body["wm_excl"]
         mark = END_US if isinstance(value, str) else made.units.us(value)

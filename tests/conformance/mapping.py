@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+import tidestate as ts
 from tests.conformance.aggregates import REPORTED_APART, Asked, asked, name_of, specs
 from tests.conformance.case import Case, CaseError, Event, Unsupported, steps_of
 from tests.conformance.units import LIMIT_US, Units, units_of
 from tests.conformance.values import Codec, codec_for, order
-from tests.helpers import old_grammar as operators
-from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate import Aggregation, OperatorStream, trigger
 from tidestate.statestore.spec.tables import TIME
 
 ON_TIME = {"fire_always": "always", "fire_if_non_empty": "non_empty"}
@@ -67,7 +67,7 @@ class Setup:
 
     input: Input
     asked: Asked
-    description: Windowed
+    description: OperatorStream
 
 
 def input_of(case: Case, events: Sequence[Event] | None = None, units: Units | None = None) -> Input:
@@ -99,52 +99,47 @@ def check_supported(case: Case) -> None:
         raise Unsupported(f"watermark generator {case.generator.get('type')}")
 
 
-def describe(case: Case, made: Input, wanted: Asked, **triggers: Any) -> Windowed:
+def describe(case: Case, made: Input, wanted: Asked, **triggers: Any) -> Aggregation:
     """The description by the public API; ``triggers`` instead of the case's own."""
     by_clock = (case.window or {}).get("time_domain") == "processing"
     places: dict[str, Any] = {"processing_time": True} if by_clock else {"event_time": "time"}
     description = (
-        windowed(**places, key="key" if made.keyed else None, name="case")
+        ts.stream(**places)
+        .group_by(*(["key"] if made.keyed else []))
         .window(window_of(case.window or {"type": "global"}, made.units))
         .aggregate(**wanted.aggregates)
-        .late(
+        .named("case")
+        .allowed_lateness(
             made.units.span(LIMIT_US if isinstance(case.allowed_lateness, str) else case.allowed_lateness),
             rule="window",
-            keep=("row",),
-            future=Units(1).span(LIMIT_US),
+            ledger_columns=("row",),
+            future_tolerance=Units(1).span(LIMIT_US),
         )
         .accumulation(case.accumulation_mode)
     )
     if case.timestamp_combiner is not None and "timestamp" not in case.soft_fields:
-        description = stamped(description, case.timestamp_combiner)
+        description = description.pane_timestamp(case.timestamp_combiner)  # type: ignore[arg-type]
     return description.trigger(**(triggers or triggers_of(case, made.units)))
 
 
-def stamped(description: Windowed, combiner: str) -> Windowed:
-    """With a column of event times of panes."""
-    if not hasattr(description, "timestamps"):
-        raise Unsupported("timestamp_combiner")
-    return description.timestamps(combiner)  # type: ignore[no-any-return]
-
-
 def window_of(window: dict[str, Any], units: Units) -> Any:
-    """The window of `operators`. Raises `Unsupported` for a type that is not there, `UsageError` for no sense."""
+    """The window that users have. Raises `Unsupported` for a type that is not there, `UsageError` for no sense."""
     kind, span = window.get("type"), units.span
     offset = span(_number(window, "offset", 0))
     if kind == "tumbling":
-        return operators.tumbling(span(_number(window, "size")), offset=offset)
+        return ts.tumbling(span(_number(window, "size")), offset=offset)
     if kind == "sliding":
         size, slide = _number(window, "size"), _number(window, "slide")
-        return operators.sliding(span(size), span(slide), offset=offset, strict=False)
+        return ts.sliding(span(size), span(slide), offset=offset, strict=False)
     if kind == "session":
         if window.get("gap") == "per_event":
-            return operators.session(gap_column="gap")
-        return operators.session(span(_number(window, "gap_excl", window.get("gap"))))
+            return ts.sessions(gap_column="gap")
+        return ts.sessions(span(_number(window, "gap_excl", window.get("gap"))))
     if kind == "global":
-        return operators.global_window()
+        return ts.global_window()
     if kind == "count":
         step = window.get("step")
-        return operators.count_window(_number(window, "n"), *([] if step is None else [step]))
+        return ts.count_windows(_number(window, "n"), *([] if step is None else [step]))
     raise Unsupported(f"window {kind}")
 
 
@@ -170,39 +165,39 @@ def triggers_of(case: Case, units: Units) -> dict[str, Any]:
     }
 
 
-def _simple(trigger: dict[str, Any] | None, units: Units) -> Any:
-    if trigger is None:
+def _simple(given: dict[str, Any] | None, units: Units) -> Any:
+    if given is None:
         return None
-    kind = trigger.get("type")
+    kind = given.get("type")
     if kind == "count":
-        return operators.after_count(_number(trigger, "n"))
+        return trigger.after_count(_number(given, "n"))
     if kind == "end_of_batch":
-        return operators.each_batch()
+        return trigger.each_batch()
     made: dict[Any, Callable[..., Any]] = {
-        "processing_time_every": operators.every_processing_time,
-        "processing_time_after_first": operators.after_processing_time,
-        "event_time_every": operators.every_event_time,
+        "processing_time_every": trigger.every_processing_time,
+        "processing_time_after_first": trigger.after_processing_time,
+        "event_time_every": trigger.every_event_time,
     }
     if kind not in made:
         raise Unsupported(f"trigger {kind}")
-    return made[kind](units.span(_number(trigger, "ms")))
+    return made[kind](units.span(_number(given, "ms")))
 
 
 def _composite(tree: dict[str, Any], units: Units) -> Any:
     kind = tree.get("type")
     if kind == "after_count":
-        return operators.after_count(_number(tree, "n"))
+        return trigger.after_count(_number(tree, "n"))
     if kind == "after_watermark" and set(tree) == {"type"}:
-        return operators.after_watermark()
+        return trigger.after_watermark()
     if kind in ("processing_time_after_first", "after_processing_time"):
-        return operators.after_processing_time(units.span(_number(tree, "ms")))
+        return trigger.after_processing_time(units.span(_number(tree, "ms")))
     if kind in ("after_any", "after_all"):
         parts = [_composite(part, units) for part in tree["of"]]
-        return (operators.any_of if kind == "after_any" else operators.all_of)(*parts)
+        return (trigger.any_of if kind == "after_any" else trigger.all_of)(*parts)
     if kind == "repeatedly":
-        return operators.repeatedly(_composite(tree["of"], units))
+        return trigger.repeatedly(_composite(tree["of"], units))
     if kind == "or_finally":
-        return operators.or_finally(_composite(tree["main"], units), _composite(tree["until"], units))
+        return trigger.or_finally(_composite(tree["main"], units), _composite(tree["until"], units))
     raise Unsupported(f"trigger_ast {kind}")
 
 

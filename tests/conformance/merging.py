@@ -7,16 +7,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+import tidestate as ts
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Step, Unsupported, steps_of
 from tests.conformance.compare import Failure, failure
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
 from tests.conformance.values import decoded, same, same_multiset
-from tidestate.operators import global_window
-from tidestate.operators.describe.merge import Merge, merge
-from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.session_join import session_join
+from tidestate import OperatorStream, Stream, agg
 
 HOW = {"inner": "inner", "left": "left", "right": "right", "outer": "full", "full": "full"}
 UNDERSTOOD = {"state_introspection", "window_join", "outer_join", "end_of_stream_flush", "window_join_accumulation"}
@@ -39,14 +37,14 @@ def merged(case: Case, bench: Bench) -> list[Failure]:
 def _cogroup(case: Case, bench: Bench, made: Input) -> list[Failure]:
     if (case.window or {}).get("type") != "global" or any(one.emit is not None for one in case.expect):
         raise Unsupported("kind join")
-    key = "key" if made.keyed else None
-    description: Merge = (
-        merge(event_time="time", key=key).window(global_window()).cogroup(left="value", right="value")
+    grouped = ts.merge(**dict(zip(SIDES, _streams("time"), strict=True))).group_by(*(["key"] if made.keyed else []))
+    description = grouped.window(ts.global_window()).aggregate(
+        left=agg.list("left_value"), right=agg.list("right_value")
     )
     harness = _open(bench, description, made)
     failures: list[Failure] = []
     for number, step in enumerate(steps_of(case)):
-        _act(harness, description, made, step)
+        _act(harness, made, step)
         live = [_group(row, made) for row in rows_of(harness.windows())]
         for expected in case.expect:
             asked = expected.after_step == number and expected.state is not None
@@ -73,9 +71,10 @@ def _sessions(case: Case, bench: Bench, made: Input) -> list[Failure]:
         raise Unsupported("kind join")
     gap = made.units.span(window_of(case.window or {}, made.units).gap // made.units.scale)
     how: Any = HOW[asked["how"]]
-    description = session_join(event_time="time", on="key" if made.keyed else None, gap=gap, how=how)
+    left, right = _streams("time")
+    description = left.join_sessions(right, on="key" if made.keyed else None, gap=gap, how=how)
     harness = _open(bench, description, made)
-    observed = [_act(harness, description, made, step) for step in steps_of(case)]
+    observed = [_act(harness, made, step) for step in steps_of(case)]
     failures = []
     for expected in case.expect:
         rows = [row for panes in observed[expected.from_step : expected.after_step + 1] for row in rows_of(panes)]
@@ -94,11 +93,15 @@ def _same_pair(wanted: dict[str, Any], found: dict[str, Any]) -> bool:
     return all(same(wanted[name], found.get(name)) for name in wanted)
 
 
-def _open(bench: Bench, description: Sided, made: Input) -> Any:
-    return bench.open(description, description.schema(made.schema, made.schema), bench.store, bench.room(0))
+def _streams(time: str) -> tuple[Stream, Stream]:
+    return ts.stream(event_time=time), ts.stream(event_time=time)
 
 
-def _act(harness: Any, description: Sided, made: Input, step: Step) -> pa.Table:
+def _open(bench: Bench, description: OperatorStream, made: Input) -> Any:
+    return bench.open(description, dict.fromkeys(SIDES, made.schema), bench.store, bench.room(0))
+
+
+def _act(harness: Any, made: Input, step: Step) -> pa.Table:
     """A step; the panes that it shows."""
     if step.action == "end_of_stream":
         return harness.finish()
@@ -106,12 +109,8 @@ def _act(harness: Any, description: Sided, made: Input, step: Step) -> pa.Table:
         return harness.advance_watermark(made.units.us(step.body["wm_excl"]))
     if not step.events:
         raise Unsupported(f"step {step.action}")
-    schema = description.schema(made.schema, made.schema)
-    panes = []
-    for number, event in enumerate(step.events):
-        side: dict[str, pa.Table] = {event.side or "left": made.table([event], [number], 0)}
-        panes.append(harness.feed(description.rows(schema, **side)))
-    return pa.concat_tables(panes)
+    rows = [{event.side or "left": made.table([event], [number], 0)} for number, event in enumerate(step.events)]
+    return pa.concat_tables([harness.feed(batch) for batch in rows])
 
 
 def contents(case: Case, bench: Bench) -> list[Failure]:
@@ -121,13 +120,15 @@ def contents(case: Case, bench: Bench) -> list[Failure]:
     (name, other), *more = asked["on"]
     if more or name != other:
         raise Unsupported("window_join_accumulation on several or unlike columns")
-    description = session_join(event_time="t", on=name, gap="1 second", how=HOW[asked["how"]])  # type: ignore[arg-type]
+    left, right = _streams("t")
+    how: Any = HOW[asked["how"]]
+    description = left.join_sessions(right, on=name, gap="1 second", how=how)
     sides = {side: _objects(getattr(case, side)) for side in SIDES}
-    schema = description.schema(*(table.schema for table in sides.values()))
+    schemas = {side: table.schema for side, table in sides.items()}
     failures = []
     for number, output in enumerate(case.outputs or []):
-        harness = bench.open(description, schema, bench.store, bench.room(number))
-        harness.feed(description.rows(schema, **sides))
+        harness = bench.open(description, schemas, bench.store, bench.room(number))
+        harness.feed(sides)
         found = [_object(row, name) for row in rows_of(harness.finish())]
         if not same_multiset(output["output"], found, _same_pair):
             failures.append(failure(case, None, "the objects of both", output["output"], found))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import tidestate as ts
 from tests.conformance.aggregates import Asked
 from tests.conformance.bench import Bench
-from tests.conformance.case import Case, CaseError, Unsupported, steps_of
+from tests.conformance.case import Case, CaseError, steps_of
 from tests.conformance.compare import Emission, Failure, Fields, check_emissions
 from tests.conformance.driver import Driver
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, Setup, input_of
 from tests.conformance.panes import refused
-from tests.helpers import old_grammar as operators
+from tidestate import OperatorStream
 
 COLUMNS = {"key": "key", "value": "value", "ts": "time"}
 
@@ -26,17 +27,14 @@ def dedup(case: Case, bench: Bench) -> list[Failure]:
     return check_emissions(case, Fields(("value",), False), driver.emitted) + refused(case, driver)
 
 
-def _description(case: Case, made: Input) -> Any:
+def _description(case: Case, made: Input) -> OperatorStream:
     """Rows are distinguished by columns; within the watermark an id is forgotten ``delay`` after its row's time."""
     spec = case.dedup or {}
     names = [COLUMNS.get(name) for name in str(spec.get("on", "")).split("+")]
     if None in names:
         raise CaseError(f"{case.id}: dedup on {spec.get('on')!r} names no columns of events")
-    deduplicated = getattr(operators, "deduplicated", None)
-    if deduplicated is None:
-        raise Unsupported("dedup")
     within = made.units.span(spec["delay"]) if spec.get("within_watermark") else None
-    return deduplicated(event_time="time", on=tuple(names), within=within, name="case")
+    return ts.stream(event_time="time").deduplicate(tuple(map(str, names)), within=within, name="case")
 
 
 class Rows(Driver):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import tidestate as ts
 from tests.conformance.bench import Bench
 from tests.conformance.case import Case, Unsupported, steps_of
 from tests.conformance.compare import Expectation, Failure, Fields, check_state
 from tests.conformance.harness import rows_of
 from tests.conformance.mapping import Input, check_supported, input_of, window_of
-from tidestate.agg import list as list_
-from tidestate.operators.describe.chain import Chain, chain
-from tidestate.operators.describe.windowed import Windowed, windowed
+from tidestate import Aggregation, Stream, agg
 
 
 def rewindowed(case: Case, bench: Bench) -> list[Failure]:
@@ -31,17 +30,19 @@ def rewindowed(case: Case, bench: Bench) -> list[Failure]:
     return failures
 
 
-def described(case: Case, made: Input) -> Chain:
+def described(case: Case, made: Input) -> Aggregation:
     """Each stage but the last by element, so that each goes on once for each window it lies in."""
-    stages = (case.window or {})["stages"]
-    operators: list[Windowed] = []
+    *stages, last = (case.window or {})["stages"]
+    keys = ["key"] if made.keyed else []
+    read: Stream = ts.stream(event_time="time")
     for number, stage in enumerate(stages):
-        last = number == len(stages) - 1
-        keys = [*(["key"] if made.keyed else []), *([] if last else ["row"])]
-        time = "timestamp" if number else "time"
-        one = windowed(event_time=time, key=keys or None, name=f"stage{number}").window(window_of(stage, made.units))
-        operators.append(one.aggregate(value=list_("value")).timestamps("latest").late("0 seconds"))
-    return chain(*operators)
+        read = _stage(read, [*keys, "row"], stage, made).named(f"stage{number}")
+    return _stage(read, keys, last, made).named(f"stage{len(stages)}")
+
+
+def _stage(read: Stream, keys: list[str], window: dict[str, Any], made: Input) -> Aggregation:
+    values = read.group_by(*keys).window(window_of(window, made.units)).aggregate(value=agg.list("value"))
+    return values.pane_timestamp("latest").allowed_lateness("0 seconds")
 
 
 def _emission(row: dict[str, Any], made: Input) -> dict[str, Any]:

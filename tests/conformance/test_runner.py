@@ -12,15 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tidestate as ts
 from tests.conformance.bench import Bench
 from tests.conformance.driver import windows_at
 from tests.conformance.harness import STORES, folder
 from tests.conformance.run import Result, run
 from tests.conformance.samples import EVENT, MARK, Raw, case, loaded, over
 from tests.conformance.units import Units
-from tests.helpers import old_grammar as operators
 from tests.helpers.checkout import CASES
 from tests.helpers.process import LONG
+from tidestate import OperatorStream
 
 Change = Callable[[Raw], None]
 
@@ -160,7 +161,7 @@ class Scripted:
     def __init__(self, answers: list[list[Raw]]) -> None:
         self.answers, self.calls = answers, []
 
-    def opened(self, description: Any, schema: pa.Schema, store: Any, folder: Path) -> Scripted:
+    def opened(self, job: Any, schema: Any, store: Any, folder: Path) -> Scripted:
         return self
 
     def _answer(self, call: str, argument: Any = None) -> pa.Table:
@@ -306,20 +307,24 @@ def test_what_is_not_there_is_skipped_by_its_name(fields: Raw, feature: str, tmp
     assert (result.status, result.feature) == ("skipped", feature)
 
 
-def test_rows_that_repeat_are_asked_of_the_operator_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Raw] = []
+def test_rows_that_repeat_are_asked_of_the_operator_for_them(tmp_path: Path) -> None:
+    jobs: list[OperatorStream] = []
 
     class Seen(Scripted):
+        def opened(self, job: Any, schema: Any, store: Any, folder: Path) -> Scripted:
+            jobs.append(job)
+            return self
+
         def feed(self, rows: pa.Table) -> pa.Table:
             new = [key not in self.calls for key in rows["key"].to_pylist()]
             self.calls += rows["key"].to_pylist()
             return rows.filter(pa.array(new))
 
-    monkeypatch.setattr(operators, "deduplicated", lambda **answered: asked.append(answered), raising=False)
     steps = [{"event": {"ts": 1, "key": key, "value": value}} for key, value in (("a", 1), ("a", 2), ("b", 3))]
     raw = case(steps, [over(0, 2, emit=[{"key": "a", "value": 1}, {"key": "b", "value": 3}])], kind="dedup")
     raw["dedup"] = {"on": "key", "within_watermark": True, "delay": 7}
     assert ran(raw, tmp_path, Seen([]).opened).status == "passed"
-    assert (asked[0]["on"], asked[0]["within"]) == (("key",), Units().span(7))
+    wanted = ts.stream(event_time="time").deduplicate("key", within=Units().span(7), name="case")
+    assert [job.graph.description for job in jobs] == [wanted.graph.description]
     raw["expect"][0]["emit"].pop()
     assert ran(raw, tmp_path, Seen([]).opened).status == "failed"

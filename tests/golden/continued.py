@@ -12,18 +12,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from msgspec.structs import replace
 
 from tests.helpers.checkout import ROOT
-from tidestate.agg import apply_rows
-from tidestate.operators import Harness, JoinOperator, WindowOperator
-from tidestate.operators.aggregates.custom import OwnAggregate
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.configuration import description_of
-from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.windowed import Windowed
+from tidestate import OperatorStream
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.configuration import configuration_of, description_of
+from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
@@ -37,15 +31,6 @@ ledger (``reprocess``).
 """
 
 
-def spread(rows: pa.Table) -> int | None:
-    """The function of an aggregate, which no root has."""
-    values = [value for value in rows["v"].to_pylist() if value is not None]
-    return max(values) - min(values) if values else None
-
-
-OWN = {"spread": apply_rows(spread, columns=["v"], result_type=pa.int64(), name="spread", per_group=True)}
-
-
 class Root(NamedTuple):
     """What lies next to a root: who made it and how, and the input that follows."""
 
@@ -57,18 +42,26 @@ class Root(NamedTuple):
         return ROOTS / self.name
 
     @property
-    def description(self) -> Runnable:
-        made = [_with_functions(description_of(one)) for one in self.about["operators"]]
-        return made[0] if len(made) == 1 else chain(*made, inputs=self.about["inputs"])
-
-    @property
     def schemas(self) -> Any:
-        named = {name: _schema(columns) for name, columns in self.about["schemas"].items()}
-        return named.get("", named)
+        stored = self._stored_schemas
+        return {side: _of_side(self.sides, side, stored) for side in self.sides.names} if self.sides else stored
 
     @property
     def steps(self) -> list[Step]:
-        return [_read_step(one, self.schemas) for one in read_json(self.folder / "input.json")]
+        steps = [_read_step(step, self._stored_schemas) for step in read_json(self.folder / "input.json")]
+        return [_by_side(self.sides, step) for step in steps] if self.sides else steps
+
+    @property
+    def sides(self) -> Sides | None:
+        """Those of a root whose rows lie next to it as the one stream of both sides; None of all others."""
+        only = description_of(self.about["operators"][0]) if list(self.about["schemas"]) == [""] else None
+        sides: Sides | None = getattr(only, "sides", None)
+        return sides
+
+    @property
+    def _stored_schemas(self) -> Any:
+        named = {name: _schema(columns) for name, columns in self.about["schemas"].items()}
+        return named.get("", named)
 
     @property
     def expected(self) -> Any:
@@ -85,31 +78,34 @@ def read_root(name: str) -> Root:
     return Root(name, read_json(ROOTS / name / "description.json"))
 
 
+def written(job: OperatorStream) -> dict[str, Any]:
+    """A job as it lies next to its root: the configuration of each operator, and what each of several reads."""
+    graph = job.graph
+    if not isinstance(graph.description, Chain):
+        return {"operators": [configuration_of(graph.description)], "inputs": {}}
+    inputs = dict(zip(graph.operators, map(list, graph.inputs), strict=True))
+    return {"operators": [configuration_of(operator) for operator in graph.description.operators], "inputs": inputs}
+
+
 def root_names(*runners: str) -> list[str]:
     """Roots of these runners."""
     names = sorted(path.parent.name for path in ROOTS.glob("*/description.json"))
     return [name for name in names if read_root(name).about["runner"] in runners]
 
 
-class Job:
-    """A description on a root, step by step."""
+class Run:
+    """A job on a root, step by step."""
 
-    def __init__(
-        self, about: Mapping[str, Any], description: Runnable, schemas: Any, root: Path, cache: Path
-    ) -> None:
-        self.kind, self.root, self.taken = about["runner"], root, 0
+    def __init__(self, about: Mapping[str, Any], job: Any, schemas: Any, root: Path, cache: Path) -> None:
+        self.kind, self.schemas = about["runner"], schemas
         how: dict[str, Any] = {"store": store_of(about["store"], cache), "partitions": about["partitions"]}
-        self.schemas = schemas
         self.running: Any
         if self.kind == "harness":
-            self.running = Harness(description, schemas, folder=root, **how)
+            self.running = job.harness(schemas, folder=root, **how)
         elif self.kind == "standalone":
-            self.running = description.standalone(checkpoint=root, **how)
-        elif isinstance(description, Join | SessionJoin):
-            self.running = JoinOperator(description, schemas["left"], schemas["right"], checkpoint=root, **how)
+            self.running = job.standalone(checkpoint=root, **how)
         else:
-            assert isinstance(description, Windowed)
-            self.running = WindowOperator(description, schemas, checkpoint=root, origin="part", offset="at", **how)
+            self.running = job.by_hand(schemas, checkpoint=root, **how)
 
     def take(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -144,15 +140,15 @@ class Job:
             self.running.close()
 
 
-def continued(stored: Root, folder: Path) -> dict[str, Any]:
-    """What the job puts out on a copy of its root: of the input that follows, and then at its end."""
+def continued(stored: Root, job: OperatorStream, folder: Path) -> dict[str, Any]:
+    """What ``job`` puts out on a copy of its root: of the input that follows, and then at its end."""
     root = stored.unpack(folder)
     before = newest_id(root)
-    job = Job(stored.about, stored.description, stored.schemas, root, folder / "cache")
-    job.take(stored.steps)
+    run = Run(stored.about, job, stored.schemas, root, folder / "cache")
+    run.take(stored.steps)
     following, after = put_out(root, before), newest_id(root)
-    job.drain()
-    job.close()
+    run.drain()
+    run.close()
     return {"continued": following, "drained": put_out(root, after)}
 
 
@@ -239,15 +235,6 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def _with_functions(description: Any) -> Any:
-    if not isinstance(description, Windowed):
-        return description
-    aggregates = {
-        name: OWN[one.name] if isinstance(one, OwnAggregate) else one for name, one in description.aggregates.items()
-    }
-    return replace(description, aggregates=aggregates)
-
-
 def _schema(columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema([(name, parse_type(text)) for name, text in columns.items()])
 
@@ -268,6 +255,23 @@ def _read_step(step: Step, schemas: Any) -> Step:
     if "streams" in step:
         return {"streams": {name: _table(rows, schemas[name]) for name, rows in step["streams"].items()}}
     return step
+
+
+def _of_side(sides: Sides, side: str, whole: pa.Schema) -> pa.Schema:
+    """The columns of a side, of the one stream of both."""
+    return pa.schema([(name, whole.field(sides.prefixed(side, name)).type) for name in sides.columns_of(side, whole)])
+
+
+def _by_side(sides: Sides, step: Step) -> Step:
+    """Rows of the one stream of both sides, each side by itself."""
+    if "rows" not in step:
+        return step
+    tables = {}
+    for side in sides.names:
+        rows = step["rows"].filter(pa.array([name == side for name in step["rows"][SIDE].to_pylist()]))
+        schema = _of_side(sides, side, rows.schema)
+        tables[side] = rows.select([sides.prefixed(side, name) for name in schema.names]).rename_columns(schema.names)
+    return {"streams": tables}
 
 
 def step_text(step: Step) -> Step:

@@ -83,21 +83,21 @@ def clocked(job: Any, seed: int, steps: Sequence[Step] | None = None) -> Case:
 def sided(job: Any, seed: int, columns: Sequence[str] = SCHEMA.names, runner: str = "standalone") -> Case:
     """Over two streams, of which each has rows in every batch."""
     sides = [[batch.select(columns) for batch in events(seed + number, parts=("x",))] for number in range(2)]
-    schema, names = pa.schema([SCHEMA.field(name) for name in columns]), job.sides.names
-    own = [dict(zip(names, pair, strict=True)) for pair in zip(*sides, strict=True)]
-    if runner == "by hand":
-        by_side: list[Step] = [{"streams": one} for one in own]
-        return Case(job, by_side[:BEFORE], by_side[BEFORE:], dict.fromkeys(names, schema), runner, None)
-    merged = job.schema(schema, schema)
-    steps: list[Step] = [{"rows": job.rows(merged, **one)} for one in own]
-    return Case(job, steps[:BEFORE], steps[BEFORE:], merged)
+    partitions = None if runner == "by hand" else 1
+    return _of_streams(job, sides)._replace(runner=runner, partitions=partitions)
 
 
-def streams(job: Any, seed: int, names: Sequence[str]) -> Case:
-    """A chain over several streams."""
-    each = [events(seed + number) for number in range(len(names))]
-    steps: list[Step] = [{"streams": dict(zip(names, own, strict=True))} for own in zip(*each, strict=True)]
-    return Case(job, steps[:BEFORE], steps[BEFORE:], dict.fromkeys(names, SCHEMA))
+def streams(job: Any, seed: int) -> Case:
+    """Over several streams with all columns."""
+    return _of_streams(job, [events(seed + number) for number in range(len(job.graph.streams))])
+
+
+def _of_streams(job: Any, batches: Sequence[Sequence[pa.Table]]) -> Case:
+    """Over the streams of a job; ``batches`` of each, in their order."""
+    names = job.graph.streams
+    steps: list[Step] = [{"streams": dict(zip(names, tables, strict=True))} for tables in zip(*batches, strict=True)]
+    schemas = {name: tables[0].schema for name, tables in zip(names, batches, strict=True)}
+    return Case(job, steps[:BEFORE], steps[BEFORE:], schemas)
 
 
 def named(job: Any) -> Case:
@@ -155,12 +155,7 @@ def buffers(job: Any, seed: int, *, patient: bool) -> Case:
 def edges(job: Any, seed: int) -> Case:
     """Lifetimes whose ends come in rows of their own."""
     schema = pa.schema([*(SCHEMA.field(name) for name in (*SIDE_COLUMNS, "end")), ("shape", pa.string())])
-    sides = [_with_edges(events(seed + side, parts=("x",)), schema) for side in range(2)]
-    merged = job.schema(schema, schema)
-    steps: list[Step] = [
-        {"rows": job.rows(merged, left=left, right=right)} for left, right in zip(*sides, strict=True)
-    ]
-    return Case(job, steps[:BEFORE], steps[BEFORE:], merged)
+    return _of_streams(job, [_with_edges(events(seed + side, parts=("x",)), schema) for side in range(2)])
 
 
 def _with_edges(batches: Sequence[pa.Table], schema: pa.Schema) -> list[pa.Table]:

@@ -1,8 +1,9 @@
-"""Make the roots on Spark again, as `make_roots`: ``python -m tests.golden.make_spark_roots``."""
+"""Make roots of new kinds on Spark, as `make_roots`: ``python -m tests.golden.make_spark_roots NAME …``."""
 
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def make(spark: Any, name: str, case: Case, store: str, folder: Path) -> None:
     whole.query.stop(drain=True)
     write_json(kept / "expected.json", {"continued": following, "drained": put_out(whole.root, after)})
     stored = read_root(name)
-    assert continued_on_spark(spark, stored, folder / "unpacked") == stored.expected, name
+    assert continued_on_spark(spark, stored, case.job, folder / "unpacked") == stored.expected, name
 
 
 def _id_of_batch(root: Path, batch: int) -> int:
@@ -43,14 +44,16 @@ def _id_of_batch(root: Path, batch: int) -> int:
     return next(one.id for one in manifests if one.kind == "batch" and one.spark and one.spark.batch_id == batch)
 
 
-def main() -> None:
+def main(names: list[str]) -> None:
     in_driver.LIMITS = in_driver.Limits(file_bytes=-1, state_bytes=-1)
     spark = local_session("golden", **{"spark.sql.adaptive.enabled": "false"})
     for place, name in enumerate(NAMES):
+        if name not in names:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             make(spark, f"on_spark_{name}", spark_case(name), STORES[place % len(STORES)], Path(folder))
     spark.stop()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -9,11 +9,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.golden.continued import Root, Step, newest_id, put_out, store_of
-from tests.golden.inputs import SIDE_COLUMNS, Case, sided
+from tests.golden.inputs import Case
 from tests.golden.jobs import CASES
 from tests.helpers.spark_inputs import write
-from tidestate.operators.describe.chain import Chain
-from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate import OperatorStream
 
 NAMES = ("tumbling_retracting", "in_order_sessions", "messages", "chain_deduplicated", "join_full")
 """Kinds that are kept of Spark too."""
@@ -21,11 +20,7 @@ _TYPES = {"string": "string", "int64": "long", "double": "double", "decimal128(1
 
 
 def spark_case(name: str) -> Case:
-    """With the rows of each side by themselves, as Spark reads them."""
-    made = CASES[name]()
-    if isinstance(made.job, Sided):
-        made = sided(made.job, 74, SIDE_COLUMNS, "by hand")
-    return made._replace(runner="spark", partitions=2)
+    return CASES[name]()._replace(runner="spark", partitions=2)
 
 
 class SparkRun:
@@ -33,8 +28,8 @@ class SparkRun:
     follow alone: what Spark has read it does not read again.
     """
 
-    def __init__(self, spark: SparkSession, about: Mapping[str, Any], description: Runnable, root: Path) -> None:
-        self.spark, self.about, self.description, self.root = spark, about, description, root
+    def __init__(self, spark: SparkSession, about: Mapping[str, Any], job: OperatorStream, root: Path) -> None:
+        self.spark, self.about, self.job, self.root = spark, about, job, root
         self.streams = list(about["schemas"])
 
     def take(self, steps: Iterable[Step], first: int) -> None:
@@ -43,12 +38,10 @@ class SparkRun:
             for name, rows in step.get("streams", {"": step.get("rows")}).items():
                 write(self.folder(name), number, rows)
         frames = {name: self._read(name) for name in self.streams}
-        given: Any = [frames] if isinstance(self.description, Chain) and len(frames) > 1 else frames.values()
+        rows = frames if len(frames) > 1 else next(iter(frames.values()))
         store = store_of(self.about["store"], self.root.parent / "cache")
-        job: Any = self.description
-        self.query = job.on_spark(
-            *given, checkpoint=self.root, store=store, partitions=self.about["partitions"]
-        ).start()
+        started = self.job.on_spark(rows, checkpoint=self.root, store=store, partitions=self.about["partitions"])
+        self.query = started.start()
         self.query.processAllAvailable()
 
     def folder(self, stream: str) -> Path:
@@ -62,11 +55,11 @@ class SparkRun:
         return reader.parquet(f"{self.folder(stream)}/*.parquet")
 
 
-def continued_on_spark(spark: SparkSession, stored: Root, folder: Path) -> dict[str, Any]:
+def continued_on_spark(spark: SparkSession, stored: Root, job: OperatorStream, folder: Path) -> dict[str, Any]:
     """As `continued` of a root that was made without Spark."""
     root = stored.unpack(folder)
     before = newest_id(root)
-    run = SparkRun(spark, stored.about, stored.description, root)
+    run = SparkRun(spark, stored.about, job, root)
     run.take(stored.steps, first=stored.about["batches"])
     following, after = put_out(root, before), newest_id(root)
     run.query.stop(drain=True)

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.golden.continued import log_lines, read_root, root_names
+from tests.golden.jobs import job_of
 from tests.golden.on_spark import continued_on_spark
 
 LINES: dict[str, list[str]] = {
@@ -25,6 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::UserWarning
 def test_a_root_goes_on(spark: SparkSession, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stored = read_root(name)
     with caplog.at_level(logging.WARNING, "tidestate"):
-        found = continued_on_spark(spark, stored, tmp_path)
+        found = continued_on_spark(spark, stored, job_of(name), tmp_path)
     assert found == stored.expected
     assert log_lines(caplog.records) == LINES.get(name, [])

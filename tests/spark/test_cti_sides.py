@@ -13,26 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+import tidestate as ts
 from tests.children.spark_job import read
 from tests.helpers import look_up
 from tests.helpers.killed import killed
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
-from tidestate.agg import count
-from tidestate.agg import list as list_
-from tidestate.agg import sum as sum_
-from tidestate.operators import sliding, tumbling
-from tidestate.operators.describe.altered import altered
-from tidestate.operators.describe.chain import Chain, chain
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.overlap_join import overlap_join
-from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.describe.session_join import session_join
-from tidestate.operators.describe.union import union
-from tidestate.operators.describe.windowed import DISCARDING, RETRACTING, windowed
-from tidestate.operators.progress.cti_settings import advance_time, generation
+from tidestate import Aggregation, OperatorStream, Stream, agg, watermark
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 
@@ -44,71 +32,65 @@ SCHEMA = pa.schema(
     [("k", "string"), ("t", TIME), ("end", TIME), ("shape", "string"), ("off", "int64"), ("part", "string")]
 )
 BATCHES, ROWS = 4, 30
-OFFSETS: dict[str, Any] = {"offset": "off", "origin": "part"}
-SETTINGS = {
-    "left": advance_time("drop", generation(7, "2 seconds")),
-    "right": advance_time("adjust", generation(20), import_from="left"),
-}
-ABOUT: dict[str, Any] = {"end": "end", "shape_column": "shape"}
+LIVES = ts.lifetime("end", "point", "shape")
+ABOUT: dict[str, Any] = {"event_time": "t", "offset": "off", "origin": "part", "lifetime": LIVES}
+PARTS = ["p", "q"]
 
 
-def two_streams() -> Chain:
+def by_ctis(policy: Any, every: Any = None, delay: str = "0 seconds", *, import_from: Any = None) -> Any:
+    """CTIs made of so many events, or of such a span, or taken over."""
+    made = None if every is None else watermark.generate_ctis(every, delay=delay)
+    return watermark.ctis(watermark.cti_settings(policy, generate=made, import_from=import_from))
+
+
+def counted(events: Stream, windows: Any, name: str) -> Aggregation:
+    panes = events.group_by("k").window(windows).aggregate(n=agg.count())
+    return panes.named(name).allowed_lateness("0 seconds")
+
+
+def two_streams() -> Aggregation:
     """Each stream has CTIs of its own, by its parts; a third one has none."""
-    of = {"event_time": "t", "key": "k", **OFFSETS}
-    left = windowed(**of, name="of_left").window(tumbling("5 seconds")).aggregate(n=count()).late("0 seconds")
-    left = left.advance_time(advance_time("drop", generation(5, "1 second")), sources=["p", "q"], **ABOUT)
-    moved = altered(event_time="t", shift="-2 seconds", end="end", duration="4 seconds", **OFFSETS, name="moved")
-    moved = moved.advance_time(advance_time("adjust", generation("3 seconds")), by="part", **ABOUT)
-    lasting = windowed(event_time="t", key="k", name="of_right").window(sliding("6 seconds", "3 seconds", end="end"))
-    lasting = lasting.aggregate(n=count()).late("0 seconds")
-    plain = windowed(event_time="t", key="k", name="of_plain").window(tumbling("5 seconds")).aggregate(n=count())
-    both = merge(
-        event_time="pane_time", key="k", sides=("left", "right", "plain"), watermark_delay="0 seconds", name="both"
-    )
-    both = both.window(tumbling("10 seconds")).aggregate(l=sum_("left_n"), r=sum_("right_n"), p=sum_("plain_n"))
-    inputs = {"of_left": "left", "moved": "right", "of_right": "moved", "of_plain": "plain"}
-    inputs |= {"both": ("of_left", "of_right", "of_plain")}
-    job = chain(left, moved, lasting, plain.late("0 seconds"), both.late("0 seconds"), inputs=inputs)
-    return job
+    events = ts.stream("left", **ABOUT).watermark(by_ctis("drop", 5, "1 second"), sources=PARTS)
+    left = counted(events, ts.tumbling("5 seconds"), "of_left")
+    others = ts.stream("right", **ABOUT).watermark(by_ctis("adjust", "3 seconds"), by="part")
+    moved = others.shift_time("-2 seconds", duration="4 seconds", name="moved")
+    lasting = counted(moved, ts.sliding("6 seconds", "3 seconds", of="lifetime"), "of_right")
+    plain = counted(ts.stream("plain", event_time="t"), ts.tumbling("5 seconds"), "of_plain")
+    both = ts.merge(left=left, right=lasting, plain=plain).group_by("k").window(ts.tumbling("10 seconds"))
+    sums = both.aggregate(l=agg.sum("left_n"), r=agg.sum("right_n"), p=agg.sum("plain_n"))
+    return sums.named("both").allowed_lateness("0 seconds")
 
 
-def look_up_of_panes() -> Chain:
+def look_up_of_panes() -> OperatorStream:
     """Counts looked up in a stream that imports their watermark."""
-    counted = windowed(event_time="t", key="k", **OFFSETS, name="counted").window(tumbling("5 seconds"))
-    counted = counted.aggregate(n=count()).late("0 seconds")
-    counted = counted.advance_time(advance_time("drop", generation(5, "1 second")), sources=["p", "q"], **ABOUT)
-    valid = overlap_join(
-        event_time=("pane_time", "t"),
-        on="k",
-        end=(None, "end"),
-        shape_column=(None, "shape"),
-        offset=(None, "off"),
-        origin=(None, "part"),
-        name="valid",
-    )
-    valid = valid.advance_time({"right": advance_time("adjust", import_from="left")})
-    return chain(counted, valid, inputs={"counted": "left", "valid": ("counted", "right")})
+    events = ts.stream("left", **ABOUT).watermark(by_ctis("drop", 5, "1 second"), sources=PARTS)
+    counts = counted(events, ts.tumbling("5 seconds"), "counted")
+    right = ts.stream("right", **ABOUT).watermark(by_ctis("adjust", import_from=counts))
+    return counts.join_lifetimes(right, on="k", name="valid")
 
 
-def sided(made: Sided) -> Sided:
-    return made.advance_time(SETTINGS, **ABOUT)
+def sides() -> dict[str, Stream]:
+    """The right one takes over the CTIs of the left one, too."""
+    left = ts.stream(**ABOUT).watermark(by_ctis("drop", 7, "2 seconds"))
+    return {"left": left, "right": ts.stream(**ABOUT).watermark(by_ctis("adjust", 20, import_from=left))}
 
 
-JOBS: dict[str, Runnable] = {
-    "distance": sided(join(event_time="t", on="k", within=("-3 s", "3 s"), how="full", late="9 s", **OFFSETS)),
-    "own windows": sided(join(event_time="t", on="k", window=(tumbling("5 s"), None), retain="1 day", **OFFSETS)),
-    "sessions": sided(session_join(event_time="t", on="k", gap="2 s", how="full", late="9 s", **OFFSETS)),
-    "union": sided(union(event_time="t", sides=("left", "right"), **OFFSETS)),
-    "merge": sided(
-        merge(event_time="t", key="k", **OFFSETS)
-        .window(tumbling("5 s"))
-        .aggregate(n=count(), left=count("left_t"))
-        .accumulation(DISCARDING)
-    ),
-    "lifetimes": overlap_join(event_time="t", on="k", **ABOUT, **OFFSETS).advance_time(SETTINGS),
-    "chain": two_streams(),
-    "look-up of panes": look_up_of_panes(),
-}
+def jobs(left: Stream, right: Stream) -> dict[str, OperatorStream]:
+    five = ts.tumbling("5 s")
+    merged = ts.merge(left=left, right=right).group_by("k").window(five)
+    return {
+        "distance": left.join(right, on="k", within=("-3 s", "3 s"), how="full", allowed_lateness="9 s"),
+        "own windows": left.join(right, on="k", left=ts.side(window=five), sides=ts.side(retain="1 day")),
+        "sessions": left.join_sessions(right, on="k", gap="2 s", how="full", allowed_lateness="9 s"),
+        "union": ts.union(left=left, right=right),
+        "merge": merged.aggregate(n=agg.count(), left=agg.count("left_t")).accumulation("discarding"),
+        "lifetimes": left.join_lifetimes(right, on="k"),
+        "chain": two_streams(),
+        "look-up of panes": look_up_of_panes(),
+    }
+
+
+JOBS = jobs(**sides())
 
 
 def inputs() -> dict[str, list[pa.Table]]:
@@ -138,24 +120,15 @@ def inputs() -> dict[str, list[pa.Table]]:
 @pytest.mark.parametrize("name", some(JOBS, 2))
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
-    streams = described.streams if isinstance(described, Chain) else ["left", "right"]
+    streams = described.graph.streams
     for stream in streams:
         for number, table in enumerate(tables[stream]):
             write(tmp_path / stream, number, table)
-    given = [read(spark, tmp_path / stream) for stream in streams]
-    named = dict(zip(streams, given, strict=True))
-    of = (
-        described.on_spark(named, checkpoint=tmp_path / "root", partitions=2)
-        if isinstance(described, Chain)
-        else None
-    )
-    query = (of or described.on_spark(*given, checkpoint=tmp_path / "root", partitions=2)).start()
+    frames = {stream: read(spark, tmp_path / stream) for stream in streams}
+    query = described.on_spark(frames, checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
     query.stop(drain=True)
-    batches: list[Any] = [{stream: tables[stream][at] for stream in streams} for at in range(BATCHES)]
-    if isinstance(described, Sided):
-        schema = described.schema(SCHEMA, SCHEMA)
-        batches = [described.rows(schema, **batch) for batch in batches]
+    batches = [{stream: tables[stream][at] for stream in streams} for at in range(BATCHES)]
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run(batches, drain=True)
     panes = in_any_order(output(tmp_path / "root", "panes"))
@@ -163,7 +136,7 @@ def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_
     assert sum(map(len, panes)) > 10
     assert query.manifest.totals == alone.head.totals
     assert any("cti_violation" in name for name in query.manifest.totals)
-    for operator in described.names if isinstance(described, Chain) else [described.name]:
+    for operator in described.graph.operators:
         ledgers = [in_any_order(output(tmp_path / root, "late", operator)) for root in ("root", "alone")]
         assert ledgers[0] == ledgers[1]
         for found in ("advances", "watermark_us"):
@@ -175,10 +148,9 @@ def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_
 
 def test_messages_with_an_identity_take_part_once(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that are handed in again, at once and much later: as the same job without identities, each row once."""
-    described = windowed(event_time="t", key="k", **OFFSETS, name="job").window(tumbling("5 seconds"))
-    described = described.aggregate(n=count(), offsets=list_("off")).accumulation(RETRACTING).late("100 days")
-    by_span = advance_time("adjust", generation("5 seconds", "1 second"))
-    described = described.advance_time(by_span, sources=["p", "q"], **ABOUT)
+    events = ts.stream(**ABOUT).watermark(by_ctis("adjust", "5 seconds", "1 second"), sources=PARTS)
+    panes = events.group_by("k").window(ts.tumbling("5 seconds")).aggregate(n=agg.count(), offsets=agg.list("off"))
+    described = panes.named("job").accumulation("retracting").allowed_lateness("100 days")
     tables = [table.filter(table["off"].is_valid()) for table in inputs()["left"]]
     for number, of in enumerate((0, 1, 1, 2, 0, 3)):
         write(tmp_path / "in", number, tables[of])

@@ -16,7 +16,6 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import OperatorStream, agg
-from tidestate.operators.describe.merge_accumulation import merge_accumulate
 from tidestate.statestore.spec.store import Memory, Parquet, StoreConfig
 
 pytestmark = pytest.mark.spark
@@ -24,13 +23,14 @@ pytestmark = pytest.mark.spark
 
 def difference() -> Any:
     """Left values less right ones; its functions travel to Spark's workers."""
-    return merge_accumulate(
+    return agg.accumulate(
         name="difference",
-        left=["left_v"],
-        right=["right_v"],
+        columns={"left": ["left_v"], "right": ["right_v"]},
         state={"sum": pa.int64()},
-        lift_left=lambda rows: pa.table({"sum": pc.fill_null(rows["left_v"], 0)}),
-        lift_right=lambda rows: pa.table({"sum": pc.negate(pc.fill_null(rows["right_v"], 0))}),
+        lift={
+            "left": lambda rows: pa.table({"sum": pc.fill_null(rows["left_v"], 0)}),
+            "right": lambda rows: pa.table({"sum": pc.negate(pc.fill_null(rows["right_v"], 0))}),
+        },
         merge=lambda older, newer: pa.table({"sum": pc.add(older["sum"], newer["sum"])}),
         result=lambda states: states["sum"],
         result_type=pa.int64(),

@@ -16,24 +16,16 @@ from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+import tidestate as ts
 from tests.children.progress import job as killed_job
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate.agg import count
-from tidestate.agg import list as list_
-from tidestate.operators import tumbling
-from tidestate.operators.describe.runs import DurableQuery
-from tidestate.operators.describe.windowed import Windowed, windowed
-from tidestate.operators.progress.cti_settings import advance_time, generation
-from tidestate.operators.progress.generators import IngestionTime, Punctuation, max_event_time
-from tidestate.operators.progress.watermarks import BufferProgress
+from tidestate import Aggregation, DurableQuery, Stream, agg, trigger, watermark
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.trigger import after_processing_time
-from tidestate.watermark import fixed
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -43,8 +35,12 @@ BASE = int(START.timestamp()) * SECOND
 TICK = "200 milliseconds"
 
 
-def counting(**about: Any) -> Windowed:
-    return windowed(**{"event_time": "t", "key": "k", **about}).window(tumbling("10 seconds")).aggregate(n=count())
+def counting(events: Stream, window: str = "10 seconds") -> Aggregation:
+    return events.group_by("k").window(ts.tumbling(window)).aggregate(n=agg.count())
+
+
+def by_watermark(generator: Any) -> Aggregation:
+    return counting(ts.stream(event_time="t").watermark(generator))
 
 
 def union(spark: SparkSession, folder: Path) -> DataFrame:
@@ -114,11 +110,10 @@ def test_two_sources_one_falls_idle_and_comes_back(
             write(tmp_path / "in" / name, next(files), batch(found))
         query.processAllAvailable()
 
-    described = (
-        counting()
-        .late("0 seconds")
-        .watermark(max_event_time("t"), by="src", sources=["orders", "prices"], own_timeouts={"prices": "8 seconds"})
+    events = ts.stream(event_time="t").watermark(
+        by="src", sources=["orders", "prices"], own_timeouts={"prices": "8 seconds"}
     )
+    described = counting(events).allowed_lateness("0 seconds")
     started = described.on_spark(union(spark, tmp_path / "in"), checkpoint=root, partitions=2, tick=TICK)
     query = started.start()
     give(query, orders=[(25, "a", 1)])
@@ -168,14 +163,12 @@ def test_two_sources_one_falls_idle_and_comes_back(
 def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
     """Processing-time windows and triggers, a fixed watermark and ingestion time: all observed by ticks."""
     write(tmp_path / "in", 0, batch([(1, "a", 1), (2, "a", 2)]))
-    second = tumbling("1 second")
-    by_clock = windowed(processing_time=True, key="k").window(second).aggregate(n=count())
-    received = windowed(event_time="ingestion_time", key="k").window(second).aggregate(n=count())
+    received = ts.stream(event_time="ingestion_time").watermark(watermark.ingestion_time())
     described = {
-        "processing time": by_clock,
-        "trigger": counting().trigger(early=after_processing_time("1 second")),
-        "fixed": counting().watermark(fixed("1 second")).late("100000 days"),
-        "ingestion": received.watermark(IngestionTime()),
+        "processing time": counting(ts.stream(processing_time=True), "1 second"),
+        "trigger": counting(ts.stream(event_time="t")).trigger(early=trigger.after_processing_time("1 second")),
+        "fixed": by_watermark(watermark.fixed("1 second")).allowed_lateness("100000 days"),
+        "ingestion": counting(received, "1 second"),
     }
     queries = {
         name: one.on_spark(
@@ -199,7 +192,7 @@ def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_p
     tables = [batch([(3, "a", 1), (25, "a", 1)]), batch([(20, "a", -1), (4, "b", 2)]), batch([(5, "a", 1)])]
     for number, table in enumerate(tables):
         write(tmp_path / "in", number, table)
-    described = counting().watermark(Punctuation("t", "v", equals=-1)).late("0 seconds")
+    described = by_watermark(watermark.punctuated("t", flag="v", equals=-1)).allowed_lateness("0 seconds")
     query = described.on_spark(stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
     query.stop(drain=True)
@@ -210,25 +203,31 @@ def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_p
     assert query.manifest.totals == alone.head.totals
 
 
-def ordered() -> Windowed:
+def ordered(generator: Any, sources: list[str], **about: Any) -> Aggregation:
     """Origins are ``k``, offsets ``id``."""
-    described = windowed(event_time="t", key="v", offset="id", origin="k").window(tumbling("10 seconds"))
-    return described.aggregate(n=count(), all=list_("id"))
+    events = ts.stream(event_time="t", offset="id", origin="k", **about).watermark(generator, sources=sources)
+    described = events.group_by("v").window(ts.tumbling("10 seconds"))
+    return described.aggregate(n=agg.count(), all=agg.list("id"))
+
+
+def settings(policy: Any, every: Any, import_from: str | None = None, **generated: Any) -> Any:
+    return watermark.cti_settings(
+        policy, generate=watermark.generate_ctis(every, **generated), import_from=import_from
+    )
 
 
 IN_ORDER = {
-    "dropped": ordered().advance_time(advance_time("drop", generation(7, "2 seconds")), sources=["a", "b"]),
-    "adjusted and imported": ordered().advance_time(
-        {
-            "a": advance_time("adjust", generation("5 seconds", final=True)),
-            "b": advance_time("adjust", generation(3), import_from="a"),
-        },
-        at_source=advance_time("drop", generation(1)),
-        shape="edge_start",
-        sources=["a", "b"],
+    "dropped": ordered(watermark.ctis(settings("drop", 7, delay="2 seconds")), ["a", "b"]),
+    "adjusted and imported": ordered(
+        watermark.ctis(
+            {"a": settings("adjust", "5 seconds", final=True), "b": settings("adjust", 3, import_from="a")}
+        ),
+        ["a", "b"],
+        cti_settings=settings("drop", 1),
+        lifetime=ts.lifetime(shape="edge_start"),
     ),
-    "buffers": ordered().watermark(
-        BufferProgress(origin="v", sequence="seq", chunk="chunk", last="last", watermark="t"), sources=["1", "2"]
+    "buffers": ordered(
+        watermark.buffers(origin="v", sequence="seq", chunk="chunk", last="last", watermark="t"), ["1", "2"]
     ),
 }
 
@@ -274,8 +273,8 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
         assert in_any_order(output(tmp_path / "root", kind)) == in_any_order(output(tmp_path / "alone", kind))
     assert query.manifest.totals == alone.head.totals
     for found in ("advances", "watermark_us"):
-        assert [getattr(m.operators[described.name], found) for m in history(tmp_path / "root")] == [
-            getattr(m.operators[described.name], found) for m in history(tmp_path / "alone")
+        assert [getattr(m.operators["windows"], found) for m in history(tmp_path / "root")] == [
+            getattr(m.operators["windows"], found) for m in history(tmp_path / "alone")
         ]
     assert history(tmp_path / "root")[-2].watermark_us is not None
     totals = query.manifest.totals
@@ -299,7 +298,7 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write(tmp_path / "in", 0, batch([(1, "a", 1)]))
-    by_clock = windowed(processing_time=True, key="k").window(tumbling("1 second")).aggregate(n=count())
+    by_clock = counting(ts.stream(processing_time=True), "1 second")
 
     def kinds() -> list[str]:
         return [manifest["kind"] for manifest in evidence.work(tmp_path / "root")]

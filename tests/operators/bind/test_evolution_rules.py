@@ -106,6 +106,44 @@ REFUSED: dict[str, Rule] = {
 }
 
 
+def living() -> Any:
+    every = watermark.cti_settings("drop", generate=watermark.generate_ctis(3))
+    sides = [ts.stream(event_time="t", offset="j").watermark(watermark.ctis(every)) for _ in range(2)]
+    return sides[0].join_lifetimes(sides[1], on="k")
+
+
+def of_all_sides(job: Any) -> Any:
+    """CTI settings given once, as they were stored for both sides."""
+    stored = job.graph.description.watermarks
+    generator = msgspec.structs.replace(stored.generator, at_query={"": stored.generator.at_query["left"]})
+    return changed(job, watermarks=msgspec.structs.replace(stored, generator=generator))
+
+
+def sided_schema() -> pa.Schema:
+    sides = of_type(living().graph.description, Sided).sides
+    return sides.schema(dict.fromkeys(sides.names, SCHEMA))
+
+
+SAME: dict[str, tuple[Any, Callable[[Any], Any], Callable[[], pa.Schema]]] = {
+    "a delay next to a generator": (
+        plain(generator=watermark.fixed("1 second")),
+        lambda d: changed(d, watermark_delay_us=5),
+        lambda: SCHEMA,
+    ),
+    "settings of both sides": (living(), of_all_sides, sided_schema),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_what_acts_as_before_has_not_changed(name: str) -> None:
+    job, stored_otherwise, schema = SAME[name]
+    for jobs in ((job, stored_otherwise(job)), (stored_otherwise(job), job)):
+        before, after = (bind_plan(each.graph.description, schema()) for each in jobs)
+        assert before.fingerprint != after.fingerprint
+        stored = new_operator(single_operator(before).nodes[0], 1, 1)
+        assert evolve(stored, after, 7, may_change=False)[2] == []
+
+
 @pytest.mark.parametrize("name", ALLOWED)
 def test_a_change_that_the_state_can_follow(name: str) -> None:
     before, change, setting = ALLOWED[name]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.golden.continued import read_root, root_names
+from tests.golden.jobs import job_of
 from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
 from tests.helpers.process import examples, forget
 from tidestate import agg, trigger
@@ -231,13 +232,12 @@ def test_graphs_and_sides(tmp_path: Path) -> None:
             tmp_path / "join",
         )
     new = stream(event_time="t").join(stream(event_time="t"), on="k", within=("0 s", "9 s"))
-    assert not planned(new.graph.description, tmp_path / "join").starts
+    assert not planned(new, tmp_path / "join").starts
 
 
 @pytest.mark.parametrize("name", root_names("standalone", "spark"))
 def test_a_root_of_an_earlier_version_would_go_on(name: str, tmp_path: Path) -> None:
-    stored = read_root(name)
-    plan = planned(stored.description, stored.unpack(tmp_path))
+    plan = planned(job_of(name), read_root(name).unpack(tmp_path))
     assert plan.changes == ()
     assert plan.starts
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tidestate.agg import count
+from tidestate.agg import max as max_
 from tidestate.agg import sum as sum_
 from tidestate.operators import tumbling
 from tidestate.operators.describe import triggers as trigger
@@ -87,6 +88,16 @@ def test_each_setter_replaces_what_an_earlier_call_has_set() -> None:
     assert windows(stamped) == windows(made.pane_timestamp("end_of_window"))
     assert windows(made.retain_windows(windows=3).retain_windows("1 day")) == windows(made.retain_windows("1 day"))
     assert windows(made.messages(retain="1 day").messages()) == windows(made.messages())
+
+
+def test_a_pane_of_panes_is_stamped_by_their_time() -> None:
+    made = counted(at())
+    for first, time in ((made, "pane_time"), (made.pane_timestamp("earliest"), "timestamp")):
+        behind = first.named("first").group_by().window(MINUTE).aggregate(n=sum_("n"))
+        read = behind.pane_timestamp("latest").operator.description
+        assert isinstance(read, Windowed)
+        assert read.aggregates["timestamp"] == max_(time)
+        assert read.event_time is None
 
 
 def test_an_operator_in_another_order_of_its_setters_is_the_same() -> None:
