@@ -11,10 +11,13 @@ import pytest
 from tidestate.agg import count
 from tidestate.agg import sum as sum_
 from tidestate.operators import tumbling
-from tidestate.operators.describe.given_join import join
+from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream, Stream
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import UsageError, of_type
+from tidestate.stores import Parquet
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -34,14 +37,22 @@ BATCHES = [{"left": rows(1, 2), "right": rows(2)}, {"right": rows(3)}, {}, {"rig
 
 
 def test_a_root_that_began_with_rows_in_one_table_goes_on_with_rows_by_name(tmp_path: Path) -> None:
-    packed = join(event_time=("t", "t"), on="k", within=WITHIN)
-    one = packed.schema(SCHEMA, SCHEMA)
-    tables = [packed.rows(one, None, **batch) for batch in BATCHES]
-    whole = packed.standalone(checkpoint=tmp_path / "packed").run(tables, drain=True)
-    assert whole.num_rows == 3
     named = at().join(at(), on="k", within=WITHIN)
+    description = of_type(named.graph.description, Sided)
+    sides = description.sides
+    one = sides.schema({"left": SCHEMA, "right": SCHEMA})
+    tables = [
+        pa.concat_tables([one.empty_table(), *(sides.rows(one, side, batch[side]) for side in sorted(batch))])
+        for batch in BATCHES
+    ]
+
+    def packed(folder: str) -> StandaloneRunner:
+        return StandaloneRunner(description, str(tmp_path / folder), Parquet(), Sinks(), None)
+
+    whole = packed("packed").run(tables, drain=True)
+    assert whole.num_rows == 3
     assert named.standalone(checkpoint=tmp_path / "new").run(BATCHES, drain=True).equals(whole)
-    before = packed.standalone(checkpoint=tmp_path / "old").run(tables[:2])
+    before = packed("old").run(tables[:2])
     after = named.standalone(checkpoint=tmp_path / "old").run(BATCHES, drain=True)
     assert pa.concat_tables([before, after]).equals(whole)
 
