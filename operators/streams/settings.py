@@ -14,6 +14,7 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.tables import Retention as MessageRetention
 
 
+@called("a lifetime", 'lifetime(end="until")')
 @dataclass(frozen=True)
 class Lifetime:
     """Until when events live, and what they are: columns of their ends and shapes, or one ``shape`` of all."""

@@ -254,6 +254,7 @@ class OperatorStream(Stream, Runs):
         return cls(_output(made, inputs[0].view), made)
 
     @recorded
+    @checked
     def named(self, name: str) -> Self:
         """Another operator, which does the same under this name: its identity in a checkpoint."""
         return self._with(msgspec.structs.replace(self.operator.description, name=checked_name(name)))

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 from tests.children.pausing import paused_before
-from tests.helpers.look_up import JOINED, LIMITS, READINGS, batches
+from tests.helpers.look_up import JOINED, batches
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
 from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.statestore.spec.store import Memory
+from tidestate.testing import with_hook
 from tools.demo.job import say
 
 CUTS = (2, 4)
@@ -23,9 +24,8 @@ CUTS = (2, 4)
 
 def standalone(folder: str, hook: JobHook) -> None:
     """The whole input, at every start."""
-    schema = JOINED.schema(READINGS, LIMITS)
-    runner = StandaloneRunner(JOINED, f"{folder}/checkpoint", Memory(), Sinks(), 2, hook)
-    runner.run([JOINED.rows(schema, **sides) for sides in batches(CUTS)], drain=True)
+    runner = StandaloneRunner(JOINED.graph.description, f"{folder}/checkpoint", Memory(), Sinks(), 2, hook)
+    runner.run(batches(CUTS), drain=True)
 
 
 def spark(folder: str, hook: JobHook) -> None:
@@ -34,9 +34,9 @@ def spark(folder: str, hook: JobHook) -> None:
     from tools.java import local_session
 
     session = local_session("look_up")
-    sides = [read(session, Path(folder) / side) for side in ("left", "right")]
-    job = JOINED.on_spark(*sides, checkpoint=f"{folder}/checkpoint", partitions=2, in_driver=False)
-    query = job.with_hook(hook).start()
+    sides = {side: read(session, Path(folder) / side) for side in ("left", "right")}
+    job = JOINED.on_spark(sides, checkpoint=f"{folder}/checkpoint", partitions=2, paths={"direct_scan"})
+    query = with_hook(job, hook).start()
     query.processAllAvailable()
     query.stop(drain=True)
     session.stop()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.describe.overlap_join import overlap_join
-from tidestate.operators.progress.cti_settings import advance_time, generation
+import tidestate as ts
+from tidestate import OperatorStream, watermark
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
@@ -25,19 +25,18 @@ LIMITS = pa.schema(
     ]
 )
 
-JOINED = overlap_join(
-    event_time=("at", "since"),
-    on="sensor",
-    end=(None, "until"),
-    shape_column=(None, "shape"),
-    offset=("number", "row"),
-    name="checked",
-).advance_time(
-    {
-        "left": advance_time("drop", generation(1, "-1 microseconds")),
-        "right": advance_time("adjust", import_from="left"),
-    }
-)
+
+def joined(readings: str | None = None, limits: str | None = None) -> OperatorStream:
+    """Readings and their limits, of streams with these names."""
+    at_once = watermark.cti_settings("drop", generate=watermark.generate_ctis(1, delay="-1 microseconds"))
+    fast = ts.stream(readings, event_time="at", offset="number").watermark(watermark.ctis(at_once))
+    imported = watermark.cti_settings("adjust", import_from=fast)
+    lives = ts.lifetime("until", shape="point", shape_column="shape")
+    slow = ts.stream(limits, event_time="since", offset="row", lifetime=lives).watermark(watermark.ctis(imported))
+    return fast.join_lifetimes(slow, on="sensor", name="checked")
+
+
+JOINED = joined()
 
 _READINGS = [("a", 10, 1), ("b", 20, 2), ("a", 30, 3), ("a", 70, 4), ("b", 80, 5), ("a", 90, 6), ("b", 130, 7)]
 _LIMITS = [

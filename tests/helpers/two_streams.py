@@ -58,11 +58,6 @@ def bound(job: OperatorStream, left: pa.Schema = LEFT, right: pa.Schema = RIGHT)
     return bind_plan(description, description.sides.schema({"left": left, "right": right}))
 
 
-def one_stream(description: Sided, rows: list[Row]) -> pa.Table:
-    left, right = ([row for row in rows if row.side == side] for side in ("left", "right"))
-    return description.rows(description.schema(LEFT, RIGHT), left=table(left, LEFT), right=table(right, RIGHT))
-
-
 def seconds(panes: pa.Table, name: str) -> list[int]:
     found: list[Any] = panes[name].cast(pa.int64()).to_pylist()
     return [time // SECOND for time in found]

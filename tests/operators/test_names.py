@@ -16,10 +16,8 @@ import pytest
 
 import tidestate
 from tests.helpers.checkout import ROOT
-from tidestate import agg, operators, recovery, statestore, tumbling
-from tidestate.agg import count
-from tidestate.operators.describe.join_choices import keep
-from tidestate.operators.describe.windowed import windowed
+from tidestate import Aggregation, agg, operators, recovery, statestore
+from tidestate.operators.describe.join_choices import JoinRetention
 from tidestate.operators.spark.job import JobOnSpark
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -73,7 +71,7 @@ def test_a_type_checker_sees_what_is_there(name: str) -> None:
 def test_what_a_name_stands_for() -> None:
     assert tidestate.agg.max("v") == agg.max("v")
     assert tidestate.agg.list("v") == agg.list("v")
-    assert tidestate.Retention(offsets=5).of_side() == keep(messages=5)
+    assert tidestate.Retention(offsets=5).of_side() == JoinRetention(messages=5)
     assert tidestate.watermark.buffers(origin="o", sequence="s", watermark="w").origin == "o"
     streams = [tidestate.stream(name, event_time="t") for name in "ab"]
     assert isinstance(tidestate.union(*streams), tidestate.OperatorStream)
@@ -127,20 +125,25 @@ def test_a_module_has_one_name() -> None:
     assert strange.strip() == "set()"
 
 
+def hourly() -> Aggregation:
+    windows = tidestate.stream(event_time="t").group_by().window(tidestate.tumbling("1 hour"))
+    return windows.aggregate(n=agg.count()).named("job")
+
+
 def test_what_runs_prints_in_a_line(tmp_path: Path) -> None:
-    job = windowed(event_time="t", name="job").window(tumbling("1 hour")).aggregate(n=count())
+    job = hourly()
     rows = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))})
     alone = job.standalone(checkpoint=tmp_path)
     assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}')"
     alone.run([rows])
     assert repr(alone) == f"Standalone('job', checkpoint='{tmp_path}', checkpoint_id=2)"
     assert repr(Checkpoint.open(tmp_path)) == f"Checkpoint('{tmp_path}')"
-    assert repr(tidestate.Harness(job, rows.schema)) == "Harness('job', checkpoint_id=1)"
+    assert repr(job.harness(rows.schema)) == "Harness('job', checkpoint_id=1)"
 
 
 def test_a_password_in_a_root_is_not_printed() -> None:
-    job = windowed(event_time="t", name="job").window(tumbling("1 hour")).aggregate(n=count())
+    job = hourly()
     root = "ftp://me:secret@host/flights"
     assert repr(job.standalone(checkpoint=root)) == "Standalone('job', checkpoint='ftp://host/flights')"
-    spark_job = JobOnSpark(job, Any, root, tidestate.stores.Parquet(), None, None)
+    spark_job = JobOnSpark(job.graph.description, Any, root, tidestate.stores.Parquet(), None, None)
     assert repr(spark_job) == "SparkJob('job', checkpoint='ftp://host/flights')"

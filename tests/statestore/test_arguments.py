@@ -11,43 +11,43 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.union import union
-from tidestate.operators.describe.windowed import windowed
-from tidestate.operators.progress.cti_settings import generation
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import UsageError
 
-COUNTING = windowed(event_time="t")
+EVENTS = ts.stream(event_time="t")
+COUNTING = EVENTS.group_by().window(ts.tumbling("1 hour")).aggregate(n=ts.agg.count())
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "a key": (lambda: windowed(event_time="t", key=5), 'key="name"'),
-    "a name": (lambda: windowed(event_time="t", name=5), 'name="name"'),
+    "a key": (lambda: EVENTS.deduplicate(5), 'on="name"'),
+    "a name": (lambda: ts.stream(5), 'name="name"'),
+    "a name of an operator": (lambda: COUNTING.named(5), 'name="name"'),
     "a size of memory": (lambda: ts.stores.Parquet(budget_bytes="1 GB"), "budget_bytes=5"),
-    "bounds": (lambda: join(event_time="t", within=timedelta(minutes=5)), 'within=("30 minutes", "30 minutes")'),
-    "columns to keep": (lambda: COUNTING.late(keep=5), 'keep="name"'),
+    "bounds": (lambda: EVENTS.join(EVENTS, within=timedelta(minutes=5)), 'within=("30 minutes", "30 minutes")'),
+    "columns to keep": (lambda: COUNTING.allowed_lateness(ledger_columns=5), 'ledger_columns="name"'),
     "an identity": (lambda: COUNTING.messages(5), 'identity="name"'),
     "a type": (lambda: ts.agg.apply_rows(len, columns=["v"], result_type=int), "result_type=pa.int64()"),
     "text for a sequence": (lambda: ts.agg.apply_rows(len, columns="v", result_type=pa.int64()), 'columns=["name"]'),
     "a column": (lambda: ts.agg.sum(3), 'column="name"'),
     "a count": (lambda: ts.agg.top_n("v", "3"), "n=5"),
     "True for a count": (lambda: ts.trigger.after_count(True), "count=5"),
-    "a flag": (lambda: generation(1, final="yes"), "final=True"),
-    "a delay of a side": (lambda: join(event_time="t", watermark_delay=(5, 5)), 'watermark_delay="30 minutes"'),
+    "a flag": (lambda: ts.watermark.generate_ctis(1, final="yes"), "final=True"),
+    "timeouts of sources": (lambda: EVENTS.watermark(own_timeouts=5), 'own_timeouts={"name": "30 minutes"}'),
+    "a lifetime": (lambda: ts.stream(lifetime="end"), 'lifetime=lifetime(end="until")'),
     "names": (lambda: COUNTING.renamed(columns=["a", "b"]), 'columns={"name": "name"}'),
-    "a store": (lambda: COUNTING.standalone(checkpoint="/x", store="rocksdb"), "store=Parquet()"),
+    "a stream": (lambda: EVENTS.join(5), 'other=stream("orders", event_time="at")'),
+    "settings of a side": (lambda: EVENTS.join(EVENTS, left="1 hour"), 'left=side(retain="1 hour")'),
     "a policy": (lambda: COUNTING.standalone(checkpoint="/x", policy="ask"), 'policy=Policy(second="refuse")'),
     "checkpoints to keep": (
-        lambda: COUNTING.standalone(checkpoint="/x", retain=5),
-        "retain=CheckpointRetention(newest=100)",
+        lambda: COUNTING.standalone(checkpoint="/x", checkpoints=5),
+        "checkpoints=CheckpointRetention(newest=100)",
     ),
-    "messages to keep": (lambda: COUNTING.messages("v", retention="1 hour"), "retention=Retention(count=1_000_000)"),
+    "messages to keep": (lambda: COUNTING.messages("v", retain=5), 'retain="30 minutes"'),
     "a description": (
         lambda: ts.Harness("job", pa.schema([])),
         "description=stream(…).group_by(…).window(…).aggregate(…)",
     ),
-    "a schema": (lambda: ts.Harness(COUNTING, 5), 'schema=pa.schema({"name": pa.string()})'),
+    "a schema": (lambda: COUNTING.harness(5), 'schema=pa.schema({"name": pa.string()})'),
     "servers": (lambda: ts.sinks.KafkaSink({"bootstrap.servers": "host:9092"}, "topic"), 'servers="name"'),
-    "a list of sides": (lambda: union(event_time="t", sides=5), 'sides=["name"]'),
+    "a list of sources": (lambda: EVENTS.watermark(sources=5), 'sources=["name"]'),
 }
 
 
@@ -104,4 +104,4 @@ def test_a_place_is_a_path(make: Any, place: Any) -> None:
 def test_a_door_is_called_as_before() -> None:
     assert checked(len).__name__ == "len"
     with pytest.raises(TypeError, match="unexpected keyword"):
-        windowed(event="t")  # type: ignore[call-arg]
+        ts.stream(event="t")  # type: ignore[call-arg]

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from tidestate import UsageError, agg
-from tidestate.operators.aggregates.custom import accumulate
-from tidestate.operators.describe.merge_accumulation import merge_accumulate
+from tidestate.operators.aggregates.custom import Accumulate, accumulate
+from tidestate.statestore.errors import of_type
 
 
 def lift(events: pa.Table) -> pa.Table:
     return events.rename_columns(["total"])
+
+
+def debit(events: pa.Table) -> pa.Table:
+    return pa.table({"total": pc.negate(events["right_w"])})
 
 
 def older(first: pa.Table, _: pa.Table) -> pa.Table:
@@ -38,11 +43,12 @@ def test_one_lift_is_of_one_stream() -> None:
 
 
 def test_a_lift_for_each_side_is_of_a_merge() -> None:
-    columns, lifts = {"left": ["left_v"], "right": ["right_w"]}, {"left": lift, "right": lift}
-    by_side = agg.accumulate(columns=columns, lift=lifts, version=2, **ABOUT)
-    assert by_side == merge_accumulate(
-        left=["left_v"], right=["right_w"], lift_left=lift, lift_right=lift, version=2, **ABOUT
-    )
+    columns, lifts = {"left": ["left_v"], "right": ["right_w"]}, {"left": lift, "right": debit}
+    by_side = of_type(agg.accumulate(columns=columns, lift=lifts, version=2, **ABOUT), Accumulate)
+    assert by_side == accumulate(columns=["side", "left_v", "right_w"], lift=lift, version=2, **ABOUT)
+    rows = {"side": ["right", "left", "right"], "left_v": [None, 1, None], "right_w": [2, None, None]}
+    assert by_side.functions is not None
+    assert by_side.functions.steps["lift"](pa.table(rows))["total"].to_pylist() == [-2, 1, None]
 
 
 @pytest.mark.parametrize(

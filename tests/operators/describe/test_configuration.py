@@ -10,19 +10,18 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from tests.helpers import old_grammar as api
+import tidestate as ts
 from tests.helpers.join_jobs import SCHEMA as JOINED
 from tests.helpers.join_jobs import described as described_join
 from tests.twins import general_streams, ordered_streams, streams
 from tests.twins.join import Asked, Window
 from tests.twins.ordered import OrderedSetting
 from tests.twins.ordered_strategies import feeding_settings, inherited_settings, ordered_settings
+from tidestate import Aggregation, OperatorStream, Stream, agg, trigger, watermark
 from tidestate.operators.bind.evolve import new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of, description_of
-from tidestate.operators.describe.merge import merge
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.describe.union import union
 from tidestate.operators.inspect.plan_from_manifest import plan_from
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
@@ -47,7 +46,8 @@ SCHEMA = pa.schema(
 
 def stored(description: Runnable, schema: pa.Schema, *, signed: bool = False) -> tuple[Plan, OperatorState]:
     """Its plan, and its operator as a manifest has it."""
-    wide = description.schema(*[schema] * len(description.sides.names)) if isinstance(description, Sided) else schema
+    sides = description.sides if isinstance(description, Sided) else None
+    wide = schema if sides is None else sides.schema(dict.fromkeys(sides.names, schema))
     plan = bind_plan(description, wide, signed=signed)
     text = msgspec.json.encode(new_operator(single_operator(plan).nodes[0], 1, 1))
     return plan, msgspec.json.decode(text, type=OperatorState)
@@ -115,82 +115,100 @@ def test_joins_by_windows(window: Window | None, named: bool, in_order: bool) ->
         )
 
 
-def base(**options: Any) -> Any:
-    return api.windowed(event_time="t", key="k", **options).window(api.tumbling("10 seconds"))
+def stream(**options: Any) -> Stream:
+    return ts.stream(**{"event_time": "t"} | options)
+
+
+def windows(of: Stream | None = None, **results: Any) -> Aggregation:
+    """By default a count."""
+    grouped = (of or stream()).group_by("k").window(ts.tumbling("10 seconds"))
+    return grouped.aggregate(**results or {"n": agg.count()})
 
 
 EVERY_AGGREGATE = {
-    "n": api.count(),
-    "s": api.sum_("d"),
-    "m": api.mean("v"),
-    "var": api.variance("v", population=True),
-    "dev": api.stddev("d"),
-    "l": api.list_("k"),
-    "sl": api.sorted_list("k", by="v", descending=True),
-    "q": api.quantile("v", 1.0, interpolation="lower"),
-    "med": api.median("d"),
-    "set": api.set_("t"),
-    "cd": api.count_distinct("d"),
-    "cv": api.count_by_value("k"),
-    "top": api.top_n("k", 3, by="v", largest=False),
-    "sk": api.count_distinct_approx("k", precision=11),
-    "f": api.first("d", by="o"),
-    "lt": api.latest("k"),
-    "am": api.arg_max("k", by="t"),
+    "n": agg.count(),
+    "s": agg.sum("d"),
+    "m": agg.mean("v"),
+    "var": agg.variance("v", population=True),
+    "dev": agg.stddev("d"),
+    "l": agg.list("k"),
+    "sl": agg.sorted_list("k", by="v", descending=True),
+    "q": agg.quantile("v", 1.0, interpolation="lower"),
+    "med": agg.median("d"),
+    "set": agg.set("t"),
+    "cd": agg.count_distinct("d"),
+    "cv": agg.count_by_value("k"),
+    "top": agg.top_n("k", 3, by="v", largest=False),
+    "sk": agg.count_distinct_approx("k", precision=11),
+    "f": agg.first("d", by="o"),
+    "lt": agg.latest("k"),
+    "am": agg.arg_max("k", by="t"),
 }
-CTIS = api.advance_time("drop", api.generation("10 s", "-1 us", final=True))
-NAMED = {"a": CTIS, "b": api.advance_time("adjust", api.generation(3), "a")}
-COMPOSITE = api.or_finally(
-    api.repeatedly(api.any_of(api.after_count(3), api.after_processing_time("5 s"))), api.after_watermark()
+CTIS = watermark.cti_settings("drop", generate=watermark.generate_ctis("10 s", delay="-1 us", final=True))
+NAMED = {
+    "a": CTIS,
+    "b": watermark.cti_settings("adjust", generate=watermark.generate_ctis(3), import_from="a"),
+}
+COMPOSITE = trigger.or_finally(
+    trigger.repeatedly(trigger.any_of(trigger.after_count(3), trigger.after_processing_time("5 s"))),
+    trigger.after_watermark(),
 )
-DESCRIPTIONS: dict[str, Runnable] = {
-    "every aggregate": base().aggregate(**EVERY_AGGREGATE).timestamps("end_of_window"),
-    "composite trigger": base().aggregate(n=api.count()).trigger(when=COMPOSITE),
-    "spans": base(watermark_delay="1 hour").aggregate(n=api.count()).late("1 day", keep=["v", "o"]).retain("2 days"),
-    "gaps": base().window(api.session(gap_column="gap")).aggregate(n=api.count()),
-    "punctuation": base().aggregate(n=api.count()).watermark(api.Punctuation("t", "k", equals="w")),
-    "held future": base()
-    .aggregate(n=api.count())
-    .watermark(api.max_event_time("t", "1 s", hold_future="1 h"), by="k"),
-    "idle": base()
-    .aggregate(n=api.count())
-    .watermark(api.fixed("2 s"), by="k", sources=["a"], idle_timeout="1 min", own_timeouts={"a": "1 h"}),
-    "ingestion": api.windowed(event_time="at")
-    .window(api.tumbling("1 s"))
-    .aggregate(n=api.count())
-    .watermark(api.IngestionTime("at")),
-    "buffers": base().aggregate(n=api.count()).watermark(api.BufferProgress("o", "v", "t", patience="5 s")),
-    "ctis": base(offset="o").aggregate(n=api.count()).advance_time(CTIS),
-    "ctis of sources": base(offset="o")
-    .aggregate(n=api.count())
-    .advance_time(NAMED, at_source=CTIS, end="end", shape="interval", by="k", sources=["a", "b"]),
-    "deduplicated": api.deduplicated(event_time="t", on=["k", "v"], within="3 days", in_order=True),
-    "merge": merge(event_time="t", key="k", watermark_delay=["1 s", "2 s"])
-    .window(api.session("3 s"))
-    .aggregate(n=api.count())
-    .cogroup(left="v", right="d"),
-    "session join": api.session_join(event_time="t", on="k", gap="3 s", how="full", late="5 s"),
-    "session join by a key of its own": api.session_join(
-        event_time="t", on=["k", "v"], session="k", gap_column="gap", offset="o"
+JOBS: dict[str, OperatorStream] = {
+    "every aggregate": windows(**EVERY_AGGREGATE).pane_timestamp("end_of_window"),
+    "composite trigger": windows().trigger(when=COMPOSITE),
+    "spans": windows(stream(watermark_delay="1 hour"))
+    .allowed_lateness("1 day", ledger_columns=["v", "o"])
+    .retain_windows("2 days"),
+    "gaps": stream().group_by("k").window(ts.sessions(gap_column="gap")).aggregate(n=agg.count()),
+    "punctuation": windows(stream().watermark(watermark.punctuated("t", flag="k", equals="w"))),
+    "held future": windows(stream().watermark(watermark.bounded("1 s", hold_future="1 h"), by="k")),
+    "idle": windows(
+        stream().watermark(
+            watermark.fixed("2 s"), by="k", sources=["a"], idle_timeout="1 min", own_timeouts={"a": "1 h"}
+        )
     ),
-    "union": union(event_time="t", sides=["a", "b", "c"], watermark_delay="1 s"),
+    "ingestion": stream(event_time="at")
+    .watermark(watermark.ingestion_time("at"))
+    .group_by()
+    .window(ts.tumbling("1 s"))
+    .aggregate(n=agg.count()),
+    "buffers": windows(
+        stream().watermark(watermark.buffers(origin="o", sequence="v", watermark="t", patience="5 s"))
+    ),
+    "ctis": windows(stream(offset="o").watermark(watermark.ctis(CTIS))),
+    "ctis of sources": windows(
+        stream(offset="o", cti_settings=CTIS, lifetime=ts.lifetime(end="end")).watermark(
+            watermark.ctis(NAMED), by="k", sources=["a", "b"]
+        )
+    ),
+    "deduplicated": stream().deduplicate(["k", "v"], within="3 days", in_order=True),
+    "merge": ts.merge(left=stream(watermark_delay="1 s"), right=stream(watermark_delay="2 s"))
+    .group_by("k")
+    .window(ts.sessions("3 s"))
+    .aggregate(n=agg.count(), left=agg.list("left_v"), right=agg.list("right_d")),
+    "session join": stream().join_sessions(stream(), on="k", gap="3 s", how="full", allowed_lateness="5 s"),
+    "session join by a key of its own": stream(offset="o").join_sessions(
+        stream(offset="o"), on=["k", "v"], session_key="k", gap_column="gap", identity=True
+    ),
+    "union": ts.union(**{side: stream(watermark_delay="1 s") for side in "abc"}),
 }
 
 
-@pytest.mark.parametrize("name", DESCRIPTIONS)
+@pytest.mark.parametrize("name", JOBS)
 def test_everything_else(name: str) -> None:
-    check_same(DESCRIPTIONS[name])
+    check_same(JOBS[name].graph.description)
 
 
 def test_rows_that_take_others_back() -> None:
     schema = SCHEMA.append(pa.field("kind", pa.string()))
-    plan, state = stored(base().aggregate(n=api.count(), l=api.list_("v")), schema, signed=True)
+    job = windows(n=agg.count(), l=agg.list("v"))
+    plan, state = stored(job.graph.description, schema, signed=True)
     again = plan_from(plan.name, state)
     assert (again.signed, again.tables, again.fingerprint) == (True, plan.tables, plan.fingerprint)
 
 
-def own() -> Any:
-    accumulated = api.accumulate(
+def own() -> Aggregation:
+    accumulated = agg.accumulate(
         name="kept",
         columns=["v"],
         state={"total": pa.int64()},
@@ -199,12 +217,11 @@ def own() -> Any:
         result=len,  # type: ignore[arg-type]
         result_type=pa.int64(),
     )
-    return base().aggregate(a=accumulated, b=api.apply_rows(len, columns=["v"], result_type=pa.int64()))
+    return windows(a=accumulated, b=agg.apply_rows(len, columns=["v"], result_type=pa.int64()))
 
 
 def test_functions_are_not_stored() -> None:
-    described = own()
-    plan, state = stored(described, SCHEMA)
+    plan, state = stored(own().graph.description, SCHEMA)
     again = description_of(state.configuration)
     assert configuration_of(again) == plan.configuration
     with pytest.raises(UsageError, match="query-description"):
@@ -219,7 +236,7 @@ def test_a_generator_of_the_users_is_stored_by_its_name() -> None:
         def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Any:
             raise NotImplementedError
 
-    again = description_of(configuration_of(base().aggregate(n=api.count()).watermark(Wise())))
+    again = description_of(configuration_of(windows(stream().watermark(Wise())).graph.description))
     assert again.watermarks is not None
     generator = again.watermarks.generator
     assert isinstance(generator, OwnGenerator)
@@ -243,7 +260,7 @@ LIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LIES)
 def test_what_no_job_writes_is_damage(name: str) -> None:
-    plan, state = stored(base().aggregate(n=api.count()), SCHEMA)
+    plan, state = stored(windows().graph.description, SCHEMA)
     forged = msgspec.structs.replace(state, configuration=state.configuration | LIES[name])
     with pytest.raises(CorruptionError, match="manifest-damaged"):
         plan_from(plan.name, forged)

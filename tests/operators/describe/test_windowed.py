@@ -11,18 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidestate.agg import count, mean
-from tidestate.agg import max as max_
-from tidestate.agg import min as min_
-from tidestate.agg import sum as sum_
-from tidestate.operators import sliding, tumbling
+import tidestate as ts
+from tidestate import Aggregation, GroupedStream, UsageError, agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.windowed import ACCUMULATING, Windowed, windowed
-from tidestate.operators.describe.windows import count_window, session
-from tidestate.operators.plan.plan import RESERVED
+from tidestate.operators.plan.plan import RESERVED, Plan
 from tidestate.statestore.durations import span_us, text_of
-from tidestate.statestore.errors import UsageError
 from tidestate.stores import Memory
 from tidestate.trigger import (
     after_count,
@@ -49,74 +43,82 @@ SCHEMA = pa.schema(
 )
 
 
-def job(**changes: Any) -> Windowed:
-    return windowed(**{"event_time": "t", "key": "k"} | changes)
+def grouped(key: str | list[str] = "k", **changes: Any) -> GroupedStream:
+    return ts.stream(**{"event_time": "t"} | changes).group_by(key)
 
 
-def whole(**changes: Any) -> Windowed:
-    return job(**changes).window(tumbling("1 minute")).aggregate(n=count())
+def whole(key: str | list[str] = "k", event_time: str = "t", **results: Any) -> Aggregation:
+    windows = grouped(key, event_time=event_time).window(ts.tumbling("1 minute"))
+    return windows.aggregate(**{"n": agg.count()} | results)
+
+
+def bound(job: Aggregation, schema: pa.Schema = SCHEMA) -> Plan:
+    return bind_plan(job.graph.description, schema)
 
 
 DESCRIBING: dict[str, tuple[Callable[[], Any], str]] = {
-    "key twice": (lambda: job(key=["k", "k"]), "key-columns"),
-    "key is event time": (lambda: job(key=["k", "t"]), "key-columns"),
-    "negative delay": (lambda: job(watermark_delay="-1 seconds"), "watermark-delay"),
-    "delay is no span": (lambda: job(watermark_delay="soon"), "span"),
-    "delay is a number": (lambda: job(watermark_delay=5), "span"),
-    "empty name": (lambda: job(name=""), "operator-name"),
-    "name with a slash": (lambda: job(name="a/b"), "operator-name"),
-    "name leads out": (lambda: job(name=".."), "operator-name"),
-    "not a window": (lambda: job().window("10 minutes"), "window"),
-    "size 0": (lambda: tumbling("0 seconds"), "window-size"),
-    "size below 0": (lambda: tumbling("-5 minutes"), "window-size"),
-    "slide 0": (lambda: sliding("5 minutes", "0 seconds"), "window-size"),
-    "slide below 0": (lambda: sliding("5 minutes", "-1 minutes", strict=False), "window-size"),
-    "slide does not divide": (lambda: sliding("5 minutes", "2 minutes"), "window-slide"),
-    "slide beyond size": (lambda: sliding("5 minutes", "10 minutes"), "window-slide"),
-    "not an aggregate": (lambda: job().aggregate(n="count"), "aggregate"),
-    "aggregate not called": (lambda: job().aggregate(n=count), "aggregate"),
-    "aggregate twice": (lambda: job().aggregate(n=count()).aggregate(n=count("v")), "aggregate-twice"),
-    "negative lateness": (lambda: job().late("-1 seconds"), "lateness"),
-    "negative tolerance": (lambda: job().late("1 second", future="-1 seconds"), "lateness"),
-    "other rule": (lambda: job().late("1 second", rule="none"), "late-rule"),  # type: ignore[arg-type]
-    "late by event time": (lambda: job().trigger(late=every_event_time("1 second")), "trigger"),
-    "composite as early": (lambda: job().trigger(early=repeatedly(after_count(2))), "trigger"),
-    "composite and early": (lambda: job().trigger(early=after_count(2), when=after_watermark()), "trigger-when"),
+    "key twice": (lambda: whole(key=["k", "k"]), "key-columns"),
+    "key is event time": (lambda: whole(key=["k", "t"]), "key-columns"),
+    "negative delay": (lambda: ts.stream(watermark_delay="-1 seconds"), "watermark-delay"),
+    "delay is no span": (lambda: ts.stream(watermark_delay="soon"), "span"),
+    "delay is a number": (lambda: ts.stream(watermark_delay=5), "span"),  # type: ignore[arg-type]
+    "empty name": (lambda: whole().named(""), "operator-name"),
+    "name with a slash": (lambda: whole().named("a/b"), "operator-name"),
+    "name leads out": (lambda: whole().named(".."), "operator-name"),
+    "not a window": (lambda: grouped().window("10 minutes"), "window"),  # type: ignore[arg-type]
+    "size 0": (lambda: ts.tumbling("0 seconds"), "window-size"),
+    "size below 0": (lambda: ts.tumbling("-5 minutes"), "window-size"),
+    "slide 0": (lambda: ts.sliding("5 minutes", "0 seconds"), "window-size"),
+    "slide below 0": (lambda: ts.sliding("5 minutes", "-1 minutes", strict=False), "window-size"),
+    "slide does not divide": (lambda: ts.sliding("5 minutes", "2 minutes"), "window-slide"),
+    "slide beyond size": (lambda: ts.sliding("5 minutes", "10 minutes"), "window-slide"),
+    "not an aggregate": (lambda: whole(n="count"), "aggregate"),
+    "aggregate not called": (lambda: whole(n=agg.count), "aggregate"),
+    "aggregate twice": (lambda: whole().aggregate(n=agg.count("v")), "group-by"),
+    "negative lateness": (lambda: whole().allowed_lateness("-1 seconds"), "lateness"),
+    "negative tolerance": (
+        lambda: whole().allowed_lateness("1 second", future_tolerance="-1 seconds"),
+        "lateness",
+    ),
+    "other rule": (lambda: whole().allowed_lateness("1 second", rule="none"), "late-rule"),  # type: ignore[arg-type]
+    "late by event time": (lambda: whole().trigger(late=every_event_time("1 second")), "trigger"),
+    "composite as early": (lambda: whole().trigger(early=repeatedly(after_count(2))), "trigger"),
+    "composite and early": (lambda: whole().trigger(early=after_count(2), when=after_watermark()), "trigger-when"),
     "composite of a span": (lambda: repeatedly(every_processing_time("1 second")), "trigger-parts"),
     "empty composite": (lambda: any_of(), "trigger-parts"),
-    "no such choice": (lambda: job().trigger(on_time="sometimes"), "trigger"),  # type: ignore[arg-type]
-    "no such closing": (lambda: job().trigger(closing="yes"), "trigger"),  # type: ignore[arg-type]
+    "no such choice": (lambda: whole().trigger(on_time="sometimes"), "trigger"),  # type: ignore[arg-type]
+    "no such closing": (lambda: whole().trigger(closing="yes"), "trigger"),  # type: ignore[arg-type]
     "count of nothing": (lambda: after_count(0), "trigger-count"),
     "span of nothing": (lambda: every_processing_time("0 seconds"), "trigger-span"),
-    "no gap": (lambda: session(), "session-gap"),
-    "two gaps": (lambda: session("1 second", gap_column="g"), "session-gap"),
-    "negative gap": (lambda: session("-1 second"), "session-gap"),
-    "count window of none": (lambda: count_window(0), "window-count"),
-    "count window that stands": (lambda: count_window(2, 0), "window-count"),
-    "other mode": (lambda: job().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
+    "no gap": (lambda: ts.sessions(), "session-gap"),
+    "two gaps": (lambda: ts.sessions("1 second", gap_column="g"), "session-gap"),
+    "negative gap": (lambda: ts.sessions("-1 second"), "session-gap"),
+    "count window of none": (lambda: ts.count_windows(0), "window-count"),
+    "count window that stands": (lambda: ts.count_windows(2, 0), "window-count"),
+    "other mode": (lambda: whole().accumulation("both"), "accumulation"),  # type: ignore[arg-type]
     "no room for files": (lambda: Memory(max_levels=1), "store-levels"),
     "no snapshots": (lambda: Memory(snapshot_bytes=0), "store-snapshots"),
 }
-BINDING: dict[str, tuple[Callable[[], Windowed], str]] = {
-    "no window": (lambda: job().aggregate(n=count()), "no-window"),
-    "no aggregate": (lambda: job().window(tumbling("1 minute")), "no-aggregate"),
+BINDING: dict[str, tuple[Callable[[], Aggregation], str]] = {
+    "no window": (lambda: grouped().aggregate(n=agg.count()), "no-window"),
+    "no aggregate": (lambda: grouped().window(ts.tumbling("1 minute")).aggregate(), "no-aggregate"),
     "no event time": (lambda: whole(event_time="when"), "column-missing"),
     "no key column": (lambda: whole(key="user"), "column-missing"),
-    "no column to aggregate": (lambda: whole().aggregate(m=sum_("amount")), "column-missing"),
-    "no column to keep": (lambda: whole().late("1 second", keep=["id"]), "column-missing"),
+    "no column to aggregate": (lambda: whole(m=agg.sum("amount")), "column-missing"),
+    "no column to keep": (lambda: whole().allowed_lateness("1 second", ledger_columns=["id"]), "column-missing"),
     "event time is a number": (lambda: whole(event_time="v"), "event-time-type"),
     "event time without zone": (lambda: whole(event_time="naive"), "event-time-type"),
     "float key": (lambda: whole(key="x"), "key-float"),
     "list key": (lambda: whole(key="l"), "key-type"),
-    "sum of text": (lambda: whole().aggregate(m=sum_("s")), "aggregate-type"),
-    "mean of a flag": (lambda: whole().aggregate(m=mean("b")), "aggregate-type"),
-    "sum of times": (lambda: whole().aggregate(m=sum_("naive")), "aggregate-type"),
-    "smallest list": (lambda: whole().aggregate(m=min_("l")), "aggregate-type"),
-    "largest list": (lambda: whole().aggregate(m=max_("l")), "aggregate-type"),
-    "aggregate named like the key": (lambda: whole().aggregate(k=sum_("v")), "name-taken"),
-    "aggregate named like a mean's part": (lambda: whole().aggregate(m=mean("v"), m_sum=sum_("v")), "name-taken"),
+    "sum of text": (lambda: whole(m=agg.sum("s")), "aggregate-type"),
+    "mean of a flag": (lambda: whole(m=agg.mean("b")), "aggregate-type"),
+    "sum of times": (lambda: whole(m=agg.sum("naive")), "aggregate-type"),
+    "smallest list": (lambda: whole(m=agg.min("l")), "aggregate-type"),
+    "largest list": (lambda: whole(m=agg.max("l")), "aggregate-type"),
+    "aggregate named like the key": (lambda: whole(k=agg.sum("v")), "name-taken"),
+    "aggregate named like a mean's part": (lambda: whole(m=agg.mean("v"), m_sum=agg.sum("v")), "name-taken"),
     "ledger column as key": (lambda: whole(key="reason"), "name-taken"),
-    "ledger column kept": (lambda: whole().late("1 second", keep=["reason"]), "name-taken"),
+    "ledger column kept": (lambda: whole().allowed_lateness("1 second", ledger_columns=["reason"]), "name-taken"),
 }
 
 
@@ -128,18 +130,18 @@ def test_a_mistake_is_answered_where_it_is_made(wrong: Callable[[], Any], code: 
 
 
 @pytest.mark.parametrize(("wrong", "code"), BINDING.values(), ids=BINDING.keys())
-def test_a_mistake_is_answered_when_the_input_is_known(wrong: Callable[[], Windowed], code: str) -> None:
+def test_a_mistake_is_answered_when_the_input_is_known(wrong: Callable[[], Aggregation], code: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(wrong(), SCHEMA)
+        bound(wrong())
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_names_of_our_own_columns_are_reserved(name: str) -> None:
     with pytest.raises(UsageError, match="name-taken"):
-        bind_plan(whole().aggregate(**{name: count()}), SCHEMA)
+        bound(whole(**{name: agg.count()}))
     with pytest.raises(UsageError, match="name-taken"):
-        bind_plan(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())) if name != "reason" else SCHEMA)
+        bound(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())) if name != "reason" else SCHEMA)
 
 
 INTERNAL = ("__row", "__ask", "__found", "__window")
@@ -148,29 +150,35 @@ INTERNAL = ("__row", "__ask", "__found", "__window")
 @pytest.mark.parametrize("name", INTERNAL)
 def test_names_of_columns_that_come_and_go_are_reserved(name: str) -> None:
     with pytest.raises(UsageError, match="name-taken"):
-        bind_plan(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())))
+        bound(whole(key=name), SCHEMA.append(pa.field(name, pa.int64())))
 
 
 def test_the_whole_difference_is_named() -> None:
     with pytest.raises(UsageError) as caught:
-        bind_plan(whole(key=["user", "k"]).aggregate(m=sum_("amount")), SCHEMA)
+        bound(whole(key=["user", "k"], m=agg.sum("amount")))
     assert caught.value.context == {"missing": ["user", "amount"], "columns": SCHEMA.names}
 
 
 def test_a_trigger_that_is_text() -> None:
     with pytest.raises(UsageError, match="trigger"):
-        job().trigger(when="often")  # type: ignore[arg-type]
+        whole().trigger(when="often")  # type: ignore[arg-type]
 
 
 def test_one_column_to_keep_may_be_named_alone() -> None:
-    assert job().late("1 second", keep="naive").ledger_columns == ("naive",)
+    kept = configuration_of(whole().allowed_lateness("1 second", ledger_columns="naive").graph.description)
+    assert kept["ledger_columns"] == ["naive"]
 
 
-def test_every_step_makes_a_new_description() -> None:
-    first = job()
-    second = first.window(tumbling("1 minute")).aggregate(n=count()).late("5 minutes")
-    assert (first.windows, first.aggregates, first.mode) == (None, {}, ACCUMULATING)
-    assert configuration_of(second) == {
+def test_every_step_makes_another_stream() -> None:
+    first = grouped()
+    second = first.window(ts.tumbling("1 minute")).aggregate(n=agg.count())
+    third = second.allowed_lateness("5 minutes").accumulation("retracting")
+    fourth = third.accumulation("accumulating")
+    assert first.kind is None
+    stored = configuration_of(fourth.graph.description)
+    assert configuration_of(third.graph.description) == stored | {"accumulation": "retracting"}
+    assert configuration_of(second.graph.description) == stored | {"allowed_lateness_us": None}
+    assert stored == {
         "kind": "windowed",
         "name": "windows",
         "event_time": "t",
@@ -205,11 +213,11 @@ def test_every_step_makes_a_new_description() -> None:
 
 def test_the_same_windows_described_differently_are_the_same_job() -> None:
     plans = [
-        bind_plan(job().window(window).aggregate(n=count()), SCHEMA)
+        bound(grouped().window(window).aggregate(n=agg.count()))
         for window in (
-            tumbling("90 seconds"),
-            tumbling(timedelta(minutes=1, seconds=30), offset="-90 s"),
-            sliding("1 minute 30 seconds", "90 s", offset="3 minutes"),
+            ts.tumbling("90 seconds"),
+            ts.tumbling(timedelta(minutes=1, seconds=30), offset="-90 s"),
+            ts.sliding("1 minute 30 seconds", "90 s", offset="3 minutes"),
         )
     ]
     assert len({plan.fingerprint for plan in plans}) == 1

@@ -10,23 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, in_turn
-from tidestate.agg import count
-from tidestate.agg import list as list_
-from tidestate.agg import sum as sum_
-from tidestate.operators import Harness, JoinOperator, WindowOperator, run_operator, tumbling
-from tidestate.operators.describe.altered import altered
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.deduplicate import deduplicated
-from tidestate.operators.describe.merge import Merge, merge
-from tidestate.operators.describe.overlap_join import overlap_join
-from tidestate.operators.describe.union import union
-from tidestate.operators.describe.windowed import RETRACTING, windowed
-from tidestate.operators.describe.windows import session
+from tidestate import Aggregation, JoinOperator, Stream, UsageError, WindowOperator, agg, run_operator, watermark
+from tidestate.operators.describe.merge import Merge
 from tidestate.operators.inspect.query import query
-from tidestate.operators.progress.cti_settings import advance_time, generation
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import of_type
 from tidestate.stores import Memory
 
 SECOND = 1_000_000
@@ -38,12 +28,23 @@ Batch = list[tuple[str, int, int, str]]
 """Side, offset, seconds and shop of each message."""
 
 
-def job(kind: str) -> Merge:
-    made = merge(event_time=("ordered", "refunded"), key="shop", offset="at", watermark_delay="3 seconds")
-    made = made.window(session("4 seconds") if kind == "session" else tumbling("10 seconds"))
-    made = made.aggregate(n=count(), sold=sum_("left_price"), back=list_("right_amount"))
-    made = made.accumulation(RETRACTING).late("8 seconds")
-    return made.advance_time(advance_time("adjust", generation(2, "1 second"))) if kind == "ctis" else made
+CTIS = watermark.cti_settings("adjust", generate=watermark.generate_ctis(2, delay="1 second"))
+
+
+def both(**settings: Any) -> tuple[Stream, Stream]:
+    """Orders and refunds."""
+    orders, refunds = (ts.stream(event_time=time, **settings) for time in ("ordered", "refunded"))
+    return orders, refunds
+
+
+def job(kind: str, **settings: Any) -> Aggregation:
+    orders, refunds = both(**{"offset": "at", "watermark_delay": "3 seconds"} | settings)
+    if kind == "ctis":
+        orders, refunds = orders.watermark(watermark.ctis(CTIS)), refunds.watermark(watermark.ctis(CTIS))
+    windows = ts.sessions("4 seconds") if kind == "session" else ts.tumbling("10 seconds")
+    made = ts.merge(left=orders, right=refunds).group_by("shop").window(windows)
+    results = made.aggregate(n=agg.count(), sold=agg.sum("left_price"), back=agg.list("right_amount"))
+    return results.accumulation("retracting").allowed_lateness("8 seconds")
 
 
 def tables(batch: Batch) -> dict[str, pa.Table]:
@@ -82,16 +83,12 @@ def test_as_the_harness_with_messages_again_and_crashes(
 ) -> None:
     folder = tmp_path_factory.mktemp("root")
     described = job(kind)
-    schema = described.schema(ORDERS, REFUNDS)
-    twin = Harness(described.messages("at"), schema, store=Memory(), partitions=partitions)
-    wanted = [
-        row for batch in made for row in twin.feed(described.rows(schema, **tables(batch))).to_pylist()
-    ] + twin.finish().to_pylist()
+    twin = described.messages("at").harness(SCHEMAS, store=Memory(), partitions=partitions)
+    wanted = [row for batch in made for row in twin.feed(tables(batch)).to_pylist()] + twin.finish().to_pylist()
     found: list[dict[str, Any]] = []
 
     def opened() -> WindowOperator:
-        more: dict[str, Any] = {"origin": "", "offset": "at", "store": Memory(), "partitions": partitions}
-        return WindowOperator(described, SCHEMAS, checkpoint=folder, **more)
+        return described.by_hand(SCHEMAS, checkpoint=folder, store=Memory(), partitions=partitions)
 
     def take(operator: WindowOperator) -> None:
         for result in operator.get_result():
@@ -118,11 +115,11 @@ def test_as_the_harness_with_messages_again_and_crashes(
 def test_what_was_not_flushed_is_passed_again(tmp_path: Path) -> None:
     one: Batch = [("left", 1, 5, "a"), ("right", 1, 6, "a")]
     for _ in range(2):
-        with WindowOperator(job("tumbling"), SCHEMAS, checkpoint=tmp_path, origin="", offset="at") as operator:
+        with job("tumbling").by_hand(SCHEMAS, checkpoint=tmp_path) as operator:
             operator.add_messages(left=tables(one)["left"])
             operator.flush()
             assert operator.add_messages(**tables(one))["duplicates"] >= 1
-    with WindowOperator(job("tumbling"), SCHEMAS, checkpoint=tmp_path, origin="", offset="at") as operator:
+    with job("tumbling").by_hand(SCHEMAS, checkpoint=tmp_path) as operator:
         taken: list[pa.Table] = []
         run_operator(operator, [tables(one), tables(one)], lambda panes, _id: taken.append(panes), drain=True)
     (row,) = pa.concat_tables(taken).to_pylist()
@@ -131,7 +128,7 @@ def test_what_was_not_flushed_is_passed_again(tmp_path: Path) -> None:
 
 def test_questions_and_a_rebuild_by_side(tmp_path: Path) -> None:
     made: Batch = [("left", 1, 5, "a"), ("right", 1, 6, "a"), ("right", 2, 7, "b")]
-    with WindowOperator(job("tumbling"), SCHEMAS, checkpoint=tmp_path, origin="", offset="at") as operator:
+    with job("tumbling").by_hand(SCHEMAS, checkpoint=tmp_path) as operator:
         operator.add_messages(**tables(made))
         live = operator.get_windows()
         operator.flush()
@@ -139,9 +136,7 @@ def test_questions_and_a_rebuild_by_side(tmp_path: Path) -> None:
     assert query(tmp_path).get_windows().equals(live)
     assert [row["origin"] for row in query(tmp_path).get_messages().to_pylist()] == ["left", "right", "right"]
     assert lose(tmp_path)
-    with WindowOperator(
-        job("tumbling"), SCHEMAS, checkpoint=tmp_path, origin="", offset="at", policy=REBUILD
-    ) as operator:
+    with job("tumbling").by_hand(SCHEMAS, checkpoint=tmp_path, policy=REBUILD) as operator:
         assert operator.replay_from()["origin"].to_pylist() == ["left", "right"]
         operator.rebuild([tables(made), tables(made[:1])])
         assert operator.counters["put_back"] == 3
@@ -151,41 +146,49 @@ def test_questions_and_a_rebuild_by_side(tmp_path: Path) -> None:
 
 
 def test_batches_and_schemas_are_by_side(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="schema of each side"):
-        WindowOperator(job("tumbling"), ORDERS, checkpoint=tmp_path, origin="", offset="at")
-    with pytest.raises(UsageError, match="message-identity"):  # no column origin, which all sides have
-        WindowOperator(job("tumbling"), SCHEMAS, checkpoint=tmp_path, offset="at")
+    with pytest.raises(UsageError, match="each stream by its name"):
+        job("tumbling").by_hand(ORDERS, checkpoint=tmp_path)
+    with pytest.raises(UsageError, match="message-identity"):  # no columns origin and offset, which all sides have
+        job("tumbling", offset=None).by_hand(SCHEMAS, checkpoint=tmp_path)
     rows = tables([("left", 1, 5, "a")])["left"]
-    with WindowOperator(job("tumbling"), SCHEMAS, checkpoint=tmp_path, origin="", offset="at") as operator:
+    with job("tumbling").by_hand(SCHEMAS, checkpoint=tmp_path) as operator:
         for wrong in ({"middle": rows}, {"batch": rows}):
             with pytest.raises(UsageError, match="sides"):
                 operator.add_messages(**wrong)
-        merged = job("tumbling").rows(job("tumbling").schema(ORDERS, REFUNDS), left=rows)
+        sides = of_type(job("tumbling").graph.description, Merge).sides
+        merged = sides.rows(sides.schema(SCHEMAS), "left", rows)
         assert operator.add_messages(merged)["accepted"] == 1
-    plain = windowed(event_time="ordered", key="shop").window(tumbling("10 s")).aggregate(n=count())
+    plain = counted(ts.stream(event_time="ordered", offset="at"))
     with (
-        WindowOperator(plain, ORDERS, checkpoint=tmp_path / "one", origin="", offset="at") as operator,
+        plain.by_hand(ORDERS, checkpoint=tmp_path / "one") as operator,
         pytest.raises(UsageError, match="sides"),
     ):
         operator.add_messages(left=rows)
 
 
+def counted(stream: Stream) -> Aggregation:
+    return stream.group_by("shop").window(ts.tumbling("10 s")).aggregate(n=agg.count())
+
+
 def test_what_is_no_operator_by_hand_says_what_to_use(tmp_path: Path) -> None:
-    one = windowed(event_time="ordered", key="shop", name="one").window(tumbling("10 s")).aggregate(n=count())
-    lifetimes = overlap_join(event_time=("ordered", "refunded"), on="shop", offset="at")
+    orders, refunds = both(offset="at")
+    by_ctis = [stream.watermark(watermark.ctis(CTIS)) for stream in (orders, refunds)]
+    deduplicated = orders.deduplicate("shop")
     others: list[Any] = [
-        union(event_time="ordered", sides=("left", "right")),
-        deduplicated(event_time="ordered", on="shop"),
-        altered(event_time="ordered", shift="1 second"),
-        lifetimes,
-        chain(one),
+        ts.union(left=orders, right=refunds),
+        deduplicated,
+        orders.shift_time("1 second"),
+        by_ctis[0].join_lifetimes(by_ctis[1], on="shop"),
+        counted(deduplicated),
     ]
     for other in others:
-        with pytest.raises(UsageError, match="standalone") as caught:
-            WindowOperator(other, ORDERS, checkpoint=tmp_path)
-        assert caught.value.code == "operator-window"
-        with pytest.raises(UsageError, match="standalone") as caught:
-            JoinOperator(other, ORDERS, REFUNDS, checkpoint=tmp_path)
-        assert caught.value.code == "operator-window"
+        for made in (
+            lambda: other.by_hand(ORDERS, checkpoint=tmp_path),  # noqa: B023
+            lambda: WindowOperator(other.graph.description, ORDERS, checkpoint=tmp_path),  # noqa: B023
+            lambda: JoinOperator(other.graph.description, ORDERS, REFUNDS, checkpoint=tmp_path),  # noqa: B023
+        ):
+            with pytest.raises(UsageError, match="standalone") as caught:
+                made()
+            assert caught.value.code == "operator-window"
     with pytest.raises(UsageError, match="operator-window"):
-        JoinOperator(one, ORDERS, REFUNDS, checkpoint=tmp_path)  # type: ignore[arg-type]
+        JoinOperator(counted(orders).graph.description, ORDERS, REFUNDS, checkpoint=tmp_path)  # type: ignore[arg-type]

@@ -11,21 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.process import LONG, examples, in_turn, some
-from tidestate.agg import count
-from tidestate.agg import list as list_
-from tidestate.operators import Harness, sliding, tumbling
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.join_choices import every
-from tidestate.operators.describe.overlap_join import overlap_join
-from tidestate.operators.describe.session_join import session_join
-from tidestate.operators.describe.windowed import RETRACTING, windowed
-from tidestate.operators.describe.windows import count_window, session
+from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.engine import level
 from tidestate.operators.engine.partition import Round
-from tidestate.operators.progress.cti_settings import advance_time, generation
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.messages.tables import Retention
 from tidestate.trigger import (
     after_count,
     after_processing_time,
@@ -74,36 +65,36 @@ def lines(panes: pa.Table) -> list[str]:
 
 WHEN = repeatedly(any_of(all_of(after_count(2), after_processing_time("9 seconds")), after_watermark()))
 WINDOWS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "tumbling": (tumbling("10 seconds"), {}),
-    "sliding": (sliding("20 seconds", "5 seconds"), {}),
-    "coarse": (sliding("100 seconds", "1 second"), {}),
-    "session": (session("5 seconds"), {}),
-    "long session": (session("30 seconds"), {}),
-    "in order": (tumbling("10 seconds"), {}),
-    "early": (sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds")}),
-    "early session": (session("8 seconds"), {"early": after_count(2)}),
+    "tumbling": (ts.tumbling("10 seconds"), {}),
+    "sliding": (ts.sliding("20 seconds", "5 seconds"), {}),
+    "coarse": (ts.sliding("100 seconds", "1 second"), {}),
+    "session": (ts.sessions("5 seconds"), {}),
+    "long session": (ts.sessions("30 seconds"), {}),
+    "in order": (ts.tumbling("10 seconds"), {}),
+    "early": (ts.sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds")}),
+    "early session": (ts.sessions("8 seconds"), {"early": after_count(2)}),
     "clock": (
-        tumbling("10 seconds"),
+        ts.tumbling("10 seconds"),
         {"early": every_processing_time("5 seconds"), "late": after_processing_time("12 seconds")},
     ),
-    "composite": (sliding("20 seconds", "5 seconds"), {"when": WHEN}),
+    "composite": (ts.sliding("20 seconds", "5 seconds"), {"when": WHEN}),
     "composite session": (
-        session("8 seconds"),
-        {"when": or_finally(WHEN, after_processing_time("20 seconds")), "per_element": True},
+        ts.sessions("8 seconds"),
+        {"when": or_finally(WHEN, after_processing_time("20 seconds")), "evaluate": "element"},
     ),
-    "closing": (tumbling("10 seconds"), {"late": None, "closing": "always"}),
-    "closing session": (session("5 seconds"), {"late": after_count(2)}),
-    "early closing": (sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds"), "late": None}),
-    "counted": (count_window(2), {"early": after_processing_time("6 seconds")}),
-    "messages": (tumbling("10 seconds"), {"early": every_event_time("3 seconds")}),
-    "message sessions": (session("5 seconds"), {}),
+    "closing": (ts.tumbling("10 seconds"), {"late": None, "closing": "always"}),
+    "closing session": (ts.sessions("5 seconds"), {"late": after_count(2)}),
+    "early closing": (ts.sliding("20 seconds", "5 seconds"), {"early": every_event_time("3 seconds"), "late": None}),
+    "counted": (ts.count_windows(2), {"early": after_processing_time("6 seconds")}),
+    "messages": (ts.tumbling("10 seconds"), {"early": every_event_time("3 seconds")}),
+    "message sessions": (ts.sessions("5 seconds"), {}),
 }
-RETAINED: dict[str, tuple[Retention, str | None]] = {
-    "time": (Retention(time=20 * SECOND), None),
-    "longer than late": (Retention(time=20 * SECOND), "7 seconds"),
-    "count": (Retention(count=4), None),
-    "count and late": (Retention(count=2), "7 seconds"),
-    "count and time": (Retention(count=4, time=20 * SECOND), None),
+RETAINED: dict[str, tuple[ts.Retention, str | None]] = {
+    "time": (ts.Retention(span="20 seconds"), None),
+    "longer than late": (ts.Retention(span="20 seconds"), "7 seconds"),
+    "count": (ts.Retention(messages=4), None),
+    "count and late": (ts.Retention(messages=2), "7 seconds"),
+    "count and time": (ts.Retention(messages=4, span="20 seconds"), None),
 }
 BATCHES = st.lists(
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abcdefgh")), max_size=5), max_size=6 if LONG else 4
@@ -145,9 +136,9 @@ def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
 
 def retained(root: Path, kind: str, batches: Sequence[Sequence[Event]], name: str, partitions: int) -> Any:
     (window, _), (kept, late), number = WINDOWS[kind], RETAINED[name], 0
-    made = windowed(event_time="t", key="k", name="job").window(window).aggregate(n=list_("n"))
-    made = (made.late(late) if late else made).messages(identity="n", retention=kept)
-    tested, found = Harness(made, SCHEMA, folder=root, partitions=partitions), list[Any]()
+    made = ts.stream(event_time="t").group_by("k").window(window).aggregate(n=agg.list("n")).named("job")
+    made = (made.allowed_lateness(late) if late else made).messages(identity="n", retain=kept)
+    tested, found = made.harness(SCHEMA, folder=root, partitions=partitions), list[Any]()
     for turn, events in enumerate(batches):
         found.append(lines(tested.feed(rows(events, number))))
         number += len(events)
@@ -161,10 +152,12 @@ def retained(root: Path, kind: str, batches: Sequence[Sequence[Event]], name: st
 
 def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str, partitions: int) -> Any:
     (window, triggers), messages, number = WINDOWS[kind], kind.startswith("message"), 0
-    made = windowed(event_time="t", key="k", offset="n", name="job", in_order=kind == "in order").window(window)
-    made = made.aggregate(n=list_("n") if messages else count()).trigger(**triggers).late(late)
+    grouped = ts.stream(event_time="t", offset="n").group_by("k").window(window)
+    made = grouped.aggregate(n=agg.list("n") if messages else agg.count()).named("job")
+    made = made.trigger(**triggers).allowed_lateness(late).accumulation("retracting")
+    made = made.in_order() if kind == "in order" else made
     made = made.messages(identity="n") if messages else made
-    tested, found = Harness(made.accumulation(RETRACTING), SCHEMA, folder=root, partitions=partitions), list[Any]()
+    tested, found = made.harness(SCHEMA, folder=root, partitions=partitions), list[Any]()
     for turn, events in enumerate(batches):
         found.append(lines(tested.feed(rows(events, number))))
         number += len(events)
@@ -180,20 +173,31 @@ def windows(root: Path, kind: str, batches: Sequence[Sequence[Event]], late: str
     return [*found, operator.expired, due, lines(tested.finish()), tested.counters()]
 
 
-SIDED, WITHIN, TEN = ("left", "right"), ("-2 seconds", "6 seconds"), tumbling("10 seconds")
+SIDED, TEN, FOUR = ("left", "right"), ts.side(window=ts.tumbling("10 seconds")), ts.sliding("8 seconds", "4 seconds")
+WITHIN: dict[str, Any] = {"within": ("-2 seconds", "6 seconds")}
+
+
+def near(**choices: Any) -> OperatorStream:
+    left, right = (ts.stream(event_time="t") for _ in SIDED)
+    return left.join(right, on="k", name="job", **choices)
+
+
+def by_session(**choices: Any) -> OperatorStream:
+    left, right = (ts.stream(event_time="t") for _ in SIDED)
+    return left.join_sessions(right, on="k", gap="5 seconds", name="job", **choices)
+
+
 JOINS = {
-    "left": lambda: join(event_time="t", on="k", within=WITHIN, how="left", late="8 seconds", name="job"),
-    "full": lambda: join(event_time="t", on="k", within=WITHIN, how="full", unmatched="final", name="job"),
-    "windows": lambda: join(event_time="t", on="k", window=TEN, how="full", late="4 s", name="job"),
-    "in order": lambda: join(event_time="t", on="k", within=WITHIN, how="full", in_order=True, name="job"),
-    "held": lambda: join(event_time="t", on="k", within=WITHIN, how="full", update=every("5 seconds"), name="job"),
-    "own": lambda: join(event_time="t", on="k", window=(TEN, sliding("8 seconds", "4 seconds")), name="job"),
-    "outer own": lambda: join(event_time="t", on="k", window=(TEN, TEN), how="full", name="job"),
-    "outer own in order": lambda: join(
-        event_time="t", on="k", window=(TEN, TEN), how="full", in_order=True, name="job"
-    ),
-    "sessions": lambda: session_join(event_time="t", on="k", gap="5 seconds", how="full", late="9 s", name="job"),
-    "closed": lambda: session_join(event_time="t", on="k", gap="5 seconds", how="left", name="job"),
+    "left": near(**WITHIN, how="left", allowed_lateness="8 seconds"),
+    "full": near(**WITHIN, how="full", unmatched="final"),
+    "windows": near(window=TEN.window, how="full", allowed_lateness="4 s"),
+    "in order": near(**WITHIN, how="full", in_order=True),
+    "held": near(**WITHIN, how="full", sides=ts.side(update="5 seconds")),
+    "own": near(left=TEN, right=ts.side(window=FOUR)),
+    "outer own": near(sides=TEN, how="full"),
+    "outer own in order": near(sides=TEN, how="full", in_order=True),
+    "sessions": by_session(how="full", allowed_lateness="9 s"),
+    "closed": by_session(how="left"),
 }
 EVENTS = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED))
 
@@ -214,12 +218,11 @@ def test_joins_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.Te
 
 
 def joined(root: Path, kind: str, batches: Sequence[Sequence[tuple[int, str, str]]], partitions: int) -> Any:
-    described, plain = JOINS[kind](), SCHEMA.remove(2)
-    schema = described.schema(plain, plain)
-    tested, found = Harness(described, schema, folder=root, partitions=partitions), list[Any]()
+    plain, found = SCHEMA.remove(2), list[Any]()
+    tested = JOINS[kind].harness(dict.fromkeys(SIDED, plain), folder=root, partitions=partitions)
     for number, events in enumerate(batches):
         sides = {side: rows([e for e in events if e[2] == side]).select(plain.names) for side in SIDED}
-        found.append(lines(tested.feed(described.rows(schema, **sides))))
+        found.append(lines(tested.feed(sides)))
         for part in (3, 7):
             second = number * 7 + part
             found += [lines(tested.advance_processing_time(second * SECOND))] if kind == "held" else []
@@ -249,19 +252,22 @@ def test_lifetimes_meet_as_in_a_job_that_skips_nothing(tmp_path_factory: pytest.
 
 def lived(root: Path, batches: Sequence[Sequence[tuple[int, str, str, int]]], partitions: int) -> Any:
     """Both sides advance by the rows of the left one."""
-    described = overlap_join(event_time="t", on="k", end="until", shape="interval", offset="n", name="job")
-    settings = {"left": advance_time("drop", generation(2)), "right": advance_time("adjust", import_from="left")}
-    described = described.advance_time(settings)
+    by_left = watermark.cti_settings("drop", generate=watermark.generate_ctis(2))
+    imported = watermark.cti_settings("adjust", import_from="left")
+    left, right = (
+        ts.stream(event_time="t", offset="n", lifetime=ts.lifetime("until")).watermark(watermark.ctis(settings))
+        for settings in (by_left, imported)
+    )
+    job, found = left.join_lifetimes(right, on="k", name="job"), list[Any]()
     whole = SCHEMA.append(pa.field("until", TIME))
-    schema = described.schema(whole, whole)
-    tested, found = Harness(described, schema, folder=root, partitions=partitions), list[Any]()
+    tested = job.harness(dict.fromkeys(SIDED, whole), folder=root, partitions=partitions)
     for number, events in enumerate(batches):
         sides = {}
         for side in SIDED:
             own = [(at + 5 * number, key, long) for at, key, of, long in events if of == side]
             ends = pa.array([(at + long) * SECOND for at, _, long in own], pa.int64()).cast(TIME)
             sides[side] = rows(own, number * 10).append_column("until", ends)  # type: ignore[arg-type]
-        found.append(lines(tested.feed(described.rows(schema, **sides))))
+        found.append(lines(tested.feed(sides)))
         found += [tested.state(side).num_rows for side in SIDED]
         if number % 2:
             tested.restart()

@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+import tidestate as ts
 from tests.helpers import evidence, look_up
 from tests.helpers.advance_time import Row
 from tests.helpers.killed import killed
@@ -21,28 +23,34 @@ from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
 from tests.twins.overlaps import OverlapTwin
-from tidestate.agg import count
-from tidestate.operators import tumbling
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.overlap_join import OverlapJoin, overlap_join
-from tidestate.operators.describe.windowed import windowed
-from tidestate.operators.local.harness import Harness
+from tidestate import OperatorStream, Stream, UsageError, agg, watermark
+from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.describe.chain import Chain
+from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, generation
 from tidestate.operators.progress.instants import END_US
+from tidestate.operators.streams.nodes import CtiSettings
+from tidestate.operators.streams.watermarks import stored_settings
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import of_type
+from tidestate.watermark import cti_settings, generate_ctis
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("end", TIME), ("shape", "string"), ("off", "int64")])
 SIDES = ("left", "right")
+SCHEMAS = dict.fromkeys(SIDES, SCHEMA)
 Numbered = list[tuple[int, str, Row]]
 
 
-def described(settings: Any, *, on: Any = "k") -> OverlapJoin:
-    made = overlap_join(event_time="t", on=on, end="end", shape_column="shape", offset="off")
-    return made.advance_time(settings)
+def living(name: str | None = None, offset: str = "off") -> Stream:
+    lives = ts.lifetime("end", shape="point", shape_column="shape")
+    return ts.stream(name, event_time="t", offset=offset, lifetime=lives)
+
+
+def described(settings: dict[str, CtiSettings], *, on: Any = "k") -> OperatorStream:
+    left, right = (living().watermark(watermark.ctis(settings[side])) for side in SIDES)
+    return left.join_lifetimes(right, on=on)
 
 
 def table(rows: Numbered) -> pa.Table:
@@ -75,14 +83,17 @@ batches = st.lists(
 )
 own = st.sampled_from(
     [
-        advance_time("drop", generation(3, "2 microseconds")),
-        advance_time("adjust", generation(2)),
-        advance_time("adjust", generation("4 microseconds", "1 microseconds")),
-        advance_time("drop", generation(1, "-1 microseconds")),
+        cti_settings("drop", generate=generate_ctis(3, delay="2 microseconds")),
+        cti_settings("adjust", generate=generate_ctis(2)),
+        cti_settings("adjust", generate=generate_ctis("4 microseconds", delay="1 microseconds")),
+        cti_settings("drop", generate=generate_ctis(1, delay="-1 microseconds")),
     ]
 )
 imported = st.sampled_from(
-    [advance_time("adjust", import_from="left"), advance_time("drop", generation(3), import_from="left")]
+    [
+        cti_settings("adjust", import_from="left"),
+        cti_settings("drop", generate=generate_ctis(3), import_from="left"),
+    ]
 )
 
 
@@ -90,18 +101,18 @@ imported = st.sampled_from(
 @given(batches, own, own | imported, st.booleans(), st.sampled_from(sorted(STORES)), st.booleans())
 def test_pairs_are_those_of_the_twin_after_each_batch(
     given_: list[dict[str, list[tuple[str, Row]]]],
-    left: AdvanceTime,
-    right: AdvanceTime,
+    left: CtiSettings,
+    right: CtiSettings,
     keyed_: bool,
     store: str,
     restarts: bool,
 ) -> None:
     settings = {"left": left, "right": right}
     join, twin = described(settings, on="k" if keyed_ else ()), OverlapTwin()
-    ctis, numbers = {side: CtiTwin(one) for side, one in settings.items()}, dict.fromkeys(SIDES, 0)
-    schema, found = join.schema(SCHEMA, SCHEMA), Counter[tuple[int, int, int]]()
+    ctis = {side: CtiTwin(stored_settings(one)) for side, one in settings.items()}
+    numbers, found = dict.fromkeys(SIDES, 0), Counter[tuple[int, int, int]]()
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(join, schema, store=STORES[store], folder=folder, partitions=2)
+        tested = join.harness(SCHEMAS, store=STORES[store], folder=folder, partitions=2)
         for batch in given_:
             parts = {}
             for side, many in batch.items():
@@ -115,7 +126,7 @@ def test_pairs_are_those_of_the_twin_after_each_batch(
                         twin.begin(side, offset, str(row.shape), label, row.start or 0, taken[1], row.end)
             if right.import_from:
                 ctis["right"].advance(0, ctis["left"].cti)
-            found += found_in(tested.feed(join.rows(schema, **parts)))
+            found += found_in(tested.feed(parts))
             assert found == twin.pairs(min(one.cti for one in ctis.values()))
             if restarts:
                 tested.restart()
@@ -126,28 +137,30 @@ def test_pairs_are_those_of_the_twin_after_each_batch(
 
 def test_what_has_ended_is_not_kept(tmp_path: Path) -> None:
     join = described(
-        {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
+        {
+            "left": cti_settings("drop", generate=generate_ctis(1)),
+            "right": cti_settings("adjust", import_from="left"),
+        }
     )
-    schema = join.schema(SCHEMA, SCHEMA)
-    tested = Harness(join, schema, folder=tmp_path / "root", partitions=1)
+    tested = join.harness(SCHEMAS, folder=tmp_path / "root", partitions=1)
     lives = [(0, "a", Row("edge_start", 1)), (1, "a", Row("interval", 2, 9)), (2, "a", Row("edge_start", 3))]
-    tested.feed(join.rows(schema, right=table([*lives, (3, "a", Row("edge_end", 3, 6))])))
+    tested.feed({"right": table([*lives, (3, "a", Row("edge_end", 3, 6))])})
     assert tested.state("right").num_rows == 0  # nothing is before W
-    tested.feed(join.rows(schema, left=table([(0, "a", Row("point", 5))])))
+    tested.feed({"left": table([(0, "a", Row("point", 5))])})
     assert tested.state("right")["right_off"].to_pylist() == [0, 1, 2]
-    panes = tested.feed(join.rows(schema, left=table([(1, "a", Row("point", 6)), (2, "a", Row("point", 10))])))
+    panes = tested.feed({"left": table([(1, "a", Row("point", 6)), (2, "a", Row("point", 10))])})
     assert found_in(panes) == Counter([(0, 0, 5), (0, 1, 5), (0, 2, 5), (1, 0, 6), (1, 1, 6)])
     assert tested.state("right")["right_off"].to_pylist() == [0]
     assert tested.state("left").num_rows == 0
-    tested.feed(join.rows(schema, right=table([(4, "a", Row("edge_end", 2, 30))])))
+    tested.feed({"right": table([(4, "a", Row("edge_end", 2, 30))])})
     tested.finish()
     assert tested.counters()["edge_ends_unmatched"] == 1
 
 
-AT_ONCE = advance_time("drop", generation(1, "-1 microseconds"))
-IMPORTED = {"left": AT_ONCE, "right": advance_time("adjust", import_from="left")}
+AT_ONCE = cti_settings("drop", generate=generate_ctis(1, delay="-1 microseconds"))
+IMPORTED = {"left": AT_ONCE, "right": cti_settings("adjust", import_from="left")}
 OWN = {"left": AT_ONCE, "right": AT_ONCE}
-NEVER = {"left": AT_ONCE, "right": advance_time("drop", generation(100))}
+NEVER = {"left": AT_ONCE, "right": cti_settings("drop", generate=generate_ctis(100))}
 POINT, EDGE = "point", "edge_start"
 ODD: dict[str, tuple[Any, list[dict[str, Numbered]], list[set[tuple[int, int, int]]], list[str], int]] = {
     "a null meets no null": (
@@ -197,12 +210,10 @@ ODD: dict[str, tuple[Any, list[dict[str, Numbered]], list[set[tuple[int, int, in
 @pytest.mark.parametrize("name", ODD)
 def test_odd_data_is_looked_up_as_documented(tmp_path: Path, name: str) -> None:
     settings, given_, pairs, reasons, lives = ODD[name]
-    join = described(settings)
-    schema = join.schema(SCHEMA, SCHEMA)
-    tested = Harness(join, schema, folder=tmp_path, partitions=2)
+    tested = described(settings).harness(SCHEMAS, folder=tmp_path, partitions=2)
     found = []
     for batch in given_:
-        found.append(found_in(tested.feed(join.rows(schema, **{side: table(rows) for side, rows in batch.items()}))))
+        found.append(found_in(tested.feed({side: table(rows) for side, rows in batch.items()})))
         tested.restart()
     found.append(found_in(tested.finish()))
     assert found == [Counter(one) for one in pairs]
@@ -212,10 +223,8 @@ def test_odd_data_is_looked_up_as_documented(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("cuts", [(), (2,), (1, 3, 4), (1, 2, 3, 4, 5, 6)])
 def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> None:
-    join = look_up.JOINED
-    schema = join.schema(look_up.READINGS, look_up.LIMITS)
-    runner = join.standalone(checkpoint=tmp_path / "root")
-    panes = runner.run([join.rows(schema, **sides) for sides in look_up.batches(cuts)], drain=True)
+    runner = look_up.JOINED.standalone(checkpoint=tmp_path / "root")
+    panes = runner.run(look_up.batches(cuts), drain=True)
     assert look_up.observed(panes) == look_up.EXPECTED
     assert not [row for manifest in evidence.work(tmp_path / "root") for row in manifest.get("late", [])]
 
@@ -231,10 +240,9 @@ def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> 
 
 
 def test_a_chain_counts_the_pairs(tmp_path: Path) -> None:
-    counted = windowed(event_time="time", key="sensor", name="counted").window(tumbling("1 minute"))
-    counted = counted.aggregate(n=count()).late("0 seconds")
-    job = chain(look_up.JOINED, counted, inputs={look_up.JOINED.name: ("readings", "limits")})
-    runner = job.standalone(checkpoint=tmp_path / "root")
+    windows = look_up.joined("readings", "limits").group_by("sensor").window(ts.tumbling("1 minute"))
+    counted = windows.aggregate(n=agg.count()).named("counted").allowed_lateness("0 seconds")
+    runner = counted.standalone(checkpoint=tmp_path / "root")
     streams = [
         {"readings": sides["left"], "limits": sides["right"]} if "right" in sides else {"readings": sides["left"]}
         for sides in look_up.batches((2, 4))
@@ -246,15 +254,16 @@ def test_a_chain_counts_the_pairs(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    settings = advance_time("drop", generation(1))
-    plain = overlap_join(event_time="t", on="k", offset="off")
+    both = [living().watermark(watermark.ctis(AT_ONCE)) for _ in SIDES]
+    lacking = SCHEMA.remove(SCHEMA.get_field_index("off"))
     for code, wrong in (
-        ("advance-time", lambda: Harness(plain, plain.schema(SCHEMA, SCHEMA))),
-        ("advance-time", lambda: plain.watermark(None)),
-        ("event-shape", lambda: overlap_join(event_time="t", on="k", offset="off", shape="interval")),
-        ("event-shape", lambda: overlap_join(event_time="t", on="k", offset="off", shape="round")),
-        ("join-on", lambda: overlap_join(event_time="t", on="k", offset="k")),
-        ("column-missing", lambda: Harness(plain.advance_time(settings), SCHEMA)),
+        ("advance-time", lambda: living().join_lifetimes(living(), on="k").harness(SCHEMAS)),
+        ("watermark-sides", lambda: living().watermark(watermark.bounded("1 s")).join_lifetimes(living(), on="k")),
+        ("advance-time", lambda: living().watermark(idle_timeout="1 s").join_lifetimes(living(), on="k")),
+        ("event-shape", lambda: ts.lifetime(shape="interval")),
+        ("event-shape", lambda: ts.lifetime("end", shape="round")),
+        ("join-on", lambda: living(offset="k").join_lifetimes(living(offset="k"), on="k")),
+        ("column-missing", lambda: both[0].join_lifetimes(both[1], on="k").harness(dict.fromkeys(SIDES, lacking))),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()
@@ -264,21 +273,19 @@ def test_what_makes_no_sense_is_refused() -> None:
 CLICKS = pa.schema([("k", "string"), ("t", TIME), ("off", "int64")])
 
 
-def of_panes() -> Any:
+def per_ten() -> OperatorStream:
+    settings = cti_settings("drop", generate=generate_ctis(2, delay="1 microsecond"))
+    clicks = ts.stream("clicks", event_time="t", offset="off").watermark(watermark.ctis(settings))
+    counted = clicks.group_by("k").window(ts.tumbling("10 microseconds")).aggregate(n=agg.count())
+    return counted.named("per_ten").allowed_lateness("0 seconds")
+
+
+def of_panes() -> OperatorStream:
     """Counts of clicks, looked up among limits that import the watermark of the counts."""
-    per_ten = windowed(event_time="t", key="k", offset="off", name="per_ten").window(tumbling("10 microseconds"))
-    per_ten = per_ten.aggregate(n=count()).late("0 seconds")
-    per_ten = per_ten.advance_time(advance_time("drop", generation(2, "1 microsecond")))
-    limited = overlap_join(
-        event_time=("pane_time", "t"),
-        on="k",
-        end=(None, "end"),
-        shape_column=(None, "shape"),
-        offset=(None, "off"),
-        name="limited",
-    )
-    limited = limited.advance_time({"right": advance_time("adjust", import_from="left")})
-    return chain(per_ten, limited, inputs={"per_ten": "clicks", "limited": ("per_ten", "limits")})
+    counts = per_ten()
+    settings = cti_settings("adjust", import_from=counts)
+    limits = living("limits").watermark(watermark.ctis(settings))
+    return counts.join_lifetimes(limits, on="k", name="limited")
 
 
 @run_settings(max_examples=run_settings.default.max_examples // 2)
@@ -293,12 +300,12 @@ def of_panes() -> Any:
     )
 )
 def test_panes_look_up_a_stream_that_imports_their_watermark(given_: list[tuple[Any, Any]]) -> None:
-    clicks = CtiTwin(advance_time("drop", generation(2, "1 microsecond")))
-    limits, twin = CtiTwin(advance_time("adjust", import_from="left")), OverlapTwin()
+    clicks = CtiTwin(stored_settings(cti_settings("drop", generate=generate_ctis(2, delay="1 microsecond"))))
+    limits, twin = CtiTwin(stored_settings(cti_settings("adjust", import_from="left"))), OverlapTwin()
     windows, numbers, found = Counter[tuple[str, int]](), [0, 0], Counter[tuple[str, int, int, int]]()
     fired: dict[int, tuple[str, int, int]] = {}
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(of_panes(), {"clicks": CLICKS, "limits": SCHEMA}, folder=folder, partitions=2)
+        tested = of_panes().harness({"clicks": CLICKS, "limits": SCHEMA}, folder=folder, partitions=2)
         for clicked, limited in given_:
             at = [time for _, time in clicked]
             times = pa.array(at, pa.int64()).cast(TIME)
@@ -347,16 +354,18 @@ def limited_in(panes: pa.Table) -> Counter[Any]:
 
 
 def test_sides_that_read_operators_have_no_settings() -> None:
-    job = of_panes()
-    limited = job.operators[1]
-    for wrong in (
-        lambda: Harness(limited, limited.schema(pa.schema([*CLICKS, ("pane_time", TIME)]), SCHEMA)),
-        lambda: Harness(
-            chain(job.operators[0], limited, inputs={"per_ten": "clicks", "limited": ("limits", "per_ten")}),
-            {"clicks": CLICKS, "limits": pa.schema([*SCHEMA, ("pane_time", TIME)])},
-        ),
-        lambda: limited.advance_time({"left": advance_time("drop", generation(1))}),
+    job = of_type(of_panes().graph.description, Chain)
+    limited = of_type(job.operators[1], OverlapJoin)
+    of_streams = limited.sides.schema({"left": pa.schema([*CLICKS, ("pane_time", TIME)]), "right": SCHEMA})
+    swapped = replace(job, inputs=(("clicks",), ("limits", "per_ten")))
+    schemas = {"clicks": CLICKS, "limits": pa.schema([*SCHEMA, ("pane_time", TIME)])}
+    itself = living("limits").watermark(watermark.ctis(cti_settings("adjust", import_from="left")))
+    for code, wrong in (
+        ("advance-time", lambda: bind_graph(limited, of_streams)),
+        ("advance-time", lambda: bind_graph(swapped, schemas)),
+        ("chain-watermark", lambda: per_ten().watermark(watermark.ctis(AT_ONCE))),
+        ("watermark-sides", lambda: living("clicks").join_lifetimes(itself, on="k")),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()
-        assert caught.value.code == "advance-time"
+        assert caught.value.code == code

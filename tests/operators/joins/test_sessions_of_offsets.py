@@ -13,33 +13,33 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.process import SCRATCH, examples, in_turn
-from tests.helpers.two_streams import STORES, TIME, Row
+from tests.helpers.two_streams import STORES, TIME, Row, bound
 from tests.twins.sessions import ENDED, Brute, Pair
-from tidestate.agg import count
-from tidestate.operators import JoinOperator, tumbling
+from tidestate import JoinedStream, JoinOperator, UsageError, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.describe.chain import chain
-from tidestate.operators.describe.session_join import SessionJoin, session_join
-from tidestate.operators.describe.windowed import windowed
+from tidestate.operators.describe.chain import Chain
 from tidestate.operators.inspect.query import query
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.cti_settings import advance_time, generation
-from tidestate.operators.progress.generators import max_event_time
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
-from tidestate.watermark import fixed
 
 COLUMNS = [("part", pa.string()), ("offset", pa.int64()), ("k", pa.string())]
 LEFT, RIGHT = (pa.schema([*COLUMNS, (name, pa.int64())]) for name in ("price", "cost"))
 SIDES = {"left": LEFT, "right": RIGHT}
 
 
-def joined(**more: Any) -> SessionJoin:
-    given: dict[str, Any] = {"on": "k", "offset": "offset", "origin": "part", "offsets": 3} | more
-    return session_join(**given)
+LOG = {"offset": "offset", "origin": "part"}
+
+
+def joined(
+    left: dict[str, Any] = LOG, right: dict[str, Any] = LOG, starts: Any = (None, None), **more: Any
+) -> JoinedStream:
+    """Of two streams with these settings."""
+    one, other = (ts.stream(**settings) for settings in (left, right))
+    sides = {side: ts.side(start=start) for side, start in zip(SIDES, starts, strict=True)}
+    return one.join_sessions(other, **{"on": "k", "offsets": 3, **sides} | more)
 
 
 def sided(rows: list[Row]) -> dict[str, pa.Table]:
@@ -51,20 +51,16 @@ def sided(rows: list[Row]) -> dict[str, pa.Table]:
     return made
 
 
-def one_stream(description: SessionJoin, rows: list[Row]) -> pa.Table:
-    return description.rows(description.schema(LEFT, RIGHT), **sided(rows))
-
-
 class Line(Brute):
     """Sessions of numbers instead of times: each row once, none before the start. How far the input has come is the
     smallest of the largest numbers of the sides, and one more.
     """
 
     def __init__(
-        self, how: str, offsets: int, late: int, start: int | tuple[int, int], *, keyed: bool, apart: bool
+        self, how: str, offsets: int, late: int, starts: tuple[int, int], *, keyed: bool, apart: bool
     ) -> None:
         super().__init__(how, offsets, late, keyed, apart)
-        self.start = dict(zip(SIDES, start if isinstance(start, tuple) else (start, start), strict=True))
+        self.start = dict(zip(SIDES, starts, strict=True))
         self.seen, self.largest, self.again = set[tuple[str, int]](), dict[str, int](), 0
 
     def add(self, batch: list[Row]) -> None:
@@ -112,20 +108,21 @@ def logs(draw: st.DrawFn) -> list[list[Row]]:
 
 
 @st.composite
-def joins(draw: st.DrawFn) -> tuple[SessionJoin, Callable[[], Line]]:
+def joins(draw: st.DrawFn) -> tuple[JoinedStream, Callable[[], Line]]:
     how, late = draw(st.sampled_from(["inner", "left", "right", "full"])), draw(st.sampled_from([0, 3, 8]))
-    offsets, start = draw(st.sampled_from([1, 3, 6])), draw(st.sampled_from([0, 0, 7, (0, 9), (12, 4)]))
+    offsets = draw(st.sampled_from([1, 3, 6]))
+    starts = draw(st.sampled_from([(0, 0), (0, 0), (7, 7), (0, 9), (12, 4)]))
     keyed = draw(st.booleans())
     apart = keyed and draw(st.booleans())
-    description = joined(
+    job = joined(
+        starts=starts,
         on="k" if keyed else None,
-        session=() if apart else None,
+        session_key=() if apart else None,
         how=how,
-        late=late,
+        allowed_lateness=late,
         offsets=offsets,
-        start=start,
     )
-    return description, lambda: Line(how, offsets, late, start, keyed=keyed, apart=apart)
+    return job, lambda: Line(how, offsets, late, starts, keyed=keyed, apart=apart)
 
 
 def observed(panes: pa.Table) -> tuple[Counter[Pair], Counter[Pair]]:
@@ -141,13 +138,11 @@ def observed(panes: pa.Table) -> tuple[Counter[Pair], Counter[Pair]]:
 
 
 class InHarness:
-    def __init__(self, description: SessionJoin, store: StoreConfig, folder: str) -> None:
-        self.description = description
-        schema = description.schema(LEFT, RIGHT)
-        self.harness = Harness(description, schema, store=store, folder=folder, partitions=2)
+    def __init__(self, job: JoinedStream, store: StoreConfig, folder: str) -> None:
+        self.harness = job.harness(SIDES, store=store, folder=folder, partitions=2)
 
     def feed(self, batch: list[Row]) -> pa.Table:
-        return self.harness.feed(one_stream(self.description, batch))
+        return self.harness.feed(sided(batch))
 
     def restart(self) -> None:
         self.harness.restart()
@@ -164,17 +159,17 @@ class InHarness:
 
 
 class Alone:
-    def __init__(self, description: SessionJoin, store: StoreConfig, folder: str) -> None:
-        self.made = description, store, folder
-        self.read: list[pa.Table] = []
+    def __init__(self, job: JoinedStream, store: StoreConfig, folder: str) -> None:
+        self.made = job, store, folder
+        self.read: list[dict[str, pa.Table]] = []
         self.restart()
 
     def restart(self) -> None:
-        description, store, folder = self.made
-        self.running = description.standalone(checkpoint=folder, store=store, partitions=2)
+        job, store, folder = self.made
+        self.running = job.standalone(checkpoint=folder, store=store, partitions=2)
 
     def feed(self, batch: list[Row]) -> pa.Table:
-        self.read.append(one_stream(self.made[0], batch))
+        self.read.append(sided(batch))
         return self.running.run(self.read)
 
     def end(self) -> pa.Table:
@@ -186,13 +181,13 @@ class Alone:
 
 
 class ByHand:
-    def __init__(self, description: SessionJoin, store: StoreConfig, folder: str) -> None:
-        self.made = description, store, folder
+    def __init__(self, job: JoinedStream, store: StoreConfig, folder: str) -> None:
+        self.made = job, store, folder
         self.running = self.opened()
 
     def opened(self) -> JoinOperator:
-        description, store, folder = self.made
-        return JoinOperator(description, LEFT, RIGHT, checkpoint=folder, store=store, partitions=2)
+        job, store, folder = self.made
+        return job.by_hand(SIDES, checkpoint=folder, store=store, partitions=2)
 
     def restart(self) -> None:
         self.running.flush()
@@ -213,7 +208,7 @@ class ByHand:
         results = self.running.get_result()
         for result in results:
             self.running.acknowledge(result.id)
-        nothing = bind_plan(self.made[0], self.made[0].schema(LEFT, RIGHT)).pane_schema.empty_table()
+        nothing = bound(self.made[0], LEFT, RIGHT).pane_schema.empty_table()
         return pa.concat_tables([nothing, *(result.panes for result in results)])
 
     def look(self, line: Line) -> None:
@@ -230,7 +225,7 @@ def check_answers(ask: Callable[[str, str], pa.Table], line: Line) -> None:
         assert "time" not in kept.column_names
 
 
-RUNNERS: dict[str, Callable[[SessionJoin, StoreConfig, str], InHarness | Alone | ByHand]] = {
+RUNNERS: dict[str, Callable[[JoinedStream, StoreConfig, str], InHarness | Alone | ByHand]] = {
     "harness": InHarness,
     "standalone": Alone,
     "by hand": ByHand,
@@ -242,10 +237,10 @@ RUNNERS: dict[str, Callable[[SessionJoin, StoreConfig, str], InHarness | Alone |
 def test_what_is_emitted_is_the_product_of_sessions(runner: str, store: str) -> None:
     @settings(deadline=None, max_examples=examples(16))
     @given(joins(), st.one_of(logs(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5)), st.booleans())
-    def check(made: tuple[SessionJoin, Callable[[], Line]], batches: list[list[Row]], restart: bool) -> None:
-        description, line = made[0], made[1]()
+    def check(made: tuple[JoinedStream, Callable[[], Line]], batches: list[list[Row]], restart: bool) -> None:
+        job, line = made[0], made[1]()
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            running = RUNNERS[runner](description, STORES[store], folder)
+            running = RUNNERS[runner](job, STORES[store], folder)
             net: Counter[Pair] = Counter()
             for batch in batches:
                 line.add(sorted(batch, key=lambda row: row.side))
@@ -267,66 +262,58 @@ def settled(panes: pa.Table, net: Counter[Pair]) -> Counter[Pair]:
     return net - gone + come
 
 
-def fed(harness: Harness, description: SessionJoin, *batch: tuple[str, int, str]) -> list[tuple[Any, ...]]:
-    panes = harness.feed(one_stream(description, [Row(side, key, at, at) for side, at, key in batch]))
+def fed(harness: Harness, *batch: tuple[str, int, str]) -> list[tuple[Any, ...]]:
+    panes = harness.feed(sided([Row(side, key, at, at) for side, at, key in batch]))
     names = ["window_start", "window_end", "left_price", "right_cost"]
     return [tuple(row.values()) for row in panes.select(names).to_pylist()]
 
 
 def test_a_side_that_stands_still_holds_sessions_open(tmp_path: Path) -> None:
-    description = joined()
-    harness = Harness(description, description.schema(LEFT, RIGHT), folder=tmp_path)
-    assert fed(harness, description, ("left", 1, "a"), ("right", 2, "a")) == []
+    harness = joined().harness(SIDES, folder=tmp_path)
+    assert fed(harness, ("left", 1, "a"), ("right", 2, "a")) == []
     for at in range(10, 50, 10):
-        assert fed(harness, description, ("left", at, "b")) == []
+        assert fed(harness, ("left", at, "b")) == []
     assert query(tmp_path).watermark_us == 3, "the offset after the largest of the right side"
-    assert fed(harness, description, ("right", 3, "b")) == []
-    assert fed(harness, description, ("right", 4, "b")) == [(1, 5, 1, 2)]
+    assert fed(harness, ("right", 3, "b")) == []
+    assert fed(harness, ("right", 4, "b")) == [(1, 5, 1, 2)]
 
 
 def test_an_idle_side_does_not_if_that_is_asked_for(tmp_path: Path) -> None:
-    description = joined(how="left").watermark(max_event_time("time"), idle_timeout="10 seconds")
-    harness = Harness(description, description.schema(LEFT, RIGHT), folder=tmp_path)
-    assert fed(harness, description, ("left", 1, "a"), ("right", 2, "a"), ("left", 30, "b")) == []
+    left, right = (ts.stream(**LOG).watermark(idle_timeout="10 seconds") for _ in SIDES)
+    harness = left.join_sessions(right, on="k", offsets=3, how="left").harness(SIDES, folder=tmp_path)
+    assert fed(harness, ("left", 1, "a"), ("right", 2, "a"), ("left", 30, "b")) == []
     harness.advance_processing_time(9_000_000)
-    assert fed(harness, description, ("left", 40, "b")) == []
+    assert fed(harness, ("left", 40, "b")) == []
     panes = harness.advance_processing_time(12_000_000)
     assert panes["left_price"].to_pylist() == [1, 30]
     assert query(tmp_path).watermark_us == 41
 
 
 def test_each_side_has_one_origin_for_good(tmp_path: Path) -> None:
-    description = joined()
-    schema = description.schema(LEFT, RIGHT)
-    harness = Harness(description, schema, folder=tmp_path)
-    harness.feed(one_stream(description, [message("left", 1), message("right", 2)]))
+    harness = joined().harness(SIDES, folder=tmp_path)
+    harness.feed(sided([message("left", 1), message("right", 2)]))
     other = sided([message("right", 3)])["right"].set_column(0, "part", pa.array(["left log"]))
     for _ in range(2):
         with pytest.raises(UsageError, match=r"\[several-origins\] column=right_part"):
-            harness.feed(description.rows(schema, right=other))
+            harness.feed({"right": other})
         harness.restart()
-    assert harness.feed(one_stream(description, [message("right", 9)])).num_rows == 0
+    assert harness.feed(sided([message("right", 9)])).num_rows == 0
 
 
 def test_offsets_that_are_none_are_in_the_ledger_and_move_nothing(tmp_path: Path) -> None:
-    description = joined(start=2)
-    schema = description.schema(LEFT, RIGHT)
-    harness = Harness(description, schema, folder=tmp_path)
-    harness.feed(one_stream(description, [message("left", 5), message("right", 5)]))
+    harness = joined(starts=(2, 2)).harness(SIDES, folder=tmp_path)
+    harness.feed(sided([message("left", 5), message("right", 5)]))
     for bad in (None, -1, 2**58):
         rows = sided([message("left", 7)])["left"].set_column(1, "offset", pa.array([bad], pa.int64()))
-        harness.feed(description.rows(schema, left=rows))
+        harness.feed({"left": rows})
     assert harness.ledger()["reason"].to_pylist() == ["bad_offset"] * 3
     assert query(tmp_path).watermark_us == 6
-    fed(harness, description, ("left", 1, "a"), ("right", 900, "a"), ("left", 901, "a"), ("left", 0, "a"))
+    fed(harness, ("left", 1, "a"), ("right", 900, "a"), ("left", 901, "a"), ("left", 0, "a"))
     assert harness.ledger().num_rows == 3, "a row before the start is no late one"
 
 
 def test_watermarks_are_printed_as_the_offsets_they_are(tmp_path: Path) -> None:
-    description = joined()
-    description.standalone(checkpoint=tmp_path).run(
-        [one_stream(description, [message("left", 5), message("right", 7)])]
-    )
+    joined().standalone(checkpoint=tmp_path).run([sided([message("left", 5), message("right", 7)])])
     lines = [line.split() for line in tidestate("show", tmp_path).stdout.splitlines()]
     assert ["watermark", "6", "(before:", "-)"] in lines
     assert [line[:3] for line in lines if line[:1] in (["left"], ["right"])] == [
@@ -341,53 +328,73 @@ def test_watermarks_are_printed_as_the_offsets_they_are(tmp_path: Path) -> None:
     assert "behind processing time<" not in page
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "a gap too": ({"gap": "3 s"}, "session-gap"),
-    "a gap of its own too": ({"gap_column": "g"}, "session-gap"),
-    "a time": ({"event_time": "t"}, "offset"),
-    "a delay": ({"watermark_delay": "1 s"}, "offset"),
-    "no offset": ({"offset": None}, "offset"),
-    "an offset of one side": ({"offset": ("offset", None)}, "offset"),
-    "no offsets at all": ({"offsets": 0}, "window-count"),
-    "late by a time": ({"late": "3 s"}, "window-late"),
-    "late before it is": ({"late": -1}, "window-late"),
-    "a start before all": ({"start": -1}, "window-start"),
-    "a start that is none": ({"start": "x"}, "argument"),
-    "a start of one side before all": ({"start": (1, -1)}, "window-start"),
-    "on the offset": ({"on": "offset"}, "key-columns"),
-    "three offsets": ({"offset": ("a", "b", "c")}, "argument"),
-    "a start of sessions of time": ({"offsets": None, "event_time": "t", "gap": "1 s", "start": 3}, "window-start"),
-    "late by a number": ({"offsets": None, "event_time": "t", "gap": "1 s", "late": 3}, "span"),
-    "no time": ({"offsets": None, "gap": "1 s"}, "event-time"),
+OF_TIME: dict[str, Any] = {"left": {"event_time": "t"}, "right": {"event_time": "t"}, "offsets": None, "gap": "1 s"}
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a gap too": (lambda: joined(gap="3 s"), "session-gap"),
+    "a gap of its own too": (lambda: joined(gap_column="g"), "session-gap"),
+    "no offset": (lambda: joined({}, {}), "offset"),
+    "an offset of one side": (lambda: joined(right={}), "offset"),
+    "no offsets at all": (lambda: joined(offsets=0), "window-count"),
+    "late by a time": (lambda: joined(allowed_lateness="3 s"), "window-late"),
+    "late before it is": (lambda: joined(allowed_lateness=-1), "window-late"),
+    "a start before all": (lambda: joined(starts=(-1, -1)), "window-start"),
+    "a start that is none": (lambda: joined(starts=("x", "x")), "argument"),
+    "a start of one side before all": (lambda: joined(starts=(1, -1)), "window-start"),
+    "on the offset": (lambda: joined(on="offset"), "key-columns"),
+    "a start of sessions of time": (lambda: joined(**OF_TIME, starts=(3, 3)), "window-start"),
+    "late by a number": (lambda: joined(**OF_TIME, allowed_lateness=3), "span"),
+    "no time": (lambda: joined({}, {}, offsets=None, gap="1 s"), "event-time"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_senseless_joins_are_refused(name: str) -> None:
-    asked, code = REFUSED[name]
+    join, code = REFUSED[name]
     with pytest.raises(UsageError, match=rf"\[{code}\]"):
-        joined(**asked)
+        join()
+
+
+@pytest.mark.parametrize("setting", [{"event_time": "t"}, {"watermark_delay": "1 s"}], ids=["a time", "a delay"])
+def test_times_of_the_streams_have_no_effect(setting: dict[str, Any]) -> None:
+    assert joined(LOG | setting, LOG | setting).graph.description == joined().graph.description
 
 
 def test_what_has_no_meaning_for_offsets_is_refused() -> None:
-    for description in (
-        joined().watermark(max_event_time("time", "5 seconds")),
-        joined().watermark(max_event_time("time", quiet="5 seconds"), idle_timeout="1 minute"),
-        joined().watermark(max_event_time("time"), by="k"),
-        joined().watermark(max_event_time("left_price")),
-        joined().watermark(fixed("1 second")),
-        joined().advance_time(advance_time("adjust", generation(1))),
+    by_events = watermark.bounded(column="time", quiet="5 seconds")
+    settings = watermark.cti_settings("adjust", generate=watermark.generate_ctis(1))
+    for generator in (
+        watermark.bounded("5 seconds", "time"),
+        watermark.over(by_events, idle_timeout="1 minute"),
+        watermark.over(watermark.bounded(column="time"), by="k"),
+        watermark.bounded(column="left_price"),
+        watermark.fixed("1 second"),
     ):
         with pytest.raises(UsageError, match=r"\[offset\]"):
-            bind_plan(description, description.schema(LEFT, RIGHT))
+            bound(joined(watermark=generator), LEFT, RIGHT)
+    left, right = (ts.stream(**LOG).watermark(watermark.ctis(settings)) for _ in SIDES)
+    with pytest.raises(UsageError, match=r"\[offset\]"):
+        bound(left.join_sessions(right, on="k", offsets=3), LEFT, RIGHT)
     text = pa.schema([(name, pa.string() if name == "offset" else kind) for name, kind in COLUMNS])
     with pytest.raises(UsageError, match=r"\[offset\]"):
-        joined().schema(text, RIGHT)
-    hourly = windowed(event_time="t", key="k", name="hourly").window(tumbling("1 hour")).aggregate(n=count())
-    stream = pa.schema([*COLUMNS, ("t", TIME)])
-    onto = chain(hourly, joined(origin=None, offset=("offset", "n")), inputs={"session_joined": ("log", "hourly")})
+        joined().harness({"left": text, "right": RIGHT})
+
+
+def test_an_operator_has_no_offsets_to_join_by() -> None:
+    timed = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 hour"))
+    hourly = timed.aggregate(n=agg.count()).named("hourly")
+    with pytest.raises(UsageError, match=r"\[offset\]"):
+        ts.stream("log", **LOG).join_sessions(hourly, on="k", offsets=3)
+    # As no verb makes it.
+    onto = Chain(
+        name="session_joined",
+        operators=(hourly.graph.description, joined({"offset": "offset"}, {"offset": "n"}).graph.description),
+        inputs=(("input",), ("log", "hourly")),
+    )
     with pytest.raises(UsageError, match=r"\[chain-time\]"):
-        bind_graph(onto, {"log": stream, "input": stream})
-    after = windowed(event_time="window_end", key="k", name="hourly").window(tumbling("1 hour")).aggregate(n=count())
+        bind_graph(onto, {"log": pa.schema([*COLUMNS, ("t", TIME)]), "input": pa.schema([*COLUMNS, ("t", TIME)])})
+
+
+def test_what_reads_sessions_of_offsets_has_no_time() -> None:
+    after = joined().timed_by("window_end").group_by("k").window(ts.tumbling("1 hour")).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"\[(chain-time|event-time-type)\]"):
-        bind_graph(chain(joined(), after, inputs={"session_joined": ("a", "b")}), {"a": LEFT, "b": RIGHT})
+        after.harness(SIDES)

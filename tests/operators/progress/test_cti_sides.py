@@ -14,54 +14,69 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
 from tests.helpers.process import SCRATCH, in_turn, some
 from tests.twins.cti import CtiTwin
-from tidestate.agg import list as list_
-from tidestate.operators import JoinOperator, sliding, tumbling
-from tidestate.operators.describe.given_join import join
-from tidestate.operators.describe.merge import merge
-from tidestate.operators.describe.overlap_join import overlap_join
+from tidestate import JoinOperator, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.describe.runnable import Sided
-from tidestate.operators.describe.session_join import session_join
-from tidestate.operators.describe.union import union
-from tidestate.operators.describe.windowed import DISCARDING
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.advance_time import SHAPES
-from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, generation
-from tidestate.statestore.errors import UsageError
+from tidestate.operators.streams.nodes import CtiSettings
+from tidestate.operators.streams.watermarks import stored_settings
+from tidestate.statestore.errors import of_type
 from tidestate.stores import Memory
+from tidestate.watermark import cti_settings, generate_ctis
 
 SECOND = 1_000_000
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("end", TIME), ("shape", "string"), ("off", "int64")])
 SIDES = ("left", "right")
+SCHEMAS = dict.fromkeys(SIDES, SCHEMA)
 FAR = "100 days"
-OFFSETS: dict[str, Any] = {"offset": "off"}
 
-JOBS: dict[str, Callable[[], Sided]] = {
-    "distance": lambda: join(event_time="t", on="k", within=("-3 s", "3 s"), late=FAR, how="full", **OFFSETS),
-    "window": lambda: join(event_time="t", on="k", window=sliding("6 s", "3 s"), late=FAR, how="left", **OFFSETS),
-    "own windows": lambda: join(event_time="t", on="k", window=(tumbling("5 s"), None), retain=FAR, **OFFSETS),
-    "sessions": lambda: session_join(event_time="t", on="k", gap="3 s", late=FAR, how="full", **OFFSETS),
-    "union": lambda: union(event_time="t", sides=SIDES, offset="off"),
-    "merge": lambda: (
-        merge(event_time="t", key="k", offset="off")
-        .window(tumbling("5 s"))
-        .aggregate(left=list_("left_t"), right=list_("right_t"))
-        .late(FAR)
-        .accumulation(DISCARDING)
+
+def of_streams(settings: dict[str, CtiSettings] | None = None) -> tuple[Stream, Stream]:
+    """Both sides; with these settings they go by CTIs."""
+    lives = ts.lifetime("end", shape="point", shape_column="shape")
+    left, right = (ts.stream(event_time="t", offset="off", lifetime=lives) for _ in SIDES)
+    if settings is None:
+        return left, right
+    return left.watermark(watermark.ctis(settings["left"])), right.watermark(watermark.ctis(settings["right"]))
+
+
+def joined(one: Stream, other: Stream, **more: Any) -> OperatorStream:
+    return one.join(other, on="k", identity=True, **more)
+
+
+JOBS: dict[str, Callable[[Stream, Stream], Any]] = {
+    "distance": lambda *both: joined(*both, within=("-3 s", "3 s"), allowed_lateness=FAR, how="full"),
+    "window": lambda *both: joined(*both, window=ts.sliding("6 s", "3 s"), allowed_lateness=FAR, how="left"),
+    "own windows": lambda *both: joined(*both, left=ts.side(window=ts.tumbling("5 s")), sides=ts.side(retain=FAR)),
+    "sessions": lambda left, right: left.join_sessions(
+        right, on="k", gap="3 s", allowed_lateness=FAR, how="full", identity=True
+    ),
+    "union": lambda left, right: ts.union(left=left, right=right),
+    "merge": lambda left, right: (
+        ts.merge(left=left, right=right)
+        .group_by("k")
+        .window(ts.tumbling("5 s"))
+        .aggregate(left=agg.list("left_t"), right=agg.list("right_t"))
+        .allowed_lateness(FAR)
+        .accumulation("discarding")
     ),
 }
 SETTINGS = (
-    advance_time("drop", generation(2, "1 s")),
-    advance_time("adjust", generation(1)),
-    advance_time("adjust", generation("4 s", "1 s")),
-    advance_time("drop", generation(1, "-1 microseconds")),
+    cti_settings("drop", generate=generate_ctis(2, delay="1 s")),
+    cti_settings("adjust", generate=generate_ctis(1)),
+    cti_settings("adjust", generate=generate_ctis("4 s", delay="1 s")),
+    cti_settings("drop", generate=generate_ctis(1, delay="-1 microseconds")),
 )
-IMPORTED = (advance_time("adjust", import_from="left"), advance_time("drop", generation(3), "left"))
-ABOUT: dict[str, Any] = {"end": "end", "shape_column": "shape"}
+IMPORTED = (
+    cti_settings("adjust", import_from="left"),
+    cti_settings("drop", generate=generate_ctis(3), import_from="left"),
+)
 
 
 def table(rows: list[tuple[int, Row]]) -> pa.Table:
@@ -99,8 +114,8 @@ def net(panes: list[pa.Table]) -> Counter[str]:
 class Twins:
     """Both sides, a row after the other; CTIs are imported when a batch ends, and known to the next."""
 
-    def __init__(self, settings: dict[str, AdvanceTime]) -> None:
-        self.of = {side: CtiTwin(one) for side, one in settings.items()}
+    def __init__(self, settings: dict[str, CtiSettings]) -> None:
+        self.of = {side: CtiTwin(stored_settings(one)) for side, one in settings.items()}
 
     def batch(self, rows: dict[str, list[tuple[int, Row]]]) -> dict[str, list[tuple[int, int]]]:
         """The kept rows of each side, as (offset, start)."""
@@ -131,14 +146,13 @@ batches = st.lists(
 @settings(max_examples=settings.default.max_examples // 2)
 @given(given_=batches, left=st.sampled_from(SETTINGS), right=st.sampled_from((*SETTINGS, *IMPORTED)))
 def test_the_sides_of_a_job_advance_like_their_twins(
-    kind: str, given_: list[dict[str, list[Row]]], left: AdvanceTime, right: AdvanceTime
+    kind: str, given_: list[dict[str, list[Row]]], left: CtiSettings, right: CtiSettings
 ) -> None:
     both = {"left": left, "right": right}
-    described, twins, numbers = JOBS[kind]().advance_time(both, **ABOUT), Twins(both), dict.fromkeys(SIDES, 0)
-    schema = described.schema(SCHEMA, SCHEMA)
+    job, twins, numbers = JOBS[kind](*of_streams(both)), Twins(both), dict.fromkeys(SIDES, 0)
     panes, kept = [], {side: [] for side in SIDES}
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = Harness(described, schema, store=Memory(), folder=folder, partitions=2)
+        tested = job.harness(SCHEMAS, store=Memory(), folder=folder, partitions=2)
         for batch in given_:
             numbered = {}
             for side, own in batch.items():
@@ -146,7 +160,7 @@ def test_the_sides_of_a_job_advance_like_their_twins(
                 numbers[side] += len(own)
             # Rows of a side count in the order of their offsets, however they are mixed.
             parts = {side: table(own[::-1]) for side, own in numbered.items()}
-            panes.append(tested.feed(described.rows(schema, **parts)))
+            panes.append(tested.feed(parts))
             for side, own in twins.batch(numbered).items():
                 kept[side] += [(numbered[side][at - numbered[side][0][0]], start) for at, start in own]
             found = evidence.work(Path(folder))
@@ -154,11 +168,13 @@ def test_the_sides_of_a_job_advance_like_their_twins(
                 assert (found[-1].get("watermark_us") or twins.watermark) == twins.watermark
         panes.append(tested.finish())
     # The same job without CTIs, over what the twins let through.
-    plain, fed = JOBS[kind](), {}
+    plain, fed = of_type(JOBS[kind](*of_streams()).graph.description, Sided), {}
     for side, own in kept.items():
         starts = pa.array([start for _, start in own], pa.int64()).cast(TIME)
         fed[side] = (table([row for row, _ in own]), starts)
-    whole = described.rows(schema, **{side: rows_ for side, (rows_, _) in fed.items()})
+    # As the rows of all sides travel, whose times are apart from the columns that they come from.
+    schema = plain.sides.schema(SCHEMAS)
+    whole = pa.concat_tables([plain.sides.rows(schema, side, rows_) for side, (rows_, _) in fed.items()])
     times = pa.concat_arrays([starts for _, starts in fed.values()])
     whole = whole.set_column(whole.schema.get_field_index("time"), "time", times)
     other = Harness(plain, schema, store=Memory(), partitions=2)
@@ -167,48 +183,54 @@ def test_the_sides_of_a_job_advance_like_their_twins(
 
 
 def test_the_slow_side_follows_the_ctis_of_the_fast_one_in_the_same_batch(tmp_path: Path) -> None:
-    both = {"left": advance_time("drop", generation(1)), "right": advance_time("adjust", import_from="left")}
-    described = JOBS["distance"]().advance_time(both, **ABOUT)
-    schema = described.schema(SCHEMA, SCHEMA)
-    tested = Harness(described, schema, folder=tmp_path / "root", partitions=1)
-    tested.feed(described.rows(schema, left=table([(0, Row("point", 30))])))
+    both = {"left": cti_settings("drop", generate=generate_ctis(1)), "right": IMPORTED[0]}
+    tested = JOBS["distance"](*of_streams(both)).harness(SCHEMAS, folder=tmp_path / "root", partitions=1)
+    tested.feed({"left": table([(0, Row("point", 30))])})
     assert evidence.work(tmp_path / "root")[-1]["watermark_us"] == 30 * SECOND
-    tested.feed(described.rows(schema, right=table([(0, Row("interval", 5, 40)), (1, Row("point", 5))])))
+    tested.feed({"right": table([(0, Row("interval", 5, 40)), (1, Row("point", 5))])})
     assert tested.ledger()["reason"].to_pylist() == ["cti_violation"]
     assert tested.counters()["cti_adjusted"] == 1
     tested.restart()
-    tested.feed(described.rows(schema, left=table([(1, Row("point", 31))])))
+    tested.feed({"left": table([(1, Row("point", 31))])})
     assert evidence.work(tmp_path / "root")[-1]["watermark_us"] == 31 * SECOND
 
 
+def by_ctis(settings: CtiSettings | None = None, **order: Any) -> Stream:
+    """A stream of points."""
+    return ts.stream(event_time="t", **order).watermark(watermark.ctis(settings))
+
+
 def test_what_makes_no_sense_is_refused() -> None:
-    generated, from_left = advance_time("drop", generation(1)), advance_time("drop", import_from="left")
-    unordered = join(event_time="t", on="k", within=("0 s", "1 s"))
-    described = JOBS["distance"]()
-    circle = {"left": advance_time("drop", generation(1), "right"), "right": from_left}
+    generated, from_left = cti_settings("drop", generate=generate_ctis(1)), cti_settings("drop", import_from="left")
+    other = cti_settings("drop", import_from="other")
+    circle = cti_settings("drop", generate=generate_ctis(1), import_from="right")
+
+    def near(left: Stream, right: Stream) -> OperatorStream:
+        return left.join(right, on="k", within=("0 s", "1 s"))
+
     for wrong in (
-        lambda: unordered.advance_time(generated),
-        lambda: union(event_time="t", sides=SIDES).advance_time(generated),
-        lambda: described.advance_time({"left": generated}),
-        lambda: described.advance_time({"left": generated, "right": advance_time("drop", import_from="other")}),
-        lambda: described.advance_time(circle),
-        lambda: described.advance_time(from_left),
+        lambda: near(by_ctis(generated), by_ctis(generated)),
+        lambda: ts.union(left=by_ctis(generated), right=by_ctis(generated)),
+        lambda: near(by_ctis(generated, offset="off"), by_ctis(offset="off")),
+        lambda: near(by_ctis(generated, offset="off"), by_ctis(other, offset="off")),
+        lambda: near(by_ctis(circle, offset="off"), by_ctis(from_left, offset="off")),
+        lambda: near(by_ctis(from_left, offset="off"), by_ctis(from_left, offset="off")),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()
         assert caught.value.code == "advance-time"
     with pytest.raises(UsageError) as caught:
-        described.advance_time(generated, shape=("point", "point", "point"))
-    assert caught.value.code == "event-shape"
+        near(by_ctis(generated, offset="off"), ts.stream(event_time="t", offset="off"))
+    assert caught.value.code == "watermark-sides"
     with pytest.raises(UsageError) as caught:
-        union(event_time="t", sides=SIDES, origin="k")
+        ts.union(left=ts.stream(event_time="t", origin="k"), right=ts.stream(event_time="t", origin="k"))
     assert caught.value.code == "offset"
 
 
 @pytest.mark.parametrize(("kind", "by"), in_turn(["distance", "window", "sessions"], SETTINGS[1:3]))
-def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: AdvanceTime) -> None:
+def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: CtiSettings) -> None:
     """What comes again changes nothing, across a crash too; a refused row is in the ledger each time."""
-    chance, described, made = Random(kind), JOBS[kind]().advance_time(by, **ABOUT), []
+    chance, job, made = Random(kind), JOBS[kind](*of_streams(dict.fromkeys(SIDES, by))), []
     for base in range(0, 30, 6):
         one = {}
         for place, side in enumerate(SIDES):
@@ -217,13 +239,13 @@ def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: AdvanceTime) -
                 [(9 * base + n, Row("interval", start, start + 7 * place + 1)) for n, start in enumerate(starts)]
             )
         made.append(one)
-    schema = described.schema(SCHEMA, SCHEMA)
-    twin = Harness(described, schema, folder=tmp_path / "twin", partitions=2)
-    panes = [twin.feed(described.rows(schema, **one)) for one in made]
+    twin = job.harness(SCHEMAS, folder=tmp_path / "twin", partitions=2)
+    panes = [twin.feed(one) for one in made]
     wanted, found = net([*panes, twin.finish()]), list[pa.Table]()
 
     def begin() -> JoinOperator:
-        return JoinOperator(described, SCHEMA, SCHEMA, checkpoint=tmp_path / "root", partitions=3)  # type: ignore[arg-type]
+        operator: JoinOperator = job.by_hand(SCHEMAS, checkpoint=tmp_path / "root", partitions=3)
+        return operator
 
     running = begin()
     for number, one in enumerate(made):
@@ -245,14 +267,14 @@ def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: AdvanceTime) -
 
 
 def test_an_embedded_join_takes_no_lifetimes(tmp_path: Path) -> None:
-    lifetimes = overlap_join(event_time="t", on="k", offset="off").advance_time(advance_time("drop", generation(1)))
+    left, right = of_streams(dict.fromkeys(SIDES, SETTINGS[1]))
     with pytest.raises(UsageError, match="operator-window"):
-        JoinOperator(lifetimes, SCHEMA, SCHEMA, checkpoint=tmp_path)  # type: ignore[arg-type]
+        left.join_lifetimes(right, on="k").by_hand(SCHEMAS, checkpoint=tmp_path)
 
 
 def test_rows_without_a_place_in_the_order_are_in_the_ledger(tmp_path: Path) -> None:
-    described = JOBS["union"]().advance_time(advance_time("drop", generation(1)))
-    schema = described.schema(SCHEMA, SCHEMA)
-    tested = Harness(described, schema, folder=tmp_path / "root", partitions=1)
-    tested.feed(described.rows(schema, left=table([(-1, Row("point", 3)), (0, Row("point", 4))])))
+    settings = cti_settings("drop", generate=generate_ctis(1))
+    streams = {side: by_ctis(settings, offset="off") for side in SIDES}
+    tested = ts.union(**streams).harness(SCHEMAS, folder=tmp_path / "root", partitions=1)
+    tested.feed({"left": table([(-1, Row("point", 3)), (0, Row("point", 4))])})
     assert tested.ledger()["reason"].to_pylist() == ["bad_offset"]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -15,22 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH, examples
-from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
-from tidestate.agg import count
-from tidestate.agg import sum as sum_
-from tidestate.operators import sliding, tumbling
+from tests.helpers.two_streams import SECOND, SIDES, STORES, Row, bound, by_side, numbered, rows, seconds
+from tidestate import Aggregation, MergedStreams, UsageError, agg, watermark
 from tidestate.operators.describe.configuration import configuration_of
-from tidestate.operators.describe.merge import Merge, merge
-from tidestate.operators.describe.merge_accumulation import merge_accumulate
-from tidestate.operators.describe.windows import count_window, session
-from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import max_event_time
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreConfig
-
-TIMES = ("ordered", "paid")
 
 
 def earned(prices: pa.Table) -> pa.Table:
@@ -52,15 +44,13 @@ def balance_and_moves(states: pa.Table) -> pa.Array:
     return pa.StructArray.from_arrays(columns, names=["balance", "moves"])
 
 
-def balance(**changes: Any) -> Any:
-    return merge_accumulate(
+def balance(*, lifts: dict[str, Any] | None = None, **changes: Any) -> Any:
+    return agg.accumulate(
         **{
             "name": "balance",
-            "left": ["left_price"],
-            "right": ["right_cost"],
+            "columns": {"left": ["left_price"], "right": ["right_cost"]},
             "state": {"balance": pa.int64(), "moves": pa.int64()},
-            "lift_left": earned,
-            "lift_right": spent,
+            "lift": {"left": earned, "right": spent} | (lifts or {}),
             "merge": both,
             "result": balance_and_moves,
             "result_type": pa.struct([("balance", pa.int64()), ("moves", pa.int64())]),
@@ -69,11 +59,26 @@ def balance(**changes: Any) -> Any:
     )
 
 
-def merged(windows: Any, late: int = 0, **more: Any) -> Merge:
-    begun = merge(event_time=TIMES, key="k", **more).window(windows).late(f"{late} s", rule="window")
-    return begun.aggregate(n=count(), orders=count("left_price"), costs=sum_("right_cost"), own=balance()).cogroup(
-        left="price", right="cost"
+def together(delays: tuple[int, int] = (0, 0), **settings: Any) -> MergedStreams:
+    """Orders and costs, with these watermark delays in seconds."""
+    orders, costs = (
+        ts.stream(event_time=time, watermark_delay=f"{delay} s", **settings)
+        for time, delay in zip(("ordered", "paid"), delays, strict=True)
     )
+    return ts.merge(left=orders, right=costs)
+
+
+def merged(windows: Any, late: int = 0, streams: MergedStreams | None = None) -> Aggregation:
+    results: dict[str, Any] = {
+        "n": agg.count(),
+        "orders": agg.count("left_price"),
+        "costs": agg.sum("right_cost"),
+        "own": balance(),
+        "left": agg.list("left_price"),
+        "right": agg.list("right_cost"),
+    }
+    grouped = (streams or together()).group_by("k").window(windows)
+    return grouped.aggregate(**results).allowed_lateness(f"{late} s", rule="window")
 
 
 class Brute:
@@ -143,19 +148,17 @@ def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
     def check(
         sizes: tuple[int, int], late: int, delays: tuple[int, int], batches: list[list[Row]], restart: bool
     ) -> None:
-        windows = tumbling(f"{sizes[0]} s") if sizes[0] == sizes[1] else sliding(f"{sizes[0]} s", f"{sizes[1]} s")
-        behind = [f"{delay} s" for delay in delays]
-        description = merged(windows, late, watermark_delay=behind if len(set(delays)) > 1 else behind[0])
+        size, slide = (f"{span} s" for span in sizes)
+        job = merged(ts.tumbling(size) if size == slide else ts.sliding(size, slide), late, together(delays))
         brute = Brute(*sizes, late, dict(zip(("left", "right"), delays, strict=True)))
         latest: dict[tuple[str, int], dict[str, Any]] = {}
         with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-            schema = description.schema(LEFT, RIGHT)
-            harness = Harness(description, schema, store=store, folder=folder, partitions=2)
+            harness = job.harness(SIDES, store=store, folder=folder, partitions=2)
             for batch in numbered(batches):
                 # The one stream has the left rows of a batch first.
                 batch = sorted(batch, key=lambda row: row.side)
                 brute.batch(batch)
-                taken(harness.feed(one_stream(description, batch)), latest)
+                taken(harness.feed(by_side(batch)), latest)
                 assert latest == brute.observed()
                 if restart:
                     harness.restart()
@@ -167,22 +170,21 @@ def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
 
 
 def test_sessions_are_of_both_sides_together() -> None:
-    description = merge(event_time=TIMES, shared="gap").window(session(gap_column="gap"))
-    description = description.aggregate(n=count()).cogroup(left="price", right="cost")
-    harness = Harness(description, description.schema(LEFT, RIGHT))
-    harness.feed(one_stream(description, [Row("left", "a", 0, 1), Row("right", "a", 8, 2), Row("left", "b", 4, 3)]))
-    harness.feed(one_stream(description, [Row("right", "b", 10, 4, gap=1), Row("left", "b", 30, 5)]))
+    windows = together().sharing("gap").group_by().window(ts.sessions(gap_column="gap"))
+    job = windows.aggregate(n=agg.count(), left=agg.list("left_price"), right=agg.list("right_cost"))
+    harness = job.harness(SIDES)
+    harness.feed(by_side([Row("left", "a", 0, 1), Row("right", "a", 8, 2), Row("left", "b", 4, 3)]))
+    harness.feed(by_side([Row("right", "b", 10, 4, gap=1), Row("left", "b", 30, 5)]))
     panes = harness.finish()
     found = zip(panes["left"].to_pylist(), panes["right"].to_pylist(), seconds(panes, "window_end"), strict=True)
     assert list(found) == [([1, 3], [2, 4], 13), ([5], [], 35)]
 
 
 def test_the_watermark_is_that_of_the_side_that_is_behind() -> None:
-    description = merged(tumbling("10 s"))
-    harness = Harness(description, description.schema(LEFT, RIGHT))
+    harness = merged(ts.tumbling("10 s")).harness(SIDES)
 
     def fed(*batch: Row) -> list[int]:
-        return seconds(harness.feed(one_stream(description, list(batch))), "window_end")
+        return seconds(harness.feed(by_side(list(batch))), "window_end")
 
     assert fed(Row("left", "a", 5, 1), Row("left", "a", 95, 2)) == []  # the right side has sent nothing yet
     assert fed(Row("right", "a", 12, 3)) == [10]
@@ -191,31 +193,35 @@ def test_the_watermark_is_that_of_the_side_that_is_behind() -> None:
 
 
 def test_a_watermark_of_another_kind_is_by_side_too() -> None:
-    description = merged(tumbling("10 s")).watermark(max_event_time("time", "2 s"), idle_timeout="5 s")
-    harness = Harness(description, description.schema(LEFT, RIGHT))
+    streams = together().watermark(watermark.bounded("2 s"), idle_timeout="5 s")
+    job = merged(ts.tumbling("10 s"), streams=streams)
+    harness = job.harness(SIDES)
     batch = [Row("left", "a", 5, 1), Row("left", "a", 22, 2)]
-    assert harness.feed(one_stream(description, batch)).num_rows == 0
+    assert harness.feed(by_side(batch)).num_rows == 0
     idle = harness.advance_processing_time(60 * SECOND)
     assert seconds(idle, "window_end") == []  # the side that is silent is idle; the other has sent nothing since
-    assert seconds(harness.feed(one_stream(description, [Row("left", "a", 33, 3)])), "window_end") == [10, 30]
-    assert configuration_of(description)["watermark"]["by"] == "side"
+    assert seconds(harness.feed(by_side([Row("left", "a", 33, 3)])), "window_end") == [10, 30]
+    assert configuration_of(job.graph.description)["watermark"]["by"] == "side"
 
 
 def test_three_sides_and_an_order_of_their_own() -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("v", pa.int64()), ("n", pa.int64())])
-    description = merge(event_time="t", sides=("a", "b", "c"), offset="n").window(count_window(3))
-    description = description.aggregate(n=count()).cogroup(a="v", b="v", c="v")
-    one = description.schema(schema, schema, schema)
+    streams = ts.merge(**{side: ts.stream(event_time="t", offset="n") for side in "abc"})
+    job = (
+        streams.group_by()
+        .window(ts.count_windows(3))
+        .aggregate(n=agg.count(), **{s: agg.list(f"{s}_v") for s in "abc"})
+    )
     parts = {
         side: pa.table({"t": [number], "v": [number], "n": [number]}).cast(
             pa.schema([("t", pa.int64()), ("v", pa.int64()), ("n", pa.int64())])
         )
         for side, number in (("a", 3), ("b", 1), ("c", 2))
     }
-    harness = Harness(description, one)
-    panes = harness.feed(description.rows(one, **{side: rows_.cast(schema) for side, rows_ in parts.items()}))
+    harness = job.harness(dict.fromkeys(parts, schema))
+    panes = harness.feed({side: rows_.cast(schema) for side, rows_ in parts.items()})
     assert panes.select(["n", "a", "b", "c"]).to_pylist() == [{"n": 3, "a": [3], "b": [1], "c": [2]}]
-    assert configuration_of(description)["sides"]["names"] == ["a", "b", "c"]
+    assert configuration_of(job.graph.description)["sides"]["names"] == ["a", "b", "c"]
 
 
 def test_an_accumulation_travels_and_says_what_it_is() -> None:
@@ -225,57 +231,65 @@ def test_an_accumulation_travels_and_says_what_it_is() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "too few rows": ({"lift_left": lambda rows_: earned(rows_).slice(1)}, "own-function"),
-    "no table": ({"lift_right": lambda rows_: rows_["right_cost"]}, "own-function"),
+    "too few rows": ({"left": lambda rows_: earned(rows_).slice(1)}, "own-function"),
+    "no table": ({"right": lambda rows_: rows_["right_cost"]}, "own-function"),
     "another type": (
-        {"lift_right": lambda rows_: pa.table({"balance": ["x"] * len(rows_), "moves": [1] * len(rows_)})},
+        {"right": lambda rows_: pa.table({"balance": ["x"] * len(rows_), "moves": [1] * len(rows_)})},
         "own-function",
     ),
-    "another column": ({"lift_left": lambda rows_: rows_}, "own-function"),
+    "another column": ({"left": lambda rows_: rows_}, "own-function"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_lift_returns_is_checked(name: str) -> None:
-    changes, code = WRONG[name]
-    description = merge(event_time=TIMES, key="k").window(tumbling("5 s"))
-    description = description.aggregate(own=balance(**changes, name=f"balance {name}"))
-    harness = Harness(description, description.schema(LEFT, RIGHT))
+    lifts, code = WRONG[name]
+    windows = together().group_by("k").window(ts.tumbling("5 s"))
+    harness = windows.aggregate(own=balance(lifts=lifts, name=f"balance {name}")).harness(SIDES)
     with pytest.raises(UsageError, match=code):
-        harness.feed(one_stream(description, [Row("left", "a", 1, 1), Row("right", "a", 1, 1)]))
+        harness.feed(by_side([Row("left", "a", 1, 1), Row("right", "a", 1, 1)]))
 
 
-REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "one side": ({"sides": ("a",)}, "sides"),
-    "a side twice": ({"sides": ("a", "a")}, "sides"),
-    "a side without a name": ({"sides": ("a", "")}, "sides"),
-    "three times of two sides": ({"event_time": ("t", "t", "t")}, "event-time"),
-    "by the time": ({"key": "t"}, "key-columns"),
-    "by the side": ({"key": "side"}, "key-columns"),
-    "a shared key": ({"shared": "k"}, "key-columns"),
-    "an origin without an offset": ({"origin": "o"}, "offset"),
-    "negative delay": ({"watermark_delay": "-1 s"}, "watermark-delay"),
-    "no name": ({"name": "a b"}, "operator-name"),
+def counted(streams: MergedStreams, key: str = "k") -> Aggregation:
+    return streams.group_by(key).window(ts.tumbling("5 s")).aggregate(n=agg.count())
+
+
+def timed(name: str | None = None) -> Any:
+    return ts.stream(name, event_time="t")
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "one side": (lambda: counted(ts.merge(a=timed())), "sides"),
+    "a side twice": (lambda: ts.merge(timed("a"), timed("a")), "sides"),
+    "a side without a name": (lambda: counted(ts.merge(**{"a": timed(), "": timed()})), "sides"),
+    "a stream without a name": (lambda: ts.merge(timed("a"), timed()), "stream-name"),
+    "by the time": (lambda: counted(ts.merge(a=timed(), b=timed()), "t"), "key-columns"),
+    "by the side": (lambda: counted(together(), "side"), "key-columns"),
+    "an origin without an offset": (lambda: together(origin="o"), "offset"),
+    "negative delay": (lambda: together((-1, -1)), "watermark-delay"),
+    "no name": (lambda: counted(together()).named("a b"), "operator-name"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_senseless_merges_are_refused(name: str) -> None:
-    asked, code = REFUSED[name]
+    streams, code = REFUSED[name]
     with pytest.raises(UsageError, match=rf"\[{code}\]"):
-        merge(**({"event_time": "t", "key": "k"} | asked))
+        streams()
 
 
-def test_groups_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused() -> None:
-    begun = merge(event_time=TIMES, key="k", offset="n")
-    with pytest.raises(UsageError, match=r"\[sides\]"):
-        begun.cogroup(middle="price")
-    with pytest.raises(UsageError, match=r"\[sides\]"):
-        begun.cogroup()
+def test_keys_are_shared_anyway() -> None:
+    assert counted(together().sharing("k")).graph.description == counted(together()).graph.description
+
+
+def test_columns_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused() -> None:
+    begun = together(offset="n").group_by("k")
+    with pytest.raises(UsageError, match=r"\[column-missing\]"):
+        bound(together().group_by("k").window(ts.tumbling("1 s")).aggregate(m=agg.list("middle_price")))
     with pytest.raises(UsageError, match="aggregate-option"):
-        balance(left=())
+        balance(columns={"left": (), "right": ["right_cost"]})
     with pytest.raises(UsageError, match=r"\[offset\]"):
-        begun.window(count_window(5, by="offset"))
+        begun.window(ts.offset_windows(5)).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"\[window\]"):
         begun.window("1 hour")  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from tidestate.operators.local.standalone import StandaloneRunner
 from tidestate.operators.streams.inputs import merge_streams, stream, union_streams
 from tidestate.operators.streams.stream import OperatorStream, Stream
 from tidestate.statestore.errors import UsageError, of_type
-from tidestate.statestore.spec.store import Parquet
+from tidestate.stores import Parquet
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -39,16 +39,20 @@ BATCHES = [{"left": rows(1, 2), "right": rows(2)}, {"right": rows(3)}, {}, {"rig
 def test_a_root_that_began_with_rows_in_one_table_goes_on_with_rows_by_name(tmp_path: Path) -> None:
     named = at().join(at(), on="k", within=WITHIN)
     description = of_type(named.graph.description, Sided)
-    schema = description.schema(SCHEMA, SCHEMA)
-    tables = [description.rows(schema, None, **batch) for batch in BATCHES]
+    sides = description.sides
+    one = sides.schema({"left": SCHEMA, "right": SCHEMA})
+    tables = [
+        pa.concat_tables([one.empty_table(), *(sides.rows(one, side, batch[side]) for side in sorted(batch))])
+        for batch in BATCHES
+    ]
 
-    def packed(root: Path) -> StandaloneRunner:
-        return StandaloneRunner(description, str(root), Parquet(), Sinks(), None)
+    def packed(folder: str) -> StandaloneRunner:
+        return StandaloneRunner(description, str(tmp_path / folder), Parquet(), Sinks(), None)
 
-    whole = packed(tmp_path / "packed").run(tables, drain=True)
+    whole = packed("packed").run(tables, drain=True)
     assert whole.num_rows == 3
     assert named.standalone(checkpoint=tmp_path / "new").run(BATCHES, drain=True).equals(whole)
-    before = packed(tmp_path / "old").run(tables[:2])
+    before = packed("old").run(tables[:2])
     after = named.standalone(checkpoint=tmp_path / "old").run(BATCHES, drain=True)
     assert pa.concat_tables([before, after]).equals(whole)
 
