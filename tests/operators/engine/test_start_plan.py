@@ -18,16 +18,15 @@ import tidestate as ts
 from tests.golden.continued import read_root, root_names
 from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
 from tests.helpers.process import examples, forget
-from tidestate import agg, trigger
+from tidestate import Aggregation, agg, trigger
 from tidestate.operators.describe.start_plan import StartPlan
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
 
-Change = Callable[[Windowed], Windowed]
+Change = Callable[[Aggregation], Aggregation]
 OTHER: dict[str, Change] = {
     "nothing": lambda d: d,
     "size": lambda d: changed(d, windows=ts.tumbling("10 seconds")),
