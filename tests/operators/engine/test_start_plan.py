@@ -18,9 +18,11 @@ import tidestate as ts
 from tests.golden.continued import read_root, root_names
 from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
 from tests.helpers.process import examples, forget
-from tidestate import Aggregation, agg, trigger
+from tidestate import Aggregation, OperatorStream, agg, trigger
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
@@ -48,10 +50,10 @@ def contents(root: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
 
 
-def planned(description: Any, root: Path, **options: Any) -> StartPlan:
-    """The plan, which touches nothing."""
+def planned(job: OperatorStream | Runnable, root: Path, **options: Any) -> StartPlan:
+    """The plan of a job, or of a stored description, which touches nothing."""
     before = contents(root)
-    plan: StartPlan = description.plan(root, **options)
+    plan = job.plan(root, **options) if isinstance(job, OperatorStream) else plan_start(job, str(root), **options)
     assert contents(root) == before
     forget()
     return plan
