@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators.local.bootstrap import load_job, load_object
+from tidestate.operators.local.bootstrap import load_object
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def test_an_example_prints_what_follows_from_its_input(
     name: str, printed: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
     assert sorted(printed(name)) == sorted(JOBS[name])
-    planned = load_job(f"{FOLDER / name}.py:job").plan(tmp_path / "checkpoint")
+    planned = load_object(f"{FOLDER / name}.py:job").plan(tmp_path / "checkpoint")
     assert (planned.changes, planned.dropped) == ((), ())
 
 

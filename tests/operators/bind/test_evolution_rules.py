@@ -193,13 +193,14 @@ def test_a_change_is_written_in_the_words_of_the_builder() -> None:
     clicks, views = ts.stream(event_time="t"), ts.stream(event_time="t")
     described = of_type(clicks.join(views, on="k", within=("0 seconds", "1 second")).graph.description, Sided)
     side = pa.schema([SCHEMA.field(name) for name in ("t", "k", "v")])
-    stored = new_operator(single_operator(bind_plan(described, described.schema(side, side))).nodes[0], 1, 1)
+    schema = described.sides.schema({"left": side, "right": side})
+    stored = new_operator(single_operator(bind_plan(described, schema)).nodes[0], 1, 1)
     wider = msgspec.structs.replace(described, upper_us=2_000_000, delays_us=(0, 5_000_000))
     with pytest.raises(IncompatibleError) as caught:
-        evolve(stored, bind_plan(wider, wider.schema(side, side)), 7, may_change=True)
+        evolve(stored, bind_plan(wider, schema), 7, may_change=True)
     assert caught.value.context["changed"] == {"within": "(0 seconds, 1 second) -> (0 seconds, 2 seconds)"}
     delayed = msgspec.structs.replace(described, delays_us=(0, 5_000_000))
-    changes = evolve(stored, bind_plan(delayed, delayed.schema(side, side)), 7, may_change=True)[2]
+    changes = evolve(stored, bind_plan(delayed, schema), 7, may_change=True)[2]
     assert [(one.setting, str(one)) for one in changes] == [
         ("watermark_delay", "0 seconds -> (0 seconds, 5 seconds)")
     ]

@@ -23,7 +23,6 @@ from tests.twins.naive import Setting
 from tidestate import OperatorStream
 from tidestate.operators import DeliveryId
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.engine import delivery, job_log
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
@@ -61,7 +60,7 @@ class Sink:
         return True
 
 
-Run = Callable[[Runnable, Path, Sequence[pa.Table], Any], None]
+Run = Callable[[OperatorStream, Path, Sequence[pa.Table], Any], None]
 
 
 def by_harness(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:

@@ -19,16 +19,17 @@ from tests.golden.continued import read_root, root_names
 from tests.golden.jobs import job_of
 from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
 from tests.helpers.process import examples, forget
-from tidestate import agg, trigger
+from tidestate import Aggregation, OperatorStream, agg, trigger
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.start_plan import StartPlan
-from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.embedded.window_operator import WindowOperator
+from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.streams.inputs import stream
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.marker import MARKER
 from tidestate.statestore.errors import CorruptionError, TidestateError, UsageError
 
-Change = Callable[[Windowed], Windowed]
+Change = Callable[[Aggregation], Aggregation]
 OTHER: dict[str, Change] = {
     "nothing": lambda d: d,
     "size": lambda d: changed(d, windows=ts.tumbling("10 seconds")),
@@ -50,10 +51,10 @@ def contents(root: Path) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in root.rglob("*") if path.is_file()}
 
 
-def planned(description: Any, root: Path, **options: Any) -> StartPlan:
-    """The plan, which touches nothing."""
+def planned(job: OperatorStream | Runnable, root: Path, **options: Any) -> StartPlan:
+    """The plan of a job, or of a stored description, which touches nothing."""
     before = contents(root)
-    plan: StartPlan = description.plan(root, **options)
+    plan = job.plan(root, **options) if isinstance(job, OperatorStream) else plan_start(job, str(root), **options)
     assert contents(root) == before
     forget()
     return plan

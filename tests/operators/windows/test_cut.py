@@ -27,7 +27,7 @@ DELAY = "6 s"
 
 
 def in_turn(rows: list[dict[str, Any]], within: int | None) -> list[int]:
-    """The naive twin of `deduplicated(in_order=True)`: rows one after the other."""
+    """The naive twin of `.deduplicate(in_order=True)`: rows one after the other."""
     known: dict[str, int] = {}
     passed = []
     for row in sorted(rows, key=lambda row: row["t"]):
