@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs bench clean
+.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs site bench clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -11,7 +11,8 @@ help:
 	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make spark-matrix  the tests of Spark on each Spark from 3.5 on (SPARKS='3.5.9 4.0.5' PYTHONS=3.12)"
-	@echo "make check      lint, types, layers and the docs checks"
+	@echo "make check      lint, types, layers, the docs checks and the site"
+	@echo "make site       the documentation as a site, in build/site"
 	@echo "make bench      every case against its peer, and memory (minutes)"
 	@echo "make clean      remove .venv and build leftovers"
 
@@ -42,7 +43,7 @@ archive: $(VENV)/installed-dev
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
-check: lint types layers docs
+check: lint types layers docs site
 
 lint: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
@@ -60,6 +61,10 @@ layers: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	@echo "==> docs"
 	@$(PY) -m pytest -q tests/docs
+
+site: $(VENV)/installed-dev
+	@echo "==> mkdocs: the site, in build/site"
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict
 
 bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench all

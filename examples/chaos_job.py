@@ -1,4 +1,4 @@
-"""A job and its sink, and the same with a fault in each: `tidestate chaos` finds them. See docs/CHAOS.md.
+"""A job and its sink, and the same with a fault in each: `tidestate chaos` finds them. See docs/how-to/chaos.md.
 
 python examples/chaos_job.py FOLDER writes its input: ten files of clicks, some of them late.
 """
@@ -67,7 +67,7 @@ ROW = [("row", pa.string())]
 
 
 def sink(folder: Path) -> Sink:
-    """Follows the rule of docs/SINKS.md."""
+    """Follows the rule of docs/how-to/sinks.md."""
     return Target(folder).store
 
 

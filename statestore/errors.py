@@ -1,7 +1,8 @@
 """One tree of errors, its classes chosen by what the handler does next.
 
 Every error carries a stable ``code``, a message in lower case and the facts as ``context``; its text reads
-``message [code] name=value``. Errors survive pickling, so they cross from a Spark task to the driver whole.
+``message [code] name=value``. A traceback ends with the address of the page that explains the code: it is a note of
+the error and no part of its text. Errors survive pickling, so they cross from a Spark task to the driver whole.
 """
 
 from __future__ import annotations
@@ -9,6 +10,14 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+ERROR_CODES = "https://tidestate.github.io/tidestate/reference/errors/"
+"""The page of the site that has every code: docs/reference/errors.md."""
+
+
+def error_page(code: str) -> str:
+    """The address that explains a code; each has an anchor of its name."""
+    return f"{ERROR_CODES}#{code}"
 
 
 class TidestateError(Exception):
@@ -20,6 +29,7 @@ class TidestateError(Exception):
         self.context = context
         facts = "".join(f" {name}={value}" for name, value in context.items())
         super().__init__(f"{message} [{code}]{facts}")
+        self.add_note(f"see {error_page(code)}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.code, self.context)

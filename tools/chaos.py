@@ -22,7 +22,7 @@ from tidestate.operators.local.bootstrap import load_job, load_object
 from tidestate.statestore.durations import span_us
 from tools.bench.table import ROOT, Row, commit, insert, markdown, show
 
-PAGE = "RELIABILITY.md"
+PAGE = "chaos.md"
 EXAMPLE = ROOT / "examples" / "chaos_job.py"
 PLANTED = {
     "sink_that_repeats": "a sink that stores a delivery again",

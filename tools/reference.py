@@ -1,4 +1,4 @@
-"""docs/CLI.md, written from the command itself: ``python -m tools.reference``, with ``--check`` for CI."""
+"""docs/reference/cli.md, written from the command itself: ``python -m tools.reference``, with ``--check`` for CI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from tidestate.recovery.cli.group import VERBS, load_verb
 from tidestate.recovery.cli.main import app
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "CLI.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "cli.md"
 HEAD = """# The command `tidestate`
 
 <!-- Written by `python -m tools.reference` from the code; do not edit. -->
@@ -20,12 +20,12 @@ HEAD = """# The command `tidestate`
 The command inspects and maintains checkpoints on any machine with the package, without Java or Spark; `adopt` alone
 needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with
 `--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC;
-TIME and SPAN are as in [SEMANTICS.md](SEMANTICS.md#spans-and-times). On a terminal a progress bar on standard error
+TIME and SPAN are as in [semantics](semantics.md#spans-and-times). On a terminal a progress bar on standard error
 accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
 `check`, `verify` and `chaos` have their own. An error is one line on standard error, with a code that
-[ERRORS.md](ERRORS.md) explains. Shell completion: `tidestate --install-completion`.
+[errors](errors.md) explains. Shell completion: `tidestate --install-completion`.
 
 A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped. Text that
 standard output cannot write, where it is not UTF-8, is printed as escapes.
@@ -89,7 +89,7 @@ def main() -> None:
     """Write the page, or check that it is up to date."""
     if "--check" in sys.argv[1:]:
         if PAGE.read_text() != page():
-            sys.exit("docs/CLI.md is out of date: python -m tools.reference")
+            sys.exit("docs/reference/cli.md is out of date: python -m tools.reference")
         return
     PAGE.write_text(page())
 

@@ -58,7 +58,8 @@ def refused_operator(operator: str, **context: object) -> UsageError:
     """The error for an operator of Spark's whose state cannot be taken over."""
     return UsageError(
         "the state of this operator cannot be taken over: it is not that of groupBy(window), "
-        "groupBy(session_window) or dropDuplicatesWithinWatermark; nothing was written (ADOPT.md)",
+        "groupBy(session_window) or dropDuplicatesWithinWatermark; nothing was written "
+        "(docs/how-to/adopt-a-spark-query.md)",
         code="adopt-operator",
         operator=operator,
         **context,

@@ -37,7 +37,7 @@ def damaged_meanwhile(root: Path, fault: Injected, chance: random.Random) -> Ite
     """A file of the root is damaged within the block, and put back after it if nobody has replaced it."""
     paths = sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
     newest = max((path for path in paths if path.parent.name == MANIFESTS), default=None)
-    # Without its newest manifest a root looks as one whose last commit never happened: docs/PROTOCOL.md.
+    # Without its newest manifest a root looks as one whose last commit never happened: docs/internals/protocol.md.
     gone = fault.what == "gone"
     path = chance.choice([path for path in paths if not (gone and path == newest)])
     before = path.read_bytes()

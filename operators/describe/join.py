@@ -89,7 +89,7 @@ class Join(Sided, frozen=True, tag="join"):
         return self.windows if self.own is None else self.own[SIDES.index(side)]
 
     def layout(self, side: str) -> Layout:
-        """The message key of a side's rows, by the matrix of MESSAGES.md."""
+        """The message key of a side's rows, by the matrix of docs/how-it-works/message-store.md."""
         return choose_layout(
             "tuple" if self.by_offset(side) else "time",
             "join",

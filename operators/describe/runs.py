@@ -74,8 +74,8 @@ class Measured(ABC):
 
     @abstractmethod
     def prometheus(self) -> str:
-        """The metrics in the text format of Prometheus, see docs/METRICS.md. Raises `UsageError` without the extra
-        ``metrics``.
+        """The metrics in the text format of Prometheus, see docs/how-to/metrics.md. Raises `UsageError` without the
+        extra ``metrics``.
         """
 
     @abstractmethod
@@ -190,7 +190,7 @@ class SparkJob(ABC):
     def listen(self, listener: StreamingQueryListener) -> Self:
         """Call this listener of Spark with the events of this query alone. Each progress has, in addition to what
         Spark puts there, what the checkpoint of its batch has: as one of ``observedMetrics``, ``tidestate``, and in
-        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/METRICS.md).
+        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/how-to/metrics.md).
         """
 
     @abstractmethod
@@ -249,7 +249,7 @@ class DurableQuery(Measured):
     @abstractmethod
     def scan(self) -> Scan | None:
         """Who read the files of this run's newest batch: the driver or tasks themselves, or Spark, and why; see
-        docs/DIRECT_SCAN.md. None before the first batch. The manifest of each batch has it too.
+        docs/how-it-works/direct-scan.md. None before the first batch. The manifest of each batch has it too.
         """
 
     @property

@@ -1,4 +1,7 @@
-"""The join window operator as an object, with the calls of the window operator. See docs/OPERATOR_API.md."""
+"""The join window operator as an object, with the calls of the window operator.
+
+See docs/how-to/embedded-operators.md.
+"""
 
 from __future__ import annotations
 

@@ -302,7 +302,8 @@ class Query:
     def _messages_plan(self) -> MessageWindows:
         if not isinstance(self._stored, MessageWindows):
             raise UsageError(
-                "the windows of this operator do not know their messages: see .messages(identity=…) in MESSAGES.md",
+                "the windows of this operator do not know their messages: see .messages(identity=…) in "
+                "docs/how-it-works/message-store.md",
                 code="no-messages",
                 operator=self.operator,
             )
@@ -311,7 +312,8 @@ class Query:
     def _side(self, side: str | None) -> MessageTables:
         if not self._stores:
             raise UsageError(
-                "this operator keeps no messages: joins do, and windows with .messages(retain=…), see MESSAGES.md",
+                "this operator keeps no messages: joins do, and windows with .messages(retain=…), see "
+                "docs/how-it-works/message-store.md",
                 code="no-messages",
                 operator=self.operator,
             )

@@ -82,7 +82,8 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
     for one in found:
         if one.failure:
             raise UsageError(
-                "a worker of Spark cannot import tidestate or what it needs: install it there, see docs/CLUSTERS.md",
+                "a worker of Spark cannot import tidestate or what it needs: install it there, see "
+                "docs/how-to/clusters.md",
                 code="worker-package",
                 host=one.host,
                 python=one.python,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Shortcut = Literal["direct_scan", "in_driver"]
 """How a batch on Spark may be processed faster, with the same result: tasks read Parquet files themselves
-(docs/DIRECT_SCAN.md), and the driver processes few rows without a Spark job.
+(docs/how-it-works/direct-scan.md), and the driver processes few rows without a Spark job.
 """
 SHORTCUTS: tuple[Shortcut, ...] = get_args(Shortcut)
 
@@ -65,18 +65,18 @@ class Runs(ABC):
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
-        False or raising `Refused` (docs/SINKS.md). Without a sink, panes are in the checkpoint's pane files, exactly
-        once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by themselves.
-        ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``,
-        ``"memory"``, or one with settings. ``partitions`` is the number of state partitions of a new root
-        (default: Spark's default parallelism); ``tidestate rescale`` changes it. Every ``tick`` (default: 1 second)
-        time advances without a batch, where that matters: idle sources, and watermarks and triggers in processing
-        time; and sinks that are behind are offered what they lack. ``policy`` decides what the start does if another
-        driver runs this checkpoint, or the newest one is damaged. With ``checkpoints`` the job deletes old ones
-        itself, as ``tidestate gc`` does (docs/RECOVERY.md). ``metrics`` is a port of this host, or a host and port,
-        at which the job serves its metrics to Prometheus (docs/METRICS.md). ``paths`` are the shortcuts that a batch
-        may take, by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to
-        be the same (docs/DIRECT_SCAN.md); ``in_driver``, the driver processes few rows without a Spark job.
+        False or raising `Refused` (docs/how-to/sinks.md). Without a sink, panes are in the checkpoint's pane files,
+        exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by
+        themselves. ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``, ``"memory"``, or one with
+        settings. ``partitions`` is the number of state partitions of a new root (default: Spark's default
+        parallelism); ``tidestate rescale`` changes it. Every ``tick`` (default: 1 second) time advances without a
+        batch, where that matters: idle sources, and watermarks and triggers in processing time; and sinks that are
+        behind are offered what they lack. ``policy`` decides what the start does if another driver runs this
+        checkpoint, or the newest one is damaged. With ``checkpoints`` the job deletes old ones itself, as ``tidestate
+        gc`` does (docs/how-to/recovery.md). ``metrics`` is a port of this host, or a host and port, at which the job
+        serves its metrics to Prometheus (docs/how-to/metrics.md). ``paths`` are the shortcuts that a batch may take,
+        by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to be the same
+        (docs/how-it-works/direct-scan.md); ``in_driver``, the driver processes few rows without a Spark job.
         """
         if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(
@@ -180,7 +180,7 @@ class Runs(ABC):
         time_zone: str | None = None,
     ) -> StartPlan:
         """What a start of this job at ``root`` would do: what would change, what would be dropped, and why it would
-        be refused. Nothing is touched. See docs/EVOLUTION.md.
+        be refused. Nothing is touched. See docs/how-to/change-a-job.md.
 
         Input has the types that it had at the newest checkpoint, unless there is a ``schema``, of each stream by name
         where there are several; its times without a zone are in ``time_zone``. Raises `CorruptionError` for a root

@@ -160,8 +160,8 @@ class Stream(MadeByVerb):
         time of a pair is ``time``, `timed_by` names another one for what reads the pairs. ``sides`` are
         settings of both sides, ``left`` and ``right`` win over them. With ``in_order`` rows are held until the
         watermark passes them: the default with windows of each side that go by time and no update period. With
-        ``identity`` the offset of a stream is what its messages are known by. All choices: docs/JOINS.md. Raises
-        `UsageError` for a combination that makes no sense.
+        ``identity`` the offset of a stream is what its messages are known by. All choices: docs/how-to/joins.md.
+        Raises `UsageError` for a combination that makes no sense.
         """
         made = joined(
             _pair(self, other),
@@ -401,7 +401,7 @@ class Aggregation(WindowsByHand, OperatorStream, PaneSettings):
 
     Also ``pane``, the number of the pane in its window and key; ``timing``: "early", "on_time" or "late", by the
     watermark and the window's end; ``kind``: "emit", or "retract" for a pane that is taken back; ``last``: true where
-    the window closed in that very step, so nothing of it follows (docs/SEMANTICS.md).
+    the window closed in that very step, so nothing of it follows (docs/reference/semantics.md).
     """
 
 

@@ -1,7 +1,7 @@
 """What collection records: the boundary, below which checkpoints were collected, and pins, which keep one. Pure.
 
 No manifest at or below the id of the **boundary** counts any more. A **pin** keeps a checkpoint regardless of the
-boundary. See docs/PROTOCOL.md.
+boundary. See docs/internals/protocol.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The manifest: one small JSON file that *is* a checkpoint, and the only thing that commits one.
 
 The file reads ``{"checksum": "xxh3:…", "manifest": {…}}``; the checksum is over the exact bytes of the inner
-object. A manifest names its parent by the parent's checksum, so a chain of them can be verified. docs/FORMAT.md.
+object. A manifest names its parent by the parent's checksum, so a chain of them can be verified.
+See docs/reference/format.md.
 
 Three kinds of writer publish one. A **start** (``fence``) takes the root over. A **step** (``batch``, ``tick``,
 ``feed``, ``bootstrap``) takes input in or lets time pass. A **move** (``reset``, ``rescale``, a fork's ``fence``)

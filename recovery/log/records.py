@@ -1,7 +1,8 @@
 """The files of boundaries and pins.
 
 Boundaries are numbered without gaps and the newest one counts. A number can be taken once, so each boundary is made
-from the one before it, and two collections never lose what the other knows of the outputs. See docs/PROTOCOL.md.
+from the one before it, and two collections never lose what the other knows of the outputs.
+See docs/internals/protocol.md.
 """
 
 from __future__ import annotations

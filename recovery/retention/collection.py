@@ -1,7 +1,7 @@
 """Delete old checkpoints: first publish the boundary, then delete their manifests, then files that nothing needs.
 
 Manifests define what is needed; a listing only finds candidates. A collection may crash anywhere and be run again,
-run twice at a time, and run while the job does: docs/PROTOCOL.md explains why.
+run twice at a time, and run while the job does: docs/internals/protocol.md explains why.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A **changelog** segment is one Arrow IPC file: an ``__op`` column (0 merge, 1 put, 2 delete), the key columns, the
 value columns; record batches each of one op, in the order delete, put, merge, sorted by the leading key column where
 that is a number or a time. Folded files are in `files.sortedfile`. All describe themselves in their
-metadata. See docs/FORMAT.md.
+metadata. See docs/reference/format.md.
 """
 
 from __future__ import annotations

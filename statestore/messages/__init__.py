@@ -1,1 +1,4 @@
-"""The message store: each message once, read by range, forgotten by time and size. Pure. See docs/MESSAGES.md."""
+"""The message store: each message once, read by range, forgotten by time and size. Pure.
+
+See docs/how-it-works/message-store.md.
+"""

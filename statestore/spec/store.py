@@ -96,7 +96,7 @@ class StateStore(StateView, Protocol):
 
 
 RESTORE_BYTES_PER_S = 50 << 20
-"""How fast a partition is taken to be restored before that is measured: cautious, see docs/performance.md."""
+"""How fast a partition is taken to be restored before that is measured: docs/internals/performance.md."""
 
 
 @called("a store", "Parquet()")
@@ -136,7 +136,7 @@ def Memory(  # noqa: N802
 ) -> StoreConfig:
     """State in RAM, in the Python worker that last held the partition. For state that fits there.
 
-    A table of a partition is folded from ``max_levels`` levels on, see docs/STORES.md. It is written out as a
+    A table of a partition is folded from ``max_levels`` levels on, see docs/how-to/stores.md. It is written out as a
     snapshot when its log since the last one has grown to ``snapshot_bytes`` and to a few times the size of that, or
     when reading all its files would take longer than ``recovery_s``.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,31 @@ from tidestate.operators.plan.plan import OTHER_BOUNDS, PROCESSING_TIME, RESERVE
 from tidestate.operators.rows.deduplicate import UNTIL
 from tools.reference import page
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_ELSEWHERE = {
+    "index.md": "tests/docs/test_docs.py",
+    "how-it-works/message-store.md": "tests/statestore/messages/test_messages.py",
+    "how-it-works/progress.md": "tests/docs/test_progress.py",
+    "how-to/embedded-operators.md": "tests/operators/embedded/test_window_operator.py",
+    "how-to/joins.md": "tests/operators/joins/test_joins.py",
+    "how-to/merges.md": "tests/operators/rows/test_merge.py",
+    "how-to/testing.md": "tests/operators/local/test_harness.py",
+    "how-to/windows.md": "tests/tools/test_timelines.py",
+}
+"""Pages whose blocks another test runs: once is enough."""
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
+RUN_HERE = [
+    name
+    for path in DOCUMENTS
+    if (ROOT / "docs") in path.parents and (name := path.relative_to(ROOT / "docs").as_posix()) not in RUN_ELSEWHERE
+    if BLOCK.search(path.read_text())
+]
+FRONTS = ("docs/index.md", "README.md")
 PACKAGES = ("statestore", "recovery", "operators", "tools")
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
 
 
 def sources() -> str:
@@ -35,30 +59,28 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "STORES.md",
-        "MESSAGES.md",
-        "AGGREGATES.md",
-        "SINKS.md",
-        "READERS.md",
-        "QUERIES.md",
-        "RECOVERY.md",
-        "SEMANTICS.md",
-        "EVOLUTION.md",
-    ],
-)
+@pytest.mark.parametrize("name", RUN_HERE)
 def test_blocks_of_other_documents_run(name: str) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.S | re.M)
-    assert blocks
+    blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_blocks_that_are_run_elsewhere_are() -> None:
+    for name, test in RUN_ELSEWHERE.items():
+        assert name.rpartition("/")[2] in (ROOT / test).read_text(), name
+
+
+def test_the_first_job_of_the_site_is_that_of_the_readme() -> None:
+    """Which runs."""
+    site, readme = (set("\n".join(BLOCK.findall((ROOT / name).read_text())).splitlines()) for name in FRONTS)
+    assert len(site) > 20
+    assert site - readme == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_links_lead_somewhere(document: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)\)", document.read_text())
     missing = [t for t in targets if "://" not in t and not (document.parent / t).exists()]
@@ -66,8 +88,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def test_the_map_names_every_folder_and_paths_that_exist() -> None:
-    text = (ROOT / "docs" / "MAP.md").read_text()
-    paths = re.findall(r"`((?:statestore|recovery|operators|tests|tools|docs|examples)/[\w/.]*)`", text)
+    text = (ROOT / "docs" / "internals" / "map.md").read_text()
+    paths = re.findall(r"`((?:statestore|recovery|operators|tests|tools|docs|examples)/[\w/.-]*)`", text)
     assert not [name for name in paths if not (ROOT / name).exists()]
     for package in ("statestore", "recovery", "operators"):
         (table,) = re.findall(rf"^\| `{package}/` \|.*?\n\n", text, re.M | re.S)
@@ -76,31 +98,35 @@ def test_the_map_names_every_folder_and_paths_that_exist() -> None:
         assert named == folders
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@cache
+def text_of_all_tests() -> str:
+    return "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
 def test_named_files_and_tests_exist(document: Path) -> None:
     text = document.read_text()
-    files = re.findall(r"`((?:tests|tools|docs|examples)/[\w/.]+\.\w+)`", text)
+    files = re.findall(r"`((?:tests|tools|docs|examples)/[\w/.-]+\.\w+)`", text)
     assert not [name for name in files if not (ROOT / name).exists()]
-    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    named = re.findall(r"`(test_\w+)`", text)
-    assert not [name for name in named if f"def {name}(" not in tests]
+    tests = re.findall(r"`(test_\w+)`", text)
+    assert not [name for name in tests if f"def {name}(" not in text_of_all_tests()]
 
 
 def test_every_error_code_is_documented_and_no_other() -> None:
     raised = set(re.findall(r'code="([a-z-]+)"', sources())) | set(
         re.findall(r'"(spark-[a-z]+(?:-[a-z]+)*)",\n', (ROOT / "recovery" / "spark" / "spark_log.py").read_text())
     )
-    documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "ERRORS.md").read_text()))
+    documented = set(re.findall(r"`([a-z]+(?:-[a-z]+)*)`", (ROOT / "docs" / "reference" / "errors.md").read_text()))
     assert raised - documented == set()
     assert {code for code in documented if "-" in code} - raised == set()
 
 
 def test_the_reference_of_the_command_is_what_the_code_says() -> None:
-    assert (ROOT / "docs" / "CLI.md").read_text() == page(), "python -m tools.reference"
+    assert (ROOT / "docs" / "reference" / "cli.md").read_text() == page(), "python -m tools.reference"
 
 
 def test_every_reserved_name_is_listed() -> None:
-    page = (ROOT / "docs" / "WINDOWS.md").read_text().partition("## Names that are taken")[2]
+    page = (ROOT / "docs" / "how-to" / "windows.md").read_text().partition("## Names that are taken")[2]
     assert not [
         name
         for name in {*RESERVED, *OTHER_BOUNDS, SIDE, AT, PANE_TIME, PROCESSING_TIME, UNTIL}

@@ -1,4 +1,4 @@
-"""The worked example of docs/FORMAT.md, made by the runner and read without any code of ours."""
+"""The worked example of docs/reference/format.md, made by the runner and read without any code of ours."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_a_public_name_is_defined_once() -> None:
 
 
 def test_the_glossary_has_each_term_once() -> None:
-    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs" / "GLOSSARY.md").read_text(), re.M)
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \|$", (ROOT / "docs" / "reference" / "glossary.md").read_text(), re.M)
     terms = Counter(term for row in rows for term in row.split(", ") if row != "term")
     assert len(terms) > 80
     assert not [term for term, count in terms.items() if count > 1]

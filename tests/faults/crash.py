@@ -23,7 +23,7 @@ from tests.faults.trial import Every, Tried, Unit, tried, units
 from tests.faults.world import STORES
 from tools.bench.table import Row, commit, insert, markdown, show
 
-PAGE = "RELIABILITY.md"
+PAGE = "crashes.md"
 COLUMNS = ("calls", "crash points", "recovered", "twice", "wrong")
 app = typer.Typer(help="Deaths at every call of whole jobs, and the recovery from each.", no_args_is_help=True)
 

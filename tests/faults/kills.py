@@ -37,7 +37,7 @@ from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.bench.table import as_json, commit, insert, markdown
 
-PAGE = "RELIABILITY.md"
+PAGE = "kills.md"
 WHOLE, JAVA, PYTHON = "all processes", "driver, its Java", "driver, its Python"
 WORKER, EXECUTOR = "a Python worker", "an executor"
 STOPPED, SECOND, COLLECTED = "stopped, and goes on later", "a second driver", "a collection meanwhile"

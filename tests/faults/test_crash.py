@@ -87,7 +87,7 @@ def test_a_folder_that_only_a_dead_process_could_have_synced_is_noticed(monkeypa
 
 
 def test_the_command_keeps_and_draws_what_it_has_tried(tmp_path: Path) -> None:
-    page, kept = tmp_path / "RELIABILITY.md", tmp_path / "kept.jsonl"
+    page, kept = tmp_path / "crashes.md", tmp_path / "kept.jsonl"
     page.write_text("before\n<!-- crash -->\n<!-- /crash -->\nafter\n")
     given = ["run", "--scenario", "union", "--store", "memory", "--place", "bucket", "--every", "40"]
     done = [CliRunner().invoke(app, [*given, "--keep", str(kept)]) for _ in range(2)]

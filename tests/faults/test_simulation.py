@@ -102,7 +102,7 @@ def test_a_failing_seed_is_made_smaller() -> None:
 
 
 def test_the_command_says_what_was_broken_and_draws_it(tmp_path: Path) -> None:
-    page, seeds = tmp_path / "RELIABILITY.md", tmp_path / "seeds.jsonl"
+    page, seeds = tmp_path / "simulation.md", tmp_path / "seeds.jsonl"
     page.write_text("<!-- simulation -->\n<!-- /simulation -->\n")
     given = ["run", "--seeds", "1", "--planted", "loses-an-event", "--no-shrink", "--keep", str(seeds)]
     ran = CliRunner().invoke(command.app, given)

@@ -1,4 +1,4 @@
-"""What the experiments of docs/RUNNERS.md are fed, and the windows that a naive program finds in it."""
+"""What the experiments of docs/reference/runners.md are fed, and the windows that a naive program finds in it."""
 
 from __future__ import annotations
 

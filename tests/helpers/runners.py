@@ -1,4 +1,4 @@
-"""One description on each runner that needs no Spark, fed in the same way; and the table of docs/RUNNERS.md."""
+"""One description on each runner that needs no Spark, fed in the same way; and the table of runners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 
-PAGE = ROOT / "docs" / "RUNNERS.md"
+PAGE = ROOT / "docs" / "reference" / "runners.md"
 Given = pa.Table | Mapping[str, pa.Table]
 Schemas = pa.Schema | Mapping[str, pa.Schema]
 

@@ -1,4 +1,4 @@
-"""The table of docs/RUNNERS.md, tried: each row on a runner that needs no Spark, in the long form on each of them;
+"""docs/reference/runners.md, tried: each row on a runner without Spark, in the long form on each of them;
 and the tests of it on Spark.
 
 An experiment is a real job with a checked result, and what the table says no to is refused with the code that the
@@ -338,9 +338,8 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
 
 
 def test_every_verb_of_the_command_is_tried() -> None:
-    observed = {
-        line.split("`")[1] for line in (ROOT / "docs" / "CLI.md").read_text().splitlines() if line.startswith("| [`")
-    }
+    lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
+    observed = {line.split("`")[1] for line in lines if line.startswith("| [`")}
     assert observed == set(VERBS) | MAKE_ROOTS
     assert notes() == set("1234567")
 

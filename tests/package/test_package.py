@@ -110,7 +110,9 @@ def test_the_readme_of_the_index_links_to_the_repository(built: Path) -> None:
     message = message_from_bytes(metadata)
     readme = str(message.get_payload())
     repository = PROJECT["urls"]["Repository"]
-    assert {url for url in PROJECT["urls"].values() if not url.startswith(repository)} == set()
+    owner, name = repository.split("/")[-2:]
+    addresses = (f"{repository}/", f"https://{owner}.github.io/{name}/")
+    assert [url for url in PROJECT["urls"].values() if not f"{url}/".startswith(addresses)] == []
     links = re.findall(r"\]\(([^)]+)\)", readme)
     assert len(links) == len(re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text())) > 20
     strange = [link for link in links if not re.match(rf"{repository}/(?:blob|raw)/main/", link)]

@@ -14,7 +14,7 @@ from tests.helpers.checkout import ROOT
 from tidestate.statestore import distribution
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXTRA = re.compile(rf"(\w[\w.-]*)\[({'|'.join(PROJECT['optional-dependencies'])})\]")
 
 

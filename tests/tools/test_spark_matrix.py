@@ -34,7 +34,7 @@ def test_the_pages_agree() -> None:
 
 
 def test_every_chosen_test_is_there() -> None:
-    files = [PAGE.parents[1] / "tests" / "spark" / f"test_{name}.py" for name in TESTS.split()]
+    files = [PAGE.parents[2] / "tests" / "spark" / f"test_{name}.py" for name in TESTS.split()]
     assert [path.name for path in files if not path.exists()] == []
     assert len(files) > 1
     assert sorted(SPARKS) == list(SPARKS)

@@ -1,4 +1,4 @@
-"""The pictures of `docs/WINDOWS.md` show what the code does: they are drawn again and compared, byte for byte."""
+"""The pictures of `docs/how-to/windows.md` show what the code does: drawn again, they are equal byte for byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
 
 
 def test_every_block_with_a_picture_is_drawn(drawn: dict[str, str]) -> None:
-    observed = re.findall(r"\(timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
+    observed = re.findall(r"\(\.\./timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
     assert sorted(observed) == sorted(drawn)
 
 

@@ -190,13 +190,13 @@ def scale(
     ] = None,
     warm: Annotated[int, typer.Option(min=1, help="Checkpoints of each row.")] = 20,
     as_json: Json = False,
-    draw: Annotated[Path | None, typer.Option(help="Put the table into CLUSTERS.md of this folder.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Put the table into scale.md of this folder.")] = None,
 ) -> None:
     """What a checkpoint costs over many state partitions: bytes, seconds, requests to S3 and their price."""
     logging.getLogger("tidestate").setLevel(logging.ERROR)  # a lease may outlive the service
     rows = _print(scale_bench.run(partitions or scale_bench.PARTITIONS, changed or (), warm=warm), as_json, None)
     if draw is not None:
-        table.insert(draw / "CLUSTERS.md", "scale", f"Commit {rows[0]['commit']}.\n\n{table.markdown(rows)}")
+        table.insert(draw / "scale.md", "scale", f"Commit {rows[0]['commit']}.\n\n{table.markdown(rows)}")
 
 
 @app.command()

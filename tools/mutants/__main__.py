@@ -18,7 +18,7 @@ from tools.mutants.mutant import Mutant, every, layers
 from tools.mutants.trial import Trial, Tried
 
 LIMIT_S = 120
-PAGE = "RELIABILITY.md"
+PAGE = "mutants.md"
 app = typer.Typer(help="Faults in a copy of the sources, each of which one test must notice.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 

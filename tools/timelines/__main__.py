@@ -1,4 +1,4 @@
-"""Draw the pictures of `docs/WINDOWS.md`: ``python -m tools.timelines``, or with ``--check`` compare them."""
+"""Draw the pictures of `docs/how-to/windows.md`: ``python -m tools.timelines``, or with ``--check`` compare them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tools.timelines.record import record
 from tools.timelines.scenarios import SCENARIOS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-PAGE, FOLDER = DOCS / "WINDOWS.md", DOCS / "timelines"
-_BLOCK = re.compile(r"^```python\n((?:(?!```).)*)^```\n(?:\n!\[([^\]]*)\]\(timelines/([\w-]+)\.svg\))?", re.S | re.M)
+PAGE, FOLDER = DOCS / "how-to" / "windows.md", DOCS / "timelines"
+_BLOCK = re.compile(
+    r"^```python\n((?:(?!```).)*)^```\n(?:\n!\[([^\]]*)\]\(\.\./timelines/([\w-]+)\.svg\))?", re.S | re.M
+)
 
 
 def pictures() -> Iterator[tuple[str, str]]:
@@ -52,7 +54,7 @@ def main(arguments: list[str]) -> int:
     found = differences(drawn)
     print("\n".join(found) or f"{len(drawn)} pictures agree with the code")
     if found:
-        print("run `python -m tools.timelines`, look at them, and read docs/WINDOWS.md again")
+        print("run `python -m tools.timelines`, look at them, and read docs/how-to/windows.md again")
     return 1 if found else 0
 
 

@@ -20,7 +20,7 @@ from tests.faults.damage.page import NAME, drawn, golden
 from tests.faults.damage.subjects import STORES, Store
 from tools.bench.table import as_json, commit, insert
 
-PAGE, FIGURES = "DAMAGE.md", "RELIABILITY.md"
+PAGE, FIGURES = "damage.md", "damaged-files.md"
 app = typer.Typer(help="Damage to every durable file: detected, or without effect.", no_args_is_help=True)
 
 
@@ -126,7 +126,7 @@ def _print(found: list[tuple[Case, Answers]]) -> None:
 def _figures(at: str, found: list[tuple[Case, Answers]]) -> str:
     rows = _rows(found)
     total = ("all", *(sum(row[place] for row in rows) for place in range(1, len(HEADINGS))))  # type: ignore[misc]
-    lines = [f"Commit {at}: `python -m tests.faults.damage run --draw docs`.", ""]
+    lines = [f"Commit {at}: `python -m tests.faults.damage run --draw docs/internals/reports`.", ""]
     lines += [f"| {' | '.join(HEADINGS)} |", f"|---|{'---:|' * (len(HEADINGS) - 1)}"]
     for name, *counts in [*rows, total]:
         lines.append(f"| {name} | {' | '.join(f'{one:,}' for one in counts)} |")

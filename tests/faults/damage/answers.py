@@ -46,8 +46,9 @@ class Went:
 
 @cache
 def documented() -> frozenset[str]:
-    """The codes of docs/ERRORS.md."""
-    return frozenset(re.findall(r"`([a-z0-9-]+)`", (ROOT / "docs" / "ERRORS.md").read_text())) - {"invariant"}
+    """The codes of docs/reference/errors.md."""
+    page = ROOT / "docs" / "reference" / "errors.md"
+    return frozenset(re.findall(r"`([a-z0-9-]+)`", page.read_text())) - {"invariant"}
 
 
 def answered(ask: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The golden table of docs/DAMAGE.md: what a case may answer, by kind of file and fault."""
+"""The golden table of docs/internals/reports/damage.md: what a case may answer, by kind of file and fault."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tools.bench.table import as_json, commit, insert
 CORPUS = Path(__file__).parent / "corpus"
 MOST_KEPT, MOST_BYTES = 40, 16_000
 """Inputs that are kept of a target, and their bytes together."""
-PAGE, NAME = "RELIABILITY.md", "fuzz"
+PAGE, NAME = "fuzzing.md", "fuzz"
 HEADINGS = ("target", "inputs", "kept", "found")
 app = typer.Typer(help="Any bytes in the place of durable ones: the right value, or an error of ours.")
 
@@ -131,8 +131,8 @@ def _section(at: str, seconds: int, found: list[Fuzzed]) -> str:
     how = "guided by coverage (atheris)" if HAS_ATHERIS else "changed at random"
     inputs, wrong = sum(one.inputs for one in found), sum(bool(one.found) for one in found)
     lines = [
-        f"Commit {at}, `python -m tests.faults.fuzz run --seconds {seconds} --draw docs`: {inputs:,} inputs {how}, "
-        f"{len(found)} targets, {wrong} of them with a fault.",
+        f"Commit {at}, `python -m tests.faults.fuzz run --seconds {seconds} --draw docs/internals/reports`: "
+        f"{inputs:,} inputs {how}, {len(found)} targets, {wrong} of them with a fault.",
         "",
         "| target | inputs | |",
         "|---|---:|---|",

@@ -22,7 +22,7 @@ from tests.faults.simulation.run import Outcome, simulate, simulate_each
 from tests.faults.simulation.shrink import Shrinker
 from tools.bench.table import Row, commit, insert, markdown
 
-PAGE = "RELIABILITY.md"
+PAGE = "simulation.md"
 SHRUNK = 3
 """So many failing seeds are made smaller and printed."""
 app = typer.Typer(help="Whole jobs, their storage, time and faults, each run from one seed.", no_args_is_help=True)

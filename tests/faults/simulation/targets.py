@@ -1,4 +1,7 @@
-"""Where panes and late rows go: targets outside of the job, which remember what they have as docs/SINKS.md asks."""
+"""Where panes and late rows go: targets outside of the job, which remember what they have.
+
+As docs/how-to/sinks.md asks.
+"""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def test_sides_that_do_not_fit_are_refused() -> None:
 
 @pytest.mark.slow
 def test_the_block_of_the_page_runs() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "JOINS.md").read_text(), re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "joins.md").read_text(), re.S | re.M)
     command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr

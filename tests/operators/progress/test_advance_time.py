@@ -1,6 +1,6 @@
 """Advance-time settings, sentence by sentence of "Advancing Application Time" (StreamInsight), and against a loop.
 
-OURS says that a rule is this project's choice (docs/PROGRESS.md).
+OURS says that a rule is this project's choice (docs/how-it-works/progress.md).
 """
 
 from __future__ import annotations

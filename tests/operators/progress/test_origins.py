@@ -1,6 +1,6 @@
 """Origin progress, sentence by sentence of "Watermarking and Progress" (NebulaStream), and against sets of buffers.
 
-OURS says that a rule is this project's choice (docs/PROGRESS.md).
+OURS says that a rule is this project's choice (docs/how-it-works/progress.md).
 """
 
 from __future__ import annotations

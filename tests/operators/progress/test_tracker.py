@@ -1,7 +1,7 @@
 """Per-source watermarks and their minimum, against a tracker that keeps every mark it was given.
 
 Names in capitals say where a rule is from: RIPPLE ("Windowing & Watermarks"), NEBULA ("Watermarking and Progress"),
-STREAMINSIGHT ("Advancing Application Time"), OURS (docs/PROGRESS.md).
+STREAMINSIGHT ("Advancing Application Time"), OURS (docs/how-it-works/progress.md).
 """
 
 from __future__ import annotations

@@ -296,7 +296,7 @@ def test_columns_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused(
 
 @pytest.mark.slow
 def test_the_blocks_of_the_page_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "MERGING.md").read_text(), re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "merges.md").read_text(), re.S | re.M)
     assert len(blocks) >= 4
     command = [sys.executable, "-c", "\n".join(blocks)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

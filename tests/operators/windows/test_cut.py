@@ -1,4 +1,4 @@
-"""What depends on how the input is cut into batches, and what does not: docs/SEMANTICS.md has the list."""
+"""What depends on how the input is cut into batches, and what does not: docs/reference/semantics.md has the list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest after a start, a step and each move, field by field, against what docs/FORMAT.md says of it."""
+"""The manifest after a start, a step and each move, field by field, as docs/reference/format.md says."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_a_fork_of_an_older_checkpoint_is_refused_too(root: Path, tmp_path: Path
 
 
 def test_every_verb_on_a_root_is_tried() -> None:
-    lines = (ROOT / "docs" / "CLI.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "reference" / "cli.md").read_text().splitlines()
     assert {line.split("`")[1] for line in lines if line.startswith("| [`")} == set(VERBS) | MAKE_ROOTS
 
 

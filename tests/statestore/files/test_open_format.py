@@ -95,7 +95,7 @@ def test_a_snapshot_of_one_store_loads_into_any_other(first: str, second: str, t
         assert (target.applied, dict(target.expired)) == (source.applied, dict(source.expired))
 
 
-# From here on no code of ours reads: only json, pyarrow, DuckDB and pandas, by the words of docs/FORMAT.md.
+# From here on no code of ours reads: only json, pyarrow, DuckDB and pandas, by the words of docs/reference/format.md.
 
 
 def plain_files(table: str) -> tuple[list[pa.Table], int | None]:

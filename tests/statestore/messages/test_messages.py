@@ -294,7 +294,8 @@ def test_batches_and_requests_that_are_refused() -> None:
 
 
 def test_the_document_runs() -> None:
-    block = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "MESSAGES.md").read_text(), re.S | re.M)
+    page = ROOT / "docs" / "how-it-works" / "message-store.md"
+    block = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(block)], capture_output=True, text=True, cwd=ROOT, check=False
     )
