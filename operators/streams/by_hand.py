@@ -119,7 +119,7 @@ class JoinByHand(OfMessages):
         metrics: int | str | None = None,
         time_zone: str | None = None,
     ) -> JoinOperator:
-        """As `Aggregation.by_hand`, of a join. ``schema`` is that of both streams, or of each by name. Both name the
+        """As `Aggregation.by_hand`, of a join. ``schema`` is that of each stream, by name. Both name the
         ``offset`` of their messages: else `UsageError` (``join-offset``).
         """
         offsets, origins = zip(*self.orders, strict=True)

@@ -14,6 +14,7 @@ from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Occurrence, Unmatched
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Runnable, checked_name
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
@@ -279,6 +280,16 @@ class OperatorStream(Stream, Runs):
         return self._with(msgspec.structs.replace(self.operator.description, renames=renames))
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of the inputs of the job, in order."""
+        return self.graph.streams
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the operators of the job, in order: each comes after those it reads."""
+        return self.graph.operators
+
+    @property
     def graph(self) -> JobGraph:
         """The operators in front of this one, and itself. Raises `UsageError` for names that are not clear."""
         return job_graph(self.operator)
@@ -460,4 +471,6 @@ def _output(operator: OperatorNode, first: StreamView) -> StreamView:
         return handed if end in (None, first.lifetime.end) else replace(handed, lifetime=Lifetime(end, "interval"))
     if isinstance(description, Union):
         return StreamView(operator, AT, offset=description.offset, origin=description.origin)
+    if isinstance(description, SessionJoin) and description.windows.by_offset:
+        return StreamView(operator)  # these pairs have bounds in offsets, and no time
     return StreamView(operator, AT)

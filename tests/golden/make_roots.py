@@ -1,4 +1,5 @@
-"""Make the root of a new kind of job: ``python -m tests.golden.make_roots NAME …``; those that are there stay.
+"""Make the root of a new kind of job: ``python -m tests.golden.make_roots NAME …``. One that is there stays, a root is
+of the version that made it.
 
 A root is made by a job that stops after its first batches; what is expected of its continuation is what the same
 version puts out for the batches that follow when it takes all of them without a stop. Roots on Spark are made by
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -40,7 +40,6 @@ def make(name: str, case: Case, store: str, folder: Path) -> None:
     """The root, and what lies next to it."""
     about = described(case, store)
     kept = ROOTS / name
-    shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     write_json(kept / "description.json", about)
     write_json(kept / "input.json", [step_text(step) for step in case.after])

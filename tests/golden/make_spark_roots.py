@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +20,6 @@ def make(spark: Any, name: str, case: Case, store: str, folder: Path) -> None:
     """The root, and what lies next to it."""
     about = described(case, store) | {"batches": BEFORE}
     kept = ROOTS / name
-    shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
     write_json(kept / "description.json", about)
     write_json(kept / "input.json", [step_text(step) for step in case.after])

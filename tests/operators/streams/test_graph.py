@@ -14,6 +14,7 @@ from tidestate.operators import tumbling
 from tidestate.operators.describe import triggers as trigger
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import SlidingLifetimes
 from tidestate.operators.streams import generators as watermark
 from tidestate.operators.streams.inputs import cti_settings, merge_streams, stream, union_streams
 from tidestate.operators.streams.settings import RetentionSettings, lifetime, period, side
@@ -98,6 +99,15 @@ def test_a_pane_of_panes_is_stamped_by_their_time() -> None:
         assert isinstance(read, Windowed)
         assert read.aggregates["timestamp"] == max_(time)
         assert read.event_time is None
+
+
+def test_rows_of_panes_have_lifetimes() -> None:
+    spans = at().group_by("k").window(MINUTE).aggregate(until=max_("t"))
+    later = spans.timed_by("window_start", lifetime=lifetime("until")).group_by("k")
+    touched = later.window(tumbling("1 minute", of="lifetime")).aggregate(n=count()).named("touched")
+    description = of_type(touched.operator.description, Windowed)
+    assert (description.event_time, of_type(description.windows, SlidingLifetimes).end) == ("window_start", "until")
+    assert (touched.streams, touched.operators) == (("input",), ("windows", "touched"))
 
 
 def test_an_operator_in_another_order_of_its_setters_is_the_same() -> None:
@@ -270,6 +280,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a name with a point": (lambda: at("a.b"), "operator-name"),
     "a key that is no name": (lambda: at().group_by(5), "key-columns"),  # type: ignore[arg-type]
     "a period of nothing": (lambda: period("0 seconds"), "join-update"),
+    "a timestamp next to a result of that name": (
+        lambda: at().group_by("k").window(MINUTE).aggregate(timestamp=count()).pane_timestamp("latest"),
+        "aggregate-twice",
+    ),
 }
 
 
