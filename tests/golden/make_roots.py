@@ -1,5 +1,5 @@
-"""Make the root of a new kind of job: ``python -m tests.golden.make_roots NAME …``. One that is there stays, a root is
-of the version that made it.
+"""Make the root of a new kind of job: ``python -m tests.golden.make_roots NAME …``. One that is there stays: it is of
+the version that made it.
 
 A root is made by a job that stops after its first batches; what is expected of its continuation is what the same
 version puts out for the batches that follow when it takes all of them without a stop. Roots on Spark are made by
