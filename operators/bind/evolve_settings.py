@@ -153,8 +153,9 @@ def _as_they_act(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _by_side(settings: Mapping[str, Any] | None, sides: list[str]) -> dict[str, Any]:
-    found = {side: (settings or {}).get(side, (settings or {}).get("")) for side in sides}
-    return {side: advance for side, advance in found.items() if advance is not None}
+    named = settings or {}
+    by_side = {side: named.get(side, named.get("")) for side in sides}
+    return {side: advance for side, advance in by_side.items() if advance is not None}
 
 
 def _texts(configuration: Mapping[str, Any]) -> dict[str, str]:

@@ -38,13 +38,8 @@ def joined(
     low, high = (None if span is None else span_us(span) for span in within or (None, None))
     own = (left.window, right.window)
     by_side = own != (None, None) or (window is None and within is None)
-    updates, late_updates = (
-        (_update(left.update), _update(right.update)),
-        (
-            _update(left.late_update),
-            _update(right.late_update),
-        ),
-    )
+    updates = (_update(left.update), _update(right.update))
+    late_updates = (_update(left.late_update), _update(right.late_update))
     needing = {side for side, settings in sides.items() if identity or _by_offset(settings)}
     offsets, origins = orders_of(views, needing)
     delays = delays_us(views, over)
