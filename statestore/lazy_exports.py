@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 FEW = 30
@@ -27,9 +29,19 @@ def export(package: str, file: str) -> None:
 
     def load(name: str) -> Any:
         if name not in sources:
-            there = f": it has {', '.join(sorted(sources))}" if len(sources) <= FEW and name[0] != "_" else ""
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{there}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{_hint(name, sources)}")
         module, defined = sources[name]
         return getattr(importlib.import_module(module), defined)
 
     vars(sys.modules[package]).update(__getattr__=load, __dir__=lambda: sorted(sources), __all__=sorted(sources))
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    """All names of a small module, and of a large one the nearest."""
+    there = sorted(names)
+    if name.startswith("_"):
+        return ""
+    if len(there) <= FEW:
+        return f": it has {', '.join(there)}"
+    close = get_close_matches(name, there, n=2, cutoff=0.7)
+    return f": did you mean {' or '.join(close)}?" if close else ""

@@ -27,4 +27,7 @@ def missing_columns(
 def nearest(name: str, columns: Sequence[str]) -> list[str]:
     """The ``columns`` whose names are most like this one, whatever their case; at most two, the nearest first."""
     by_lower = {column.lower(): column for column in reversed(columns)}
+    # Columns of joins have the name of their side in front.
+    if of_sides := [column for column in columns if column.endswith(f"_{name}")]:
+        return of_sides[:2]
     return [by_lower[lower] for lower in get_close_matches(name.lower(), by_lower, n=2, cutoff=0.7)]

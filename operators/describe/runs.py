@@ -144,8 +144,8 @@ class Standalone(Measured):
 
     @abstractmethod
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
-        """Reprocess the late ledger, each event once; or ``rows``, each time they are given, for ``operator`` of
-        several. Returns the panes.
+        """Reprocess the late ledgers of all operators, or of ``operator``, each event once; or ``rows``, each time
+        they are given, for ``operator`` where there are several. Returns the panes. The rows stay in the ledger.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. It is one checkpoint of its own.
@@ -165,7 +165,7 @@ class Standalone(Measured):
     @property
     @abstractmethod
     def head(self) -> Manifest:
-        """The newest checkpoint. Raises `UsageError` before the first batch."""
+        """The `Manifest` of the newest checkpoint; ``.id`` is its number. Raises `UsageError` before the first."""
 
 
 class SparkJob(ABC):
@@ -331,8 +331,8 @@ class DurableQuery(Measured):
 
     @abstractmethod
     def reprocess_late(self, rows: pa.Table | None = None, *, operator: str | None = None) -> int:
-        """Reprocess the late ledger between two batches, each event once; or ``rows``, each time they are given, for
-        ``operator`` of several.
+        """Reprocess the late ledgers of all operators, or of ``operator``, between two batches, each event once; or
+        ``rows``, each time they are given, for ``operator`` where there are several.
 
         Windows that are still retained take the events, whatever the watermark; for windows that are gone a ledger
         row with the reason ``purged`` is added. Panes are delivered as always. Returns the number of events; it is

@@ -97,7 +97,9 @@ def each_element() -> Trigger:
 
 @checked
 def after_count(count: int) -> Trigger:
-    """A pane once ``count`` elements are in no pane yet; `each_batch` is ``count=1``."""
+    """A pane whenever ``count`` elements are in no pane yet, again and again. It looks at the end of each batch; with
+    ``.trigger(evaluate="element")`` at each element, which needs ``stream(offset=…)``. `each_batch` is ``count=1``.
+    """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
         raise UsageError("a count trigger counts to a whole number, one at least", code="trigger-count", found=count)
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)

@@ -40,6 +40,7 @@ from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
@@ -112,6 +113,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
         """The step of a state partition, which applies its changes to ``state``."""
 
+    @checked
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
         """Advance the clock to ``now_us`` and the watermark to ``watermark_us``, and fire what is due.
 
@@ -132,6 +134,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """
         return [self.deliver(delivery_id) for delivery_id in self.ready]
 
+    @checked
     def acknowledge(self, delivery_id: DeliveryId) -> None:
         """The results up to this one have been handled, and are given no more; durable with the next flush.
 

@@ -163,8 +163,8 @@ def _warn_of_ahead(job: CheckpointLog, plan: Plan, count: int) -> None:
     before = job.manifest.operators[plan.name].watermark_before_us
     tolerance = f" ({plan.future_option})" if plan.future_option else ""
     log.warning(
-        "checkpoint %d: %d events of %s are in the future: later than the watermark, %s, by more than its delay, %s, "
-        "and the tolerance, %s%s, together; they are processed; %s",
+        "checkpoint %d: %d events of %s are far ahead of the watermark, %s, by more than its delay, %s, and the "
+        "tolerance, %s%s, together; they are processed; %s",
         job.manifest.id,
         count,
         plan.name,

@@ -114,7 +114,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             if number == taken.batches - 1:
                 if mark != taken.last and taken.last:
                     raise IncompatibleError(
-                        "this is not the input of the checkpoint: its last batch differs",
+                        "this is not the input of the checkpoint, of which the last batch differs: give all of it "
+                        "from the beginning, what the checkpoint contains is passed over",
                         code="input-differs",
                         batch=number,
                     )
@@ -123,7 +124,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
-                "this is not the input of the checkpoint: it has fewer batches",
+                "this is not the input of the checkpoint, which has more batches: give all of it from the beginning, "
+                "what the checkpoint contains is passed over",
                 code="input-differs",
                 expected=held.batches,
                 found=number + 1,

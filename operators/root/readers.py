@@ -72,8 +72,11 @@ class RootReaders(Rooted):
     def late(
         self, *, operator: str | None = None, where: ds.Expression | None = None, spark: SparkSession | None = None
     ) -> ds.Dataset | DataFrame:
-        """The late ledger of an operator, by default the last: rejected events, each with the reason, the watermark
-        at that time, and the ``checkpoint``.
+        """The late ledger of an operator, by default the last: rejected events, each with the columns that the job
+        uses and `Aggregation.allowed_lateness` names in ``ledger_columns``, the reason, the watermark at that time,
+        and the ``checkpoint``. Reasons: ``very_late``, further behind than is allowed; ``purged``, put back when its
+        window was gone; ``out_of_retention``, a message older than is known; and others, by the operator
+        (docs/reference/semantics.md). Rows stay when they are reprocessed.
         """
         return _read(late_of_root(self.url, self.moment, operator), where, spark)
 
@@ -104,8 +107,9 @@ class RootReaders(Rooted):
         where: ds.Expression | None = None,
         spark: SparkSession | None = None,
     ) -> ds.Dataset | DataFrame:
-        """A state table as it is stored, by state partition, in key order within each; by default the first one of
-        the last operator. ``root.operator().tables`` has the names of all.
+        """A state table as it is stored; for results of windows, open ones too, see `windows`. By state partition, in
+        key order within each; by default the first table of the last operator. ``root.operator().tables`` has the
+        names of all.
         """
         return _read(state_of_root(self.url, self.moment, operator, table), where, spark)
 
@@ -158,7 +162,8 @@ class RootReaders(Rooted):
 
     def checkpoints(self) -> ds.Dataset:
         """A row for each checkpoint that was not collected, oldest first, those abandoned by a reset too: when and by
-        which run it was made, its watermark, how many events, panes and late rows it has, how much state.
+        which run it was made, its watermark, how many events, panes and late rows it has, how much state. ``kind``:
+        a "batch", or "tick" of the clock; "fence" of a start; "reset" of a rewind or repair; and so on.
         """
         self._whole("checkpoints()")
         return checkpoints_of_root(self.url).dataset()

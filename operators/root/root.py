@@ -44,8 +44,8 @@ class Root(RootReaders, RootVerbs):
 
     @checked
     def at(self, checkpoint: Moment) -> Root:
-        """The same root as of a checkpoint, by its id or a time, for the newest created by then: what counted then,
-        whatever a rewind has abandoned since. What is of the whole root refuses (``root-at``).
+        """The same root as of a checkpoint, by its id, a whole number, or a time, for the newest created by then:
+        what counted then, whatever a rewind has abandoned since. What is of the whole root refuses (``root-at``).
         """
         check_moment(checkpoint)
         same = Root(self.url)

@@ -122,8 +122,9 @@ class RootVerbs(Rooted):
 
     @checked
     def rewind(self, to: Moment, *, force: bool = False) -> ResetPlan:
-        """Go back to an older checkpoint, or the newest at a time: state, watermark and input position. The next
-        start replays the input after it. ``force``: although a driver is running, which is fenced.
+        """Go back to an older checkpoint, by its id, a whole number, or the newest at a time: state, watermark and
+        input position. The next start replays the input after it: give it the whole input, as ever. ``force``:
+        although a job is running (a query, or a stream of batches that has not ended), which is fenced.
         """
         return ResetPlan.of_rewind(self._whole("rewind(…)"), to, force=force)
 

@@ -76,7 +76,9 @@ class WindowsByHand(OfMessages):
         A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it names
         none, and takes effect once. It is known as long as its windows accept messages: one that comes again later
         is rejected as ``out_of_retention``, unless `Aggregation.messages` or `Aggregation.retain_windows` keep more.
-        ``partitions`` is the number of state partitions of a new folder, 1 by default.
+        What a call does lies in RAM until the next ``flush()``. The operator flushes by itself when it emits panes,
+        opens a window of time or forgets one; closing it, or leaving a ``with`` block, does not: messages since then
+        are to be added again. ``partitions`` is the number of state partitions of a new folder, 1 by default.
         ``store``, ``policy``, ``checkpoints`` and ``metrics`` are as everywhere; times without a zone are in
         ``time_zone``. Raises `UsageError` where another operator is in front (``operator-window``).
         """

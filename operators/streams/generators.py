@@ -23,7 +23,8 @@ def bounded(
     hold_future: Span | None = None,
     quiet: Span | None = None,
 ) -> Bounded | MaxEventTime:
-    """The largest event time less ``delay``; of ``column``, where that is not the event time. Raises `UsageError` for
+    """The largest event time less ``delay``; or the largest value of another ``column`` of times, such as one in
+    which each row says how far its source has come. Raises `UsageError` for
     a negative span.
 
     With ``hold_future``, events further ahead of processing time than that are ignored. With ``quiet``, the watermark

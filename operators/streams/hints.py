@@ -5,6 +5,8 @@ from __future__ import annotations
 _BEFORE = "filter and compute columns of the DataFrame or tables that the job is given"
 _RUNS = "an operator runs, not an input: .group_by(…).window(…).aggregate(…) first, or another verb"
 _INSTEAD = {
+    **dict.fromkeys(("count", "sum", "min", "max", "avg", "mean"), "results are named: .aggregate(n=agg.count())"),
+    "run": ".standalone(checkpoint=…).run(batches), on Spark .on_spark(…, checkpoint=…).start()",
     "groupBy": ".group_by(…)",
     "groupby": ".group_by(…)",
     "agg": ".group_by(…).window(…).aggregate(…)",

@@ -132,7 +132,11 @@ def union_streams(
 def _sides(streams: tuple[Stream, ...], named: Mapping[str, Stream]) -> dict[str, Stream]:
     """The streams by side. Raises `UsageError` for a side without a name, and two of one name."""
     if wrong := [value for value in (*streams, *named.values()) if not isinstance(value, Stream)]:
-        raise UsageError("give streams, as stream(…) returns them", code="argument", found=repr(wrong[0])[:100])
+        raise UsageError(
+            "give streams, as stream(…) returns them, one after the other: union(a, b)",
+            code="argument",
+            found=repr(wrong[0])[:100],
+        )
     pairs = [*((stream.view.name, stream) for stream in streams), *named.items()]
     names = [name for name, _ in pairs]
     if None in names:

@@ -12,7 +12,7 @@ from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.settings import SideSettings, period
 from tidestate.operators.streams.sides import check_order, columns_of, delays_us, orders_of, time_of
 from tidestate.operators.streams.watermarks import with_watermarks
-from tidestate.statestore.durations import Span, span_us
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 
@@ -121,7 +121,11 @@ def _check(join: Join, *, alone: bool) -> None:
         )
     low, high = join.lower_us, join.upper_us
     if low is not None and high is not None and low > high:
-        raise UsageError("the lower bound of a join lies above the upper one", code="join-bounds", within=(low, high))
+        raise UsageError(
+            "the lower bound of a join lies above the upper one",
+            code="join-bounds",
+            within=(text_of(low), text_of(high)),
+        )
     _check_windows(join)
     if min(join.allowed_us, *join.delays_us) < 0:
         raise UsageError("lateness and watermark delay cannot be negative", code="lateness")

@@ -47,7 +47,10 @@ def with_triggers(
     if chosen == "element" and isinstance(made.windows, Sessions) and when is None:
         raise UsageError("sessions change as a whole with a batch", code="trigger-element")
     if chosen == "element" and made.offset is None:
-        raise UsageError("a pane for each element needs an order: stream(offset=…)", code="trigger-element")
+        raise UsageError(
+            'each_element() and evaluate="element" need the order of elements: stream(offset=…)',
+            code="trigger-element",
+        )
     _check_kinds(early, late, when, on_time, closing)
     stored_late = stored_trigger(late)
     with_each_batch = stored_late == EACH_BATCH
@@ -78,8 +81,9 @@ def _check_kinds(
     for trigger in (early, late):
         if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
             raise UsageError(
-                "an early or late trigger is each_element(), each_batch(), after_count(…) or a span of time; give a "
-                "composite one as when=",
+                "an early or late trigger is each_element(), each_batch(), after_count(…), every_processing_time(…), "
+                "after_processing_time(…) or every_event_time(…), which repeat by themselves; give a composite one "
+                "as when=",
                 code="trigger",
                 found=repr(trigger),
             )

@@ -49,8 +49,8 @@ class PaneSettings(ABC):
         ledger_columns: str | Sequence[str] = (),
         future_tolerance: Span | None = None,
     ) -> Self:
-        """Accept events up to ``span`` behind the watermark (default: 60 seconds, 0 by CTIs and processing time, the
-        span of `messages` where that is the limit); later ones go to the late ledger.
+        """Accept events up to ``span`` behind the watermark before their batch (default: 60 seconds, 0 by CTIs and
+        processing time, the span of `messages` where that is the limit); later ones go to the late ledger.
 
         ``rule``: compare the event's time ("event"), or the end of each window that would hold it ("window").
         ``ledger_columns`` names further input columns to record. An event more than ``future_tolerance`` ahead of the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 
 import msgspec
 
@@ -104,10 +104,11 @@ class Stream(MadeByVerb):
     ) -> OperatorStream:
         """Pass on the first row with each value of the columns ``on``, which is remembered for ``within``.
 
-        A value expires once the watermark, less the allowed lateness, has passed its row's time by ``within``;
-        without it, once it has passed the row's time: then put the event time into ``on`` too. Until then all rows
-        with the value are dropped, also those further apart than ``within``; for that exact limit, whatever the cut
-        into batches, hold rows until the watermark passes them, ``in_order=True``. Rows more than
+        A row ``within`` or more after the first one is passed on again, once the value has expired: when the
+        watermark, less the allowed lateness, has passed its row's time by ``within``; without it, once it has passed
+        the row's time: then put the event time into ``on`` too. Until then all rows with the value are dropped, also
+        those further apart than ``within``; for that exact limit, whatever the cut into batches, hold rows until the
+        watermark passes them, ``in_order=True``. Rows more than
         ``allowed_lateness`` behind the watermark go to the late ledger of this operator (default: what the operators
         accept that read this). Dropped rows are counted (``duplicates``).
         """
@@ -157,8 +158,9 @@ class Stream(MadeByVerb):
         ``how``: "inner", or which rows without a partner are kept, "left", "right", "full"; ``unmatched``: when these
         are emitted, at the "close", when the watermark passes the last possible partner, or "final", once none can
         come any more. ``occurrence``: a pair that shares several windows is emitted in the "first", or in "each".
-        Columns that are not in ``on`` have ``left_`` or ``right_`` in front, also where one side alone has them; the
-        time of a pair is ``time``, `timed_by` names another one for what reads the pairs. ``sides`` are
+        A row with two partners is in two pairs. Columns that are not in ``on`` have ``left_`` or ``right_`` in front,
+        also where one side alone has them. ``time`` is the later of the two times, and that of a row without a
+        partner; `timed_by` names another one for what reads the pairs, such as ``left_ordered``. ``sides`` are
         settings of both sides, ``left`` and ``right`` win over them. With ``in_order`` rows are held until the
         watermark passes them: the default with windows of each side that go by time and no update period. With
         ``identity`` the offset of a stream is what its messages are known by. All choices: docs/how-to/joins.md.
@@ -338,8 +340,14 @@ class GroupedStream(MadeByVerb):
         return replace(self, kind=windows)
 
     @recorded
-    def aggregate(self, **results: Aggregate) -> Aggregation:
-        """The results per key and window: ``n=agg.count()``, ``mean=agg.mean("delay")`` and so on."""
+    def aggregate(self, *unnamed: Never, **results: Aggregate) -> Aggregation:
+        """The results per key and window: ``n=agg.count()``, ``mean=agg.mean("delay")`` and so on. Rows that an
+        operator in front takes back (``kind`` is "retract") are taken out of them.
+        """
+        if unnamed:
+            raise UsageError(
+                "name each result: .aggregate(n=agg.count())", code="aggregate", found=repr(unnamed)[:100]
+            )
         if self.merging is None:
             made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
         else:

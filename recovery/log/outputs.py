@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import msgspec
 
 from tidestate.recovery.log.manifest import Manifest, Natural, OutputKind, SparkPosition, TimeUs, ledger_of
+from tidestate.statestore.arguments import called
 from tidestate.statestore.files.refs import FileRef
 
 
+@called("the id of a delivery", "result.id")
 @dataclass(frozen=True)
 class DeliveryId:
     """The identity of a delivery: the run that published the checkpoint, and the checkpoint's id.

@@ -20,13 +20,14 @@ Dropped = Literal["ask", "refuse", "accept"]
 class Policy:
     """Choices for the start of a job. They do not affect results, so they may differ from start to start.
 
-    ``second``: if another driver runs this job, take over (the other one stops at its next commit, which is not
-    published) or refuse to start. ``damaged``: if the newest checkpoint is damaged or gone, stop or reset to the
-    newest intact one. ``spark``: if Spark's own checkpoint differs from ours, rewrite it or stop. ``messages``: if
-    files of stored messages are damaged or gone, stop or start without them, for a `rebuild`; or give up on all that
-    is missing, also from an earlier loss (``forget``). ``dropped``: if a changed job lacks what stored values
-    belong to, drop them unless that may be a renaming (``ask``), never, or always. Raises
-    `UsageError` for any other value, and for a rebuild or ``forget`` with a reset.
+    ``second``: if another driver runs this job, take over (``"takeover"``: the other one stops at its next commit,
+    which is not published) or refuse to start (``"refuse"``). ``damaged``: if the newest checkpoint is damaged or
+    gone, ``"stop"``, or ``"reset"`` to the newest intact one. ``spark``: if Spark's own checkpoint differs from ours,
+    ``"rewrite"`` it or ``"stop"``. ``messages``: if files of stored messages are damaged or gone, ``"stop"``, or
+    start without them, for a ``"rebuild"``; or ``"forget"`` all that is missing, also from an earlier loss.
+    ``dropped``: if a changed job lacks what stored values belong to, drop them unless that may be a renaming
+    (``"ask"``), never (``"refuse"``), or always (``"accept"``). Raises `UsageError` for any other value, and for a
+    rebuild or ``forget`` with a reset.
     """
 
     second: Second = "takeover"

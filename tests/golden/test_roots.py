@@ -13,7 +13,7 @@ from tidestate.operators.describe.configuration import configuration_of, descrip
 
 LINES: dict[str, list[str]] = {
     "future": [
-        "checkpoint 7: 1 events of job are in the future: later than the watermark, 2023-11-14 22:16:33, by more than"
+        "checkpoint 7: 1 events of job are far ahead of the watermark, 2023-11-14 22:16:33, by more than"
         " its delay, 2 minutes, and the tolerance, 1 minute (.allowed_lateness(future_tolerance=…)), together;"
         " they are processed; if its time is wrong, watermark.bounded(…, hold_future=…) ignores events ahead of"
         " the clock; if it is right, a longer watermark delay (now 2 minutes) or .allowed_lateness(…) (now 5 seconds)"

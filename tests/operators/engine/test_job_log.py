@@ -67,7 +67,7 @@ def test_events_in_the_future_are_a_warning_once_a_minute_that_names_the_setting
     assert not warnings(caplog)
     harness.feed(batch(381, 382))
     (answered,) = warnings(caplog)
-    assert answered.startswith("checkpoint 3: 2 events of clicks are in the future: later than the watermark, ")
+    assert answered.startswith("checkpoint 3: 2 events of clicks are far ahead of the watermark, ")
     for setting in (
         "hold_future=…",
         "watermark delay (now 2 minutes)",

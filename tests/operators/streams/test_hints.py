@@ -12,6 +12,8 @@ import pytest
 
 import tidestate as ts
 from tidestate import agg, trigger
+from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import nearest
 
 CLICKS = ts.stream(event_time="at")
 BY_USER = CLICKS.group_by("user")
@@ -22,6 +24,9 @@ OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "a filter": (lambda: PER_HOUR.filter("n > 1"), "that the job is given"),
     "an input runs": (lambda: CLICKS.on_spark(None), "an operator runs"),
     "a watermark of groups": (lambda: BY_USER.watermark(None), "before .group_by"),
+    "a result without a name": (lambda: BY_USER.count(), "results are named"),
+    "a job that runs": (lambda: PER_HOUR.run([]), "standalone"),
+    "a word that is near": (lambda: ts.session, "did you mean sessions"),
     "results of a merge": (lambda: ts.merge(a=CLICKS).aggregate(), "group_by"),
 }
 
@@ -69,3 +74,12 @@ def test_a_name_among_the_results_is_answered(tmp_path: Path) -> None:
         BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count(), name="per_hour")
     with pytest.raises(ts.UsageError, match="a set of them"):
         PER_HOUR.on_spark(None, checkpoint=tmp_path, paths="in_driver")
+
+
+def test_a_result_is_named() -> None:
+    with pytest.raises(UsageError, match="name each result"):
+        BY_USER.aggregate(agg.count())  # type: ignore[arg-type]
+
+
+def test_a_missing_column_of_a_join_is_found_on_its_side() -> None:
+    assert nearest("shown", ["campaign", "left_shown", "right_clicked"]) == ["left_shown"]
