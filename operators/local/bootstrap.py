@@ -166,10 +166,11 @@ def named_files(streams: Sequence[str], files: Sequence[str], named: Sequence[st
         name, sign, path = text.partition("=")
         if not sign:
             raise UsageError("a stream is NAME=FILES", code="read-value", found=text)
-        by_stream.setdefault(name if len(streams) > 1 else streams[0], []).append(path)
+        by_stream.setdefault(name, []).append(path)
     if not by_stream:
         raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
-    return by_stream
+    single = len(streams) == len(by_stream) == 1
+    return dict(zip(streams, by_stream.values(), strict=True)) if single else by_stream
 
 
 def load_object(name: str) -> Any:
