@@ -44,7 +44,8 @@ def join(
     A setting with one value for both sides may be a pair. ``within=(lower, upper)``: the right row's time minus the
     left one's is between them, both inclusive; None is no bound. With ``in_order`` rows are held until the watermark
     passes them and processed in order of time; that is the default with windows of each side that go by time and no
-    update period. All choices: docs/how-to/joins.md. Raises `UsageError` for a combination that makes no sense.
+    update period. All choices: docs/how-to/join-streams.md. Raises `UsageError` for a combination that makes
+    no sense.
     """
     left_time, right_time = _times(event_time)
     own = _windows(window, bounded=within is not None)

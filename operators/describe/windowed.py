@@ -251,7 +251,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         equal: str | Sequence[str] = (),
     ) -> Self:
         """Know each message by its ``identity``: one that comes again takes part once, see
-        docs/how-it-works/message-store.md.
+        docs/how-to/messages.md.
 
         ``identity`` names the origin columns, if there are any, and last the offset, as ``("partition", "offset")``;
         by default the origin and offset of `windowed`. An id of another type, as text, has no order, and is known by

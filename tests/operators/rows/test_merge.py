@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
-import subprocess
-import sys
 import tempfile
 from typing import Any
 
@@ -15,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, Row, numbered, one_stream, rows, seconds
 from tidestate.agg import count
@@ -278,16 +274,3 @@ def test_groups_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused()
         begun.window(count_window(5, by="offset"))
     with pytest.raises(UsageError, match=r"\[window\]"):
         begun.window("1 hour")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_the_blocks_of_the_page_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "merges.md").read_text(), re.S | re.M)
-    assert len(blocks) >= 4
-    command = [sys.executable, "-c", "\n".join(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    answered = [
-        line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith(("# {", "# ("))
-    ]
-    assert done.stdout.splitlines() == answered
