@@ -198,7 +198,7 @@ def _prevention(plan: Plan) -> str:
     """The settings that keep one event from moving the watermark so far."""
     generator = plan.watermarks.generator
     if not isinstance(generator, MaxEventTime):
-        return "the sources report it themselves (docs/how-it-works/progress.md)"
+        return "the sources report it themselves (docs/how-to/watermarks.md)"
     waits = f" or {plan.waits_by}" if plan.waits_by else ""
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (

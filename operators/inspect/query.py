@@ -303,7 +303,7 @@ class Query:
         if not isinstance(self._stored, MessageWindows):
             raise UsageError(
                 "the windows of this operator do not know their messages: see .messages(identity=…) in "
-                "docs/how-it-works/message-store.md",
+                "docs/how-to/messages.md",
                 code="no-messages",
                 operator=self.operator,
             )
@@ -313,7 +313,7 @@ class Query:
         if not self._stores:
             raise UsageError(
                 "this operator keeps no messages: joins do, and windows with .messages(retain=…), see "
-                "docs/how-it-works/message-store.md",
+                "docs/how-to/messages.md",
                 code="no-messages",
                 operator=self.operator,
             )

@@ -112,7 +112,7 @@ class PaneSettings(ABC):
         equal: str | Sequence[str] = (),
     ) -> Self:
         """Know each message by its ``identity`` (default: the stream's origin and offset): one that comes again takes
-        part once, see docs/how-it-works/message-store.md.
+        part once, see docs/how-to/messages.md.
 
         Messages are stored where an aggregate needs all of them, or with ``retain`` (how much is kept: a span, or a
         `Retention`), ``layout`` (the name of their key) or ``equal`` (columns to query them by). Without

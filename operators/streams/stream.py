@@ -163,8 +163,8 @@ class Stream(MadeByVerb):
         partner; `timed_by` names another one for what reads the pairs, such as ``left_ordered``. ``sides`` are
         settings of both sides, ``left`` and ``right`` win over them. With ``in_order`` rows are held until the
         watermark passes them: the default with windows of each side that go by time and no update period. With
-        ``identity`` the offset of a stream is what its messages are known by. All choices: docs/how-to/joins.md.
-        Raises `UsageError` for a combination that makes no sense.
+        ``identity`` the offset of a stream is what its messages are known by. All choices:
+        docs/how-to/join-streams.md. Raises `UsageError` for a combination that makes no sense.
         """
         made = joined(
             _pair(self, other),

@@ -21,14 +21,32 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 RUN_ELSEWHERE = {
     "index.md": "tests/docs/test_docs.py",
     "how-it-works/message-store.md": "tests/statestore/messages/test_messages.py",
-    "how-it-works/progress.md": "tests/docs/test_progress.py",
     "how-to/embedded-operators.md": "tests/operators/embedded/test_window_operator.py",
-    "how-to/joins.md": "tests/operators/joins/test_joins.py",
-    "how-to/merges.md": "tests/operators/rows/test_merge.py",
     "how-to/testing.md": "tests/operators/local/test_harness.py",
-    "how-to/windows.md": "tests/tools/test_timelines.py",
 }
 """Pages whose blocks another test runs: once is enough."""
+WITH_OUTPUT = {
+    f"how-to/{name}.md"
+    for name in (
+        "chain-operators",
+        "count-and-global-windows",
+        "deduplicate",
+        "join-by-lifetime",
+        "join-by-session",
+        "join-by-time",
+        "join-by-windows",
+        "join-streams",
+        "late-data",
+        "merge-streams",
+        "messages",
+        "sessions",
+        "triggers",
+        "watermarks",
+        "windows",
+    )
+}
+"""Pages whose blocks print what the comments at their ends say."""
+OUTPUT = re.compile(r"(?:^# [^\n]*\n)+\Z", re.M)
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 RUN_HERE = [
     name
@@ -66,6 +84,9 @@ def test_blocks_of_other_documents_run(name: str) -> None:
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 0, done.stderr
+    if name in WITH_OUTPUT:
+        written = "".join(output.group() for block in blocks if (output := OUTPUT.search(block)))
+        assert done.stdout.splitlines() == [line.removeprefix("# ") for line in written.splitlines()]
 
 
 def test_blocks_that_are_run_elsewhere_are() -> None:
@@ -126,7 +147,7 @@ def test_the_reference_of_the_command_is_what_the_code_says() -> None:
 
 
 def test_every_reserved_name_is_listed() -> None:
-    page = (ROOT / "docs" / "how-to" / "windows.md").read_text().partition("## Names that are taken")[2]
+    page = (ROOT / "docs" / "reference" / "semantics.md").read_text().partition("## Names that are taken")[2]
     assert not [
         name
         for name in {*RESERVED, *OTHER_BOUNDS, SIDE, AT, PANE_TIME, PROCESSING_TIME, UNTIL}

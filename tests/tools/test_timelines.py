@@ -1,4 +1,4 @@
-"""The pictures of `docs/how-to/windows.md` show what the code does: drawn again, they are equal byte for byte."""
+"""The pictures of the pages about windows show what the code does: drawn again, they are equal byte for byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_pictures_are_what_the_code_shows(drawn: dict[str, str]) -> None:
 
 
 def test_every_block_with_a_picture_is_drawn(drawn: dict[str, str]) -> None:
-    observed = re.findall(r"\(\.\./timelines/([\w-]+)\.svg\)", timelines.PAGE.read_text())
+    text = "".join(page.read_text() for page in timelines.PAGES)
+    observed = re.findall(r"\(\.\./timelines/([\w-]+)\.svg\)", text)
     assert sorted(observed) == sorted(drawn)
 
 
@@ -53,7 +54,7 @@ def test_check_tells_what_differs(
     monkeypatch.setattr(timelines, "pictures", lambda: iter(drawn.items()))
     assert timelines.main(["--check"]) == 1
     answered = capsys.readouterr().out
-    assert "stray: not on the page" in answered
+    assert "stray: on no page" in answered
     assert "session: not drawn yet" in answered
     assert "tumbling: the code draws something else now" in answered
     assert timelines.main([]) == 0

@@ -1,10 +1,12 @@
-"""Draw the pictures of `docs/how-to/windows.md`: ``python -m tools.timelines``, or with ``--check`` compare them."""
+"""Draw the pictures of the pages about windows: ``python -m tools.timelines``, or with ``--check`` compare them."""
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from tidestate.operators.streams.stream import Aggregation
@@ -13,18 +15,28 @@ from tools.timelines.record import record
 from tools.timelines.scenarios import SCENARIOS
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
-PAGE, FOLDER = DOCS / "how-to" / "windows.md", DOCS / "timelines"
+FOLDER = DOCS / "timelines"
+PAGES = [
+    DOCS / "how-to" / name
+    for name in ("windows.md", "sessions.md", "count-and-global-windows.md", "triggers.md", "late-data.md")
+]
 _BLOCK = re.compile(
     r"^```python\n((?:(?!```).)*)^```\n(?:\n!\[([^\]]*)\]\(\.\./timelines/([\w-]+)\.svg\))?", re.S | re.M
 )
 
 
 def pictures() -> Iterator[tuple[str, str]]:
-    """Name and SVG of every picture: the code above it on the page, run with the scenario of its name."""
+    """Name and SVG of every picture: the code above it on its page, run with the scenario of its name."""
+    for page in PAGES:
+        yield from _pictures_of(page)
+
+
+def _pictures_of(page: Path) -> Iterator[tuple[str, str]]:
     names: dict[str, object] = {}
-    for code, title, name in _BLOCK.findall(PAGE.read_text()):
+    for code, title, name in _BLOCK.findall(page.read_text()):
         if not name:
-            exec(code, names)
+            with redirect_stdout(io.StringIO()):
+                exec(code, names)
             continue
         description = eval(code.strip(), names)
         assert isinstance(description, Aggregation), f"{name}: the code above the picture is no description"
@@ -36,10 +48,10 @@ def differences(drawn: dict[str, str]) -> list[str]:
     there = {path.stem: path.read_text() for path in FOLDER.glob("*.svg")}
     changed = {name for name in there.keys() & drawn.keys() if there[name] != drawn[name]}
     return [
-        *(f"{name}: not on the page any more" for name in sorted(there.keys() - drawn.keys())),
+        *(f"{name}: on no page any more" for name in sorted(there.keys() - drawn.keys())),
         *(f"{name}: not drawn yet" for name in sorted(drawn.keys() - there.keys())),
         *(f"{name}: the code draws something else now" for name in sorted(changed)),
-        *(f"{name}: a scenario without a picture on the page" for name in sorted(SCENARIOS.keys() - drawn.keys())),
+        *(f"{name}: a scenario without a picture on a page" for name in sorted(SCENARIOS.keys() - drawn.keys())),
     ]
 
 
@@ -54,7 +66,7 @@ def main(arguments: list[str]) -> int:
     found = differences(drawn)
     print("\n".join(found) or f"{len(drawn)} pictures agree with the code")
     if found:
-        print("run `python -m tools.timelines`, look at them, and read docs/how-to/windows.md again")
+        print("run `python -m tools.timelines`, look at them, and read their pages again")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""What happens in each picture of `docs/how-to/windows.md`; the description stands there, above the picture.
+"""What happens in each picture of the pages about windows; the description stands there, above the picture.
 
 A story is steps divided by ``|``: ``5@3`` is an event of value 5 at minute 3, or at offset 3 (several in one step are
 one batch), ``5@0-10`` one that names its window, ``W10`` moves the watermark to minute 10, ``P5`` the clock to minute

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.checkout import ROOT
 from tests.helpers.orders import ORDERS, SECOND, SHIPMENTS, TIME, Row, tables
 from tests.helpers.two_streams import bound
 from tidestate import JoinedStream, UsageError
@@ -320,22 +316,6 @@ def test_sides_that_do_not_fit_are_refused() -> None:
     other = pa.schema([("order", pa.int64()), ("shipped", TIME)])
     with pytest.raises(UsageError, match="side-types"):
         join.harness({"left": ORDERS, "right": other})
-
-
-@pytest.mark.slow
-def test_the_block_of_the_page_runs() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "joins.md").read_text(), re.S | re.M)
-    command = [sys.executable, "-c", "\n".join(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "{'order': 'a', 'left_price': 5, 'right_weight': 2}",
-        "{'order': 'b', 'left_price': 7, 'right_weight': None}",
-        "<eq>_<offset> <eq>_<offset>",
-        "{'id': 3, 'left_value': 5, 'right_cost': 0}",
-        "{'id': 1, 'left_value': 0, 'right_cost': 2}",
-        *("5 0 100", "10 1 100", "20 2 80", "40 3 80", "40 3 90"),
-    ]
 
 
 def test_a_join_keeps_no_windows_to_feed_back_to() -> None:

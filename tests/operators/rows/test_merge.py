@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.checkout import ROOT
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, SIDES, STORES, Row, bound, by_side, numbered, rows, seconds
 from tidestate import Aggregation, MergedStreams, UsageError, agg, watermark
@@ -292,16 +288,3 @@ def test_columns_of_no_side_windows_of_offsets_and_lifts_of_nothing_are_refused(
         begun.window(ts.offset_windows(5)).aggregate(n=agg.count())
     with pytest.raises(UsageError, match=r"\[window\]"):
         begun.window("1 hour")  # type: ignore[arg-type]
-
-
-@pytest.mark.slow
-def test_the_blocks_of_the_page_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "merges.md").read_text(), re.S | re.M)
-    assert len(blocks) >= 4
-    command = [sys.executable, "-c", "\n".join(blocks)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
-    answered = [
-        line.removeprefix("# ") for block in blocks for line in block.splitlines() if line.startswith(("# {", "# ("))
-    ]
-    assert done.stdout.splitlines() == answered
