@@ -1,8 +1,8 @@
 """The tests of Spark on one Spark after another: ``python -m tools.spark_matrix``, by ``make spark-matrix``.
 
 Each Spark gets an environment under ``.venvs/``: of this Python it has PySpark alone, and finds the rest where this
-process has it; of another Python it has all the rest in the same versions. A run of the usual
-tests is written to docs/how-to/clusters.md, and to the README which Spark passed on which Python at which commit.
+process has it; of another Python it has all the rest in the same versions. A run of the usual tests is written to
+docs/reference/compatibility.md, and to the README which Spark passed on which Python at which commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "how-to" / "clusters.md"
+PAGE = ROOT / "docs" / "reference" / "compatibility.md"
 README = ROOT / "README.md"
 ENVIRONMENTS = ROOT / ".venvs"
 SPARKS = ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
@@ -118,7 +118,7 @@ def _commit() -> str:
 
 
 def rows_of(page: str) -> list[Row]:
-    """The rows that the page of clusters has."""
+    """The rows that the page of compatibility has."""
     lines = _split(page)[1].splitlines()[2:]
     return [Row(*line.strip("| ").split(" | ")) for line in lines]
 

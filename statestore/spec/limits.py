@@ -1,4 +1,4 @@
-"""The documented limits (docs/reference/format.md, Limits). Past one: `LimitError`, and nothing has happened."""
+"""The documented limits (docs/reference/limits.md). Past one: `LimitError`, and nothing has happened."""
 
 from __future__ import annotations
 
