@@ -21,7 +21,7 @@ shipments = ts.stream("shipments", event_time="shipped", watermark_delay="5 minu
 
 pairs = orders.join(shipments, on="order_id", within=("0 seconds", "2 hours"), how="left", allowed_lateness="1 hour")
 
-per_day = pairs.group_by("left_country").window(ts.tumbling("1 day"))
+per_day = pairs.timed_by("left_ordered").group_by("left_country").window(ts.tumbling("1 day"))
 totals = per_day.aggregate(orders=agg.count(), shipped=agg.count("right_weight"), amount=agg.sum("left_amount"))
 job = totals.allowed_lateness("1 hour").named("orders_per_day")
 
@@ -37,14 +37,14 @@ def table(schema: pa.Schema, *rows: tuple[Any, ...]) -> pa.Table:
 
 
 def batches() -> list[dict[str, pa.Table]]:
-    """Two deliveries, each with what is new of both streams. Order 2 is shipped three hours later, order 3 never."""
+    """Two deliveries, each with what is new of both streams. Order 2 is shipped late, order 3 after midnight."""
     first = {
-        "orders": table(ORDERS, ("01T09:00", 1, "nl", 50), ("01T09:30", 2, "nl", 20), ("01T10:00", 3, "be", 30)),
+        "orders": table(ORDERS, ("01T09:00", 1, "nl", 50), ("01T09:30", 2, "nl", 20), ("01T23:30", 3, "be", 30)),
         "shipments": table(SHIPMENTS, ("01T10:00", 1, 0.5), ("01T12:30", 2, 0.2)),
     }
     second = {
         "orders": table(ORDERS, ("02T12:00", 4, "nl", 10)),
-        "shipments": table(SHIPMENTS, ("02T12:30", 4, 0.1)),
+        "shipments": table(SHIPMENTS, ("02T00:30", 3, 0.3), ("02T12:30", 4, 0.1)),
     }
     return [first, second]
 
