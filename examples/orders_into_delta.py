@@ -1,7 +1,7 @@
 """Orders per shop and day in a Delta table, which late orders correct.
 
 ``python orders_into_delta.py [FOLDER]`` runs the job without Spark, and prints what it emits and the table that it
-makes. The second time it finds everything in its checkpoint, and writes nothing.
+makes. The second time it finds everything in its checkpoint, and the table stays as it is.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ SCHEMA = pa.schema([("order_id", pa.int64()), ("ordered", TIME), ("shop", pa.str
 
 
 def batches() -> list[dict[str, pa.Table]]:
-    """What is delivered each day, by stream. Order 4 is a day late, order 7 four days."""
-    days = [
+    """Four deliveries, by stream. Order 4 is late, order 7 too late."""
+    deliveries = [
         [(1, "05T09:30", "centre", 30), (2, "05T17:00", "station", 12), (3, "06T10:00", "centre", 8)],
         [(4, "05T23:50", "centre", 45), (5, "06T11:00", "station", 20)],
         [(6, "09T12:00", "centre", 16)],
         [(7, "05T08:00", "station", 99)],
     ]
-    return [{"orders": pa.Table.from_pylist([order(*row) for row in day], SCHEMA)} for day in days]
+    return [{"orders": pa.Table.from_pylist([order(*row) for row in rows], SCHEMA)} for rows in deliveries]
 
 
 def order(order_id: int, time: str, shop: str, amount: int) -> dict[str, Any]:
