@@ -1,8 +1,9 @@
 """The tests of Spark on one Spark after another: ``python -m tools.spark_matrix``, by ``make spark-matrix``.
 
 Each Spark gets an environment under ``.venvs/``: of this Python it has PySpark alone, and finds the rest where this
-process has it; of another Python it has all the rest in the same versions. A run of the usual tests is written to
-docs/reference/compatibility.md, and to the README which Spark passed on which Python at which commit.
+process has it; of another Python it has all the rest in the same versions. A run of the usual
+tests is written to docs/reference/compatibility.md, and to docs/start/install.md which Spark passed on which Python at which
+commit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reference" / "compatibility.md"
-README = ROOT / "README.md"
+SUMMARY = ROOT / "docs" / "start" / "install.md"
 ENVIRONMENTS = ROOT / ".venvs"
 SPARKS = ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")
 """The oldest, and the newest of each minor version when this line was written."""
@@ -112,7 +113,8 @@ def run(spark: str, python: str, name: str, tests: list[str]) -> Row:
 def _commit() -> str:
     git = ["git", "-C", str(ROOT)]
     name = subprocess.run([*git, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True)
-    status = [*git, "status", "--porcelain", "--", ".", ":!README.md", f":!{PAGE.relative_to(ROOT)}"]
+    written = [f":!{page.relative_to(ROOT)}" for page in (PAGE, SUMMARY)]
+    status = [*git, "status", "--porcelain", "--", ".", *written]
     changed = subprocess.run(status, capture_output=True, text=True, check=True).stdout
     return name.stdout.strip() + (" and changes" if changed else "")
 
@@ -130,12 +132,12 @@ def with_rows(page: str, found: Iterable[Row]) -> str:
     return head + table(HEADINGS, (astuple(rows[key]) for key in sorted(rows))) + tail
 
 
-def with_summary(readme: str, rows: Iterable[Row]) -> str:
-    """The README with the commit at which each Spark passed on each Python."""
+def with_summary(page: str, rows: Iterable[Row]) -> str:
+    """The page of the installation with the commit at which each Spark passed on each Python."""
     passed = {row.key: row.commit if row.failed == "0" else "fails" for row in rows}
     sparks, pythons = (sorted({key[place] for key in passed}) for place in (0, 1))
     lines = [(_text(one), *(passed.get((one, python), "") for python in pythons)) for one in sparks]
-    head, _, tail = _split(readme)
+    head, _, tail = _split(page)
     return head + table(("Spark", *(f"Python {_text(one)}" for one in pythons)), lines) + tail
 
 
@@ -177,7 +179,7 @@ def main() -> None:
             found.append(run(spark, python, name, tests))
             if not given:
                 PAGE.write_text(with_rows(PAGE.read_text(), found))
-                README.write_text(with_summary(README.read_text(), rows_of(PAGE.read_text())))
+                SUMMARY.write_text(with_summary(SUMMARY.read_text(), rows_of(PAGE.read_text())))
     if found:
         print(table(HEADINGS, map(astuple, found)))
     sys.exit(any(row.failed != "0" for row in found))

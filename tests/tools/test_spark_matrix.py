@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.spark_matrix import PAGE, README, SPARKS, TESTS, Row, rows_of, with_rows, with_summary
+from tools.spark_matrix import PAGE, SPARKS, SUMMARY, TESTS, Row, rows_of, with_rows, with_summary
 
 EMPTY = "before\n<!-- spark-matrix -->\n<!-- end of spark-matrix -->\nafter\n"
 
@@ -19,17 +19,17 @@ def test_a_run_replaces_that_of_the_same_spark_and_python() -> None:
     assert rows_of(with_rows(page, [newer])) == [newer, first[2], first[0]]
     assert page.startswith("before\n")
     assert page.endswith("after\n")
-    readme = with_summary(EMPTY, rows_of(with_rows(page, [newer])))
-    assert "| Spark | Python 3.11 | Python 3.12 |" in readme
-    assert "| 3.5.9 | fails | c |" in readme
-    assert with_summary(readme, first) == with_summary(EMPTY, first)
+    summary = with_summary(EMPTY, rows_of(with_rows(page, [newer])))
+    assert "| Spark | Python 3.11 | Python 3.12 |" in summary
+    assert "| 3.5.9 | fails | c |" in summary
+    assert with_summary(summary, first) == with_summary(EMPTY, first)
 
 
 def test_the_pages_agree() -> None:
     page = PAGE.read_text()
     assert with_rows(page, []) == page
     rows = rows_of(page)
-    assert with_summary(README.read_text(), rows) == README.read_text(), "make spark-matrix"
+    assert with_summary(SUMMARY.read_text(), rows) == SUMMARY.read_text(), "make spark-matrix"
     assert all(row.failed == "0" for row in rows)
 
 
