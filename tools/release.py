@@ -74,12 +74,12 @@ def left_to_do(checksum: str, changelog: str) -> Iterator[str]:
 
 def main() -> None:
     files = build()
-    print("==> twine: metadata, and whether the README can be rendered")
+    print("==> twine: metadata, and whether the README can be rendered", flush=True)
     print(run(sys.executable, "-m", "twine", "check", "--strict", *files), end="")
-    print("==> the tests of the package, with these files")
+    print("==> the tests of the package, with these files", flush=True)
     tests = ("-q", "-p", "no:xdist", "tests/package/test_package.py", "tests/package/test_ecosystem.py")
     print(run(sys.executable, "-m", "pytest", *tests, TIDESTATE_RELEASE=str(DIST)), end="")
-    print("==> an installation with nothing but what the wheel asks for")
+    print("==> an installation with nothing but what the wheel asks for", flush=True)
     check_installed(next(path for path in files if path.suffix == ".whl"))
     for path in files:
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size:,} bytes")
