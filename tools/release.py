@@ -46,7 +46,7 @@ def build() -> list[Path]:
 
 
 def check_installed(wheel: Path) -> None:
-    """Install the wheel as a user does, into an environment of its own, and run the README's first job there."""
+    """Install the wheel as a user does, into an environment of its own, and run the site's first job there."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         venv.create(folder / "venv", with_pip=True)
@@ -54,11 +54,15 @@ def check_installed(wheel: Path) -> None:
         run(programs / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
         run(programs / "python", "-m", "pip", "check")
         job = folder / "job.py"
-        job.write_text(BLOCK.findall((ROOT / "README.md").read_text())[0].replace("/tmp/", f"{folder}/"))
-        answers = run(programs / "tidestate", "--version", cwd=folder), run(programs / "python", job, cwd=folder)
-        if answers[0] != f"tidestate {VERSION}\n":
-            sys.exit(f"the wheel says that it is {answers[0]}")
-        print(answers[1], end="")
+        blocks = BLOCK.findall((ROOT / "docs" / "index.md").read_text())
+        job.write_text("\n".join(blocks).replace("/tmp/", f"{folder}/"))
+        version, panes = (
+            run(programs / "tidestate", "--version", cwd=folder),
+            run(programs / "python", job, cwd=folder),
+        )
+        if version != f"tidestate {VERSION}\n" or "'mean_delay': 3.0" not in panes:
+            sys.exit(f"the wheel answers {version}{panes}")
+        print(version, panes, sep="", end="")
 
 
 def left_to_do(checksum: str, changelog: str) -> Iterator[str]:
