@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs site bench clean
+.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check      lint, types, layers, the docs checks and the site"
 	@echo "make site       the documentation as a site, in build/site"
 	@echo "make bench      every case against its peer, and memory (minutes)"
+	@echo "make release    build and check what would be published, and print what to push; publishes nothing"
 	@echo "make clean      remove .venv and build leftovers"
 
 # Hundreds of tests start a process: each would compile the whole project where this is set, as images often have it.
@@ -69,6 +70,10 @@ site: $(VENV)/installed-dev
 bench: $(VENV)/installed-dev
 	@$(PY) -m tools.bench all
 	@$(PY) -m tools.bench memory
+
+# Not a part of the tests: it installs what the wheel asks for into an environment of its own.
+release: $(VENV)/installed-release
+	@$(PY) -m tools.release
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidestate needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }

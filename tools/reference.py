@@ -25,7 +25,8 @@ accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
 `check`, `verify` and `chaos` have their own. An error is one line on standard error, with a code that
-[errors](errors.md) explains. Shell completion: `tidestate --install-completion`.
+[errors](errors.md) explains; on a terminal the address of the code follows. Shell completion:
+`tidestate --install-completion`.
 
 A terminal too narrow for the words of a table gets each row as names and values; a pipe is never wrapped. Text that
 standard output cannot write, where it is not UTF-8, is printed as escapes.

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidestate.recovery.inspect.values import other_types, values_of
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError, error_page
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,8 +145,11 @@ def _records(table: Table) -> Group:
 
 
 def print_error(error: object) -> None:
-    """Print one line to standard error."""
-    _Console(stderr=True, soft_wrap=True).print(Text(f"tidestate: {error}".replace("\n", " ")))
+    """Print one line to standard error; where that is a terminal, below it the address that explains its code."""
+    console = _Console(stderr=True, soft_wrap=True)
+    console.print(Text(f"tidestate: {error}".replace("\n", " ")))
+    if isinstance(error, TidestateError) and sys.stderr.isatty():
+        console.print(Text(f"see {error_page(error.code)}", style="dim"))
 
 
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")

@@ -20,9 +20,14 @@ def read_batches(data: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     """The schema of a file and its record batches, whose columns lie in ``data``. Raises what `understood` takes."""
     if data.slice(0, len(_MAGIC)).to_pybytes() != _MAGIC:
         raise ValueError("no arrow file")
-    messages = _messages(data.slice(len(_MAGIC)))
+    return read_stream(data.slice(len(_MAGIC)))
+
+
+def read_stream(data: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+    """The same of a stream of messages, which has no such beginning."""
+    messages = _messages(data)
     if not messages:
-        raise ValueError("an arrow file without a schema")
+        raise ValueError("arrow data without a schema")
     schema = pa.ipc.read_schema(messages[0])
     return schema, [_batch(message, schema) for message in messages[1:]]
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers
+from tidestate.statestore.files.arrowfile import read_stream
 from tidestate.statestore.files.footers import Footer
 from tidestate.statestore.files.refs import Contents, FileKind, FileRef, SegmentName
 from tidestate.statestore.files.segments import OP, check_described, check_ops, damaged, expiry_range
@@ -339,4 +340,5 @@ def _pack(index: pa.Table) -> str:
 
 
 def _unpack(packed: bytes) -> pa.Table:
-    return pa.ipc.open_stream(base64.b64decode(packed)).read_all()
+    schema, batches = read_stream(pa.py_buffer(base64.b64decode(packed)))
+    return pa.Table.from_batches(batches, schema)

@@ -17,7 +17,8 @@ from tidestate.operators.plan.plan import OTHER_BOUNDS, PROCESSING_TIME, RESERVE
 from tidestate.operators.rows.deduplicate import UNTIL
 from tools.reference import page
 
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
+DOCUMENTS = [*(ROOT / name for name in FRONT), *sorted((ROOT / "docs").rglob("*.md"))]
 RUN_ELSEWHERE = {
     "index.md": "tests/examples/test_start_pages.py",
     "start/click-sessions.md": "tests/examples/test_start_pages.py",

@@ -8,9 +8,13 @@ from collections import Counter
 from importlib import import_module
 
 import pytest
+from mkdocs.config import load_config
+from mkdocs.structure.files import get_files
+from mkdocs.structure.nav import get_navigation
 
 from tests.helpers.checkout import ROOT
 from tidestate.statestore.errors import ERROR_CODES, UsageError, error_page
+from tools import site
 
 DOCS = ROOT / "docs"
 NAMESPACES = ("agg", "sinks", "stores", "testing", "trigger", "watermark")
@@ -62,3 +66,23 @@ def test_an_error_ends_with_the_address_of_its_code() -> None:
         raise UsageError("a window is missing", code="no-window")
     assert str(raised.value) == "a window is missing [no-window]"
     assert raised.value.__notes__ == [f"see {error_page('no-window')}"]
+
+
+def test_llms_txt_has_every_page_of_the_nav_and_what_it_is_about() -> None:
+    config = site.on_config(load_config(str(ROOT / "mkdocs.yml"), plugins=[], hooks=[]))
+    title, _, summary, _, about, *lines = site.contents(get_navigation(get_files(config), config), config)
+    assert (title, summary) == ("# tidestate", "> Durable window state for PySpark")
+    assert about.startswith("Durable window state for PySpark. ")
+    assert [line for line in lines if line.startswith("## ")][-1] == "## Optional"
+    address = re.escape(config.site_url or "")
+    pages = [line for line in lines if line and not line.startswith("#")]
+    assert [line for line in pages if not re.match(rf"- \[[^\]]+\]\({address}[\w/-]*/\)", line)] == []
+    front = 1  # it is the summary
+    assert len(pages) == len(re.findall(r"[\w/-]+\.md$", NAV, re.M)) - front
+    assert f"- [Joins]({config.site_url}how-to/joins/)" in "\n".join(pages)
+
+
+def test_what_a_page_is_about_is_its_first_sentence_of_prose() -> None:
+    code = "```python\nx = 1\n\ny = 2\n```\n\n"
+    page = f"# Title\n\n<!-- made -->\n\n{code}| a |\n|---|\n\n1. one\n\nA [page](x.md#y)\nof **two** lines. More.\n"
+    assert site.plain(site.paragraph(page)) == "A page of two lines. More."

@@ -17,6 +17,7 @@ from email import message_from_bytes
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 
 from tests.helpers.checkout import ROOT
 
@@ -66,9 +67,15 @@ def build(source: Path, target: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist, and in ``again`` the wheel from the sdist."""
+    """A folder with the wheel and the sdist, and in ``again`` the wheel from the sdist. ``make release`` has built
+    the two: those that are to be published are tested.
+    """
     folder = tmp_path_factory.mktemp("built")
-    build(ROOT, folder, "-t", "sdist", "-t", "wheel")
+    if (release := os.environ.get("TIDESTATE_RELEASE")) is not None:
+        for path in Path(release).iterdir():
+            shutil.copy(path, folder)
+    else:
+        build(ROOT, folder, "-t", "sdist", "-t", "wheel")
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         archive.extractall(folder, filter="data")
@@ -82,19 +89,44 @@ def contents(folder: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
+def sources() -> set[str]:
+    here = [path for name in ("operators", "recovery", "statestore") for path in (ROOT / name).rglob("*")]
+    return {
+        path.relative_to(ROOT).as_posix() for path in here if path.is_file() and path.parent.name != "__pycache__"
+    }
+
+
+def own() -> set[str]:
+    """The files of `tidestate/` itself, which links to the other folders."""
+    return {path.name for path in (ROOT / "tidestate").iterdir() if path.is_file()}
+
+
 def test_the_wheel_is_one_package_and_that_from_the_sdist_the_same(built: Path) -> None:
     files = contents(built)
     assert {name.partition("/")[0] for name in files} == {"tidestate", f"tidestate-{PROJECT['version']}.dist-info"}
     assert "tidestate/py.typed" in files
     shipped = {name.removeprefix("tidestate/") for name in files if name.startswith("tidestate/")}
-    here = [path for name in ("operators", "recovery", "statestore") for path in (ROOT / name).rglob("*")]
-    sources = {
-        path.relative_to(ROOT).as_posix() for path in here if path.is_file() and path.parent.name != "__pycache__"
-    }
-    own = {path.name for path in (ROOT / "tidestate").iterdir() if path.is_file()}
-    assert {"agg.py", "agg.pyi", "py.typed"} < own
-    assert shipped == sources | own
+    assert {"agg.py", "agg.pyi", "py.typed"} < own()
+    assert shipped == sources() | own()
     assert files == contents(built / "again")
+
+
+def test_the_sdist_has_what_the_wheel_is_built_from(built: Path) -> None:
+    """And nothing of tests, tools, or what lies in a checkout by chance."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        files = {path.partition("/")[2] for path in archive.getnames()}
+    about = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"}
+    made = {"PKG-INFO", ".gitignore"}  # by the builder
+    assert files == sources() | {f"tidestate/{name}" for name in own()} | about | made
+
+
+def test_the_metadata_is_as_the_index_takes_it(built: Path) -> None:
+    (metadata,) = [data for name, data in contents(built).items() if name.endswith("/METADATA")]
+    valid = Metadata.from_email(metadata, validate=True)
+    assert (valid.name, str(valid.version)) == (PROJECT["name"], PROJECT["version"])
+    assert valid.license_expression == PROJECT["license"]
+    assert set(valid.provides_extra or ()) == set(PROJECT["optional-dependencies"])
 
 
 def test_a_checkout_without_links_works(built: Path) -> None:

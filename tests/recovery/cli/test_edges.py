@@ -18,6 +18,7 @@ from tests.helpers.process import LONG
 from tidestate import agg
 from tidestate.recovery.cli import main
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import error_page
 
 
 @pytest.mark.slow
@@ -96,3 +97,29 @@ def test_any_key_is_printed_whatever_standard_output_can_write(tmp_path: Path, e
         assert escaped in printed(*verb)
     (row,) = [json.loads(line) for line in printed(*history, "--json").splitlines()]
     assert key in str(row)
+
+
+def test_on_a_terminal_an_error_is_followed_by_the_address_of_its_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts read one line. A terminal that wraps must not break the address either, so both are written whole."""
+
+    def ended() -> None:
+        with pytest.raises(SystemExit) as end:
+            main.main()
+        assert end.value.code == main.EXIT_NOT_FOUND
+
+    monkeypatch.setattr(sys, "argv", ["tidestate", "list", str(tmp_path / "none")])
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    ended()
+    (line,) = capsys.readouterr().err.splitlines()
+    ours, terminal = os.openpty()
+    with os.fdopen(ours, "rb", 0) as screen, os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("COLUMNS", "20")
+        ended()
+        stderr.flush()
+        first, second = screen.read(4096).decode().splitlines()
+    assert first == line
+    assert second == f"\x1b[2msee {error_page('no-checkpoint')}\x1b[0m"

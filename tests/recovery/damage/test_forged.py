@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import resource
 import shutil
@@ -221,3 +222,25 @@ def test_a_bomb_in_a_ledger_is_not_unpacked(root: Path) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert check_answers(root, [["late"]]) == {"file-damaged"}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 64 << 10
+
+
+def test_a_bomb_in_the_index_of_a_snapshot_is_not_unpacked(root: Path) -> None:
+    """The footer has it, as a stream of Arrow."""
+    forged = Forged(root)
+    ref = forged.file("snapshot")
+    path = root / ref["path"]
+    rows, metadata = pq.read_table(path), pq.read_metadata(path).metadata
+    index = pa.ipc.open_stream(base64.b64decode(metadata[b"tidestate.index"])).read_all()
+    bomb = pa.BufferOutputStream()
+    with pa.ipc.new_stream(bomb, index.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(pa.concat_tables([index] * 1000))
+    metadata |= {b"tidestate.index": base64.b64encode(bomb.getvalue())}
+    with pq.ParquetWriter(path, rows.schema, compression="lz4", write_page_checksum=True) as writer:
+        writer.write_table(rows)
+        writer.add_key_value_metadata(metadata)
+    data = path.read_bytes()
+    ref |= {"bytes": len(data), "checksum": checksum(data), "tail": tail_of(data)}
+    forged.publish()
+    error = run(root, ["state"]).exception
+    assert isinstance(error, DataError)
+    assert "a batch that is compressed" in error.message
