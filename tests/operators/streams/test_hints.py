@@ -82,4 +82,4 @@ def test_a_result_is_named() -> None:
 
 
 def test_a_missing_column_of_a_join_is_found_on_its_side() -> None:
-    assert nearest("shown", ["campaign", "left_shown", "right_clicked"]) == ["left_shown"]
+    assert nearest("opened", ["campaign", "left_opened", "right_clicked"]) == ["left_opened"]
