@@ -1,7 +1,8 @@
 """What the site needs beyond its pages: a hook of MkDocs, and an extension of Griffe. See `mkdocs.yml`.
 
 Pages are written to be read in the repository too, so their links to files outside of `docs/` are paths; on the site
-they lead to the repository. Docstrings name pages by their path (docs/how-to/sinks.md); on the site these are links.
+they lead to the repository. Docstrings name pages by their path (docs/how-to/own-sink.md); on the site these are
+links.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tests of Spark on one Spark after another: ``python -m tools.spark_matrix``, by ``make spark-matrix``.
 
 Each Spark gets an environment under ``.venvs/``: of this Python it has PySpark alone, and finds the rest where this
-process has it; of another Python it has all the rest in the same versions. A run of the usual
-tests is written to docs/how-to/clusters.md, and to the README which Spark passed on which Python at which commit.
+process has it; of another Python it has all the rest in the same versions. A run of the usual tests
+is written to docs/how-to/run-on-a-cluster.md, and to the README which Spark passed on which Python at which commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "how-to" / "clusters.md"
+PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"
 README = ROOT / "README.md"
 ENVIRONMENTS = ROOT / ".venvs"
 SPARKS = ("3.5.0", "3.5.9", "4.0.5", "4.1.4", "4.2.1", "4.3.0")

@@ -123,18 +123,18 @@ class Runnable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
-        False or raising `Refused` (docs/how-to/sinks.md). Without a sink, panes are in the checkpoint's pane files,
-        exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by
-        themselves. ``partitions`` is the number of state partitions of a new root (default: Spark's default
-        parallelism); change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances without a
-        batch, where that matters: idle sources, and watermarks and triggers in processing time; and sinks that are
-        behind are offered what they lack. ``policy`` decides what the start does if another driver runs this
+        False or raising `Refused` (docs/how-to/own-sink.md). Without a sink, panes are in the pane files of the
+        checkpoint, exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each
+        operator by themselves. ``partitions`` is the number of state partitions of a new root (default: Spark's
+        default parallelism); change it with ``tidestate rescale``. Every ``tick`` (default: 1 second) time advances
+        without a batch, where that matters: idle sources, and watermarks and triggers in processing time; and sinks
+        that are behind are offered what they lack. ``policy`` decides what the start does if another driver runs this
         checkpoint, or the newest one is damaged. With ``retain=CheckpointRetention(…)`` the job deletes old
-        checkpoints itself, see docs/how-to/recovery.md. ``metrics`` is a port of this host, or a host and port, at
-        which the job serves its metrics to Prometheus (docs/how-to/metrics.md). Tasks read Parquet files themselves
-        where the rows are certain to be the same, unless ``direct_scan`` is False (docs/how-it-works/direct-scan.md);
-        if they are few and state is small, the driver processes them without a Spark job, unless ``in_driver`` is
-        False.
+        checkpoints itself, see docs/how-to/keep-and-collect.md. ``metrics`` is a port of this host, or a host and
+        port, at which the job serves its metrics to Prometheus (docs/how-to/monitor.md). Tasks read Parquet files
+        themselves where the rows are certain to be the same, unless ``direct_scan`` is False
+        (docs/how-it-works/direct-scan.md); if they are few and state is small, the driver processes them without a
+        Spark job, unless ``in_driver`` is False.
         """
         return self._on_spark(
             {INPUT: stream},

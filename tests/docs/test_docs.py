@@ -22,10 +22,10 @@ RUN_ELSEWHERE = {
     "index.md": "tests/docs/test_docs.py",
     "how-it-works/message-store.md": "tests/statestore/messages/test_messages.py",
     "how-it-works/progress.md": "tests/docs/test_progress.py",
-    "how-to/embedded-operators.md": "tests/operators/embedded/test_window_operator.py",
+    "how-to/embed-an-operator.md": "tests/operators/embedded/test_window_operator.py",
     "how-to/joins.md": "tests/operators/joins/test_joins.py",
     "how-to/merges.md": "tests/operators/rows/test_merge.py",
-    "how-to/testing.md": "tests/operators/local/test_harness.py",
+    "how-to/test-a-job.md": "tests/operators/local/test_harness.py",
     "how-to/windows.md": "tests/tools/test_timelines.py",
 }
 """Pages whose blocks another test runs: once is enough."""
