@@ -1,4 +1,6 @@
-"""A job and its sink, and the same with a fault in each: `tidestate chaos` finds them. See docs/how-to/chaos.md.
+"""A job and its sink, and the same with a fault in each: `tidestate chaos` finds them.
+
+See docs/how-to/put-a-job-under-faults.md.
 
 python examples/chaos_job.py FOLDER writes its input: ten files of clicks, some of them late.
 """
@@ -67,7 +69,7 @@ ROW = [("row", pa.string())]
 
 
 def sink(folder: Path) -> Sink:
-    """Follows the rule of docs/how-to/sinks.md."""
+    """Follows the rule of docs/how-to/own-sink.md."""
     return Target(folder).store
 
 

@@ -74,7 +74,7 @@ class Measured(ABC):
 
     @abstractmethod
     def prometheus(self) -> str:
-        """The metrics in the text format of Prometheus, see docs/how-to/metrics.md. Raises `UsageError` without the
+        """The metrics in the text format of Prometheus, see docs/how-to/monitor.md. Raises `UsageError` without the
         extra ``metrics``.
         """
 
@@ -190,7 +190,7 @@ class SparkJob(ABC):
     def listen(self, listener: StreamingQueryListener) -> Self:
         """Call this listener of Spark with the events of this query alone. Each progress has, in addition to what
         Spark puts there, what the checkpoint of its batch has: as one of ``observedMetrics``, ``tidestate``, and in
-        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/how-to/metrics.md).
+        its ``json`` as in `DurableQuery.lastProgress`. Call it once for each listener (docs/how-to/monitor.md).
         """
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """The join window operator as an object, with the calls of the window operator.
 
-See docs/how-to/embedded-operators.md.
+See docs/how-to/embed-an-operator.md.
 """
 
 from __future__ import annotations

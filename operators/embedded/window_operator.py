@@ -1,6 +1,6 @@
 """The window operator as an object: `add_messages`, `timeout`, `get_result`, `flush`.
 
-See docs/how-to/embedded-operators.md.
+See docs/how-to/embed-an-operator.md.
 
 What a call does is in RAM until the next flush, and a flush is one checkpoint. The operator flushes by itself when
 it has something to show, when a window is opened and when something is forgotten, as in the design (SAMZA-552).

@@ -95,7 +95,7 @@ def messages_on_spark(
 @checked
 def register(spark: SparkSession) -> None:
     """Make the format ``tidestate`` known to a session: ``spark.read.format("tidestate")``, in SQL ``USING
-    tidestate``, and ``spark.readStream`` for panes; docs/how-to/readers.md has the options.
+    tidestate``, and ``spark.readStream`` for panes; docs/how-to/read-a-root.md has the options.
 
     Raises `UsageError` (``spark-version``) before Spark 4.0: `panes_on_spark` and the like work there.
     """

@@ -83,7 +83,7 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
         if one.failure:
             raise UsageError(
                 "a worker of Spark cannot import tidestate or what it needs: install it there, see "
-                "docs/how-to/clusters.md",
+                "docs/how-to/run-on-a-cluster.md",
                 code="worker-package",
                 host=one.host,
                 python=one.python,

@@ -30,7 +30,7 @@ def open_with(session: SparkSession, root: str) -> Checkpoint:
     if not seen:
         raise UsageError(
             "spark does not find the checkpoint root of this process: give both the same endpoint and "
-            "credentials (docs/how-to/stores.md, remote roots)",
+            "credentials (docs/how-to/run-on-a-cluster.md)",
             code="spark-storage-differs",
             url=checkpoint.objects.url(MARKER),
             reason=reason,
@@ -46,7 +46,7 @@ def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
     except Py4JJavaError as error:
         raise UsageError(
             f"spark has no file system for this root, and its own checkpoint ({SPARK_FOLDER}/) lies there: for s3:// "
-            "it needs hadoop-aws (docs/how-to/stores.md, remote roots)",
+            "it needs hadoop-aws (docs/how-to/run-on-a-cluster.md)",
             code="spark-storage",
             url=url,
             reason=_one_line(error),

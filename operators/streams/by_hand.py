@@ -71,7 +71,7 @@ class WindowsByHand(OfMessages):
         time_zone: str | None = None,
     ) -> WindowOperator:
         """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
-        (docs/how-to/embedded-operators.md). ``schema`` is that of the messages, or of each stream by name.
+        (docs/how-to/embed-an-operator.md). ``schema`` is that of the messages, or of each stream by name.
 
         A message is known by the stream's origin and offset, or by columns ``origin`` and ``offset`` where it names
         none, and takes effect once. It is known as long as its windows accept messages: one that comes again later

@@ -65,18 +65,19 @@ class Runs(ABC):
 
         ``checkpoint`` is the folder of all durable state, Spark's own included. ``sink`` is called with a DataFrame
         of the panes of a checkpoint and its `DeliveryId`, in order, at least once each; it refuses them by returning
-        False or raising `Refused` (docs/how-to/sinks.md). Without a sink, panes are in the checkpoint's pane files,
-        exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each operator by
-        themselves. ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``, ``"memory"``, or one with
-        settings. ``partitions`` is the number of state partitions of a new root (default: Spark's default
+        False or raising `Refused` (docs/how-to/own-sink.md). Without a sink, panes are in the pane files of the
+        checkpoint, exactly once. ``late_sink`` gets the rows of the late ledger in the same way, those of each
+        operator by themselves. ``store`` keeps the state: ``"parquet"`` (the default), ``"rocksdb"``, ``"memory"``,
+        or one with settings. ``partitions`` is the number of state partitions of a new root (default: Spark's default
         parallelism); ``tidestate rescale`` changes it. Every ``tick`` (default: 1 second) time advances without a
         batch, where that matters: idle sources, and watermarks and triggers in processing time; and sinks that are
         behind are offered what they lack. ``policy`` decides what the start does if another driver runs this
         checkpoint, or the newest one is damaged. With ``checkpoints`` the job deletes old ones itself, as ``tidestate
-        gc`` does (docs/how-to/recovery.md). ``metrics`` is a port of this host, or a host and port, at which the job
-        serves its metrics to Prometheus (docs/how-to/metrics.md). ``paths`` are the shortcuts that a batch may take,
-        by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to be the same
-        (docs/how-it-works/direct-scan.md); ``in_driver``, the driver processes few rows without a Spark job.
+        gc`` does (docs/how-to/keep-and-collect.md). ``metrics`` is a port of this host, or a host and port, at which
+        the job serves its metrics to Prometheus (docs/how-to/monitor.md). ``paths`` are the shortcuts that a batch
+        may take, by default all: ``direct_scan``, tasks read Parquet files themselves where the rows are certain to
+        be the same (docs/how-it-works/direct-scan.md); ``in_driver``, the driver processes few rows without a Spark
+        job.
         """
         if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(

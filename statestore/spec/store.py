@@ -136,9 +136,9 @@ def Memory(  # noqa: N802
 ) -> StoreConfig:
     """State in RAM, in the Python worker that last held the partition. For state that fits there.
 
-    A table of a partition is folded from ``max_levels`` levels on, see docs/how-to/stores.md. It is written out as a
-    snapshot when its log since the last one has grown to ``snapshot_bytes`` and to a few times the size of that, or
-    when reading all its files would take longer than ``recovery_s``.
+    A table of a partition is folded from ``max_levels`` levels on, see docs/how-to/choose-a-store.md. It is written
+    out as a snapshot when its log since the last one has grown to ``snapshot_bytes`` and to a few times the size of
+    that, or when reading all its files would take longer than ``recovery_s``.
     """
     return StoreConfig("memory", max_levels=max_levels, snapshot_bytes=snapshot_bytes, recovery_s=recovery_s)
 

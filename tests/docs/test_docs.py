@@ -27,8 +27,8 @@ RUN_ELSEWHERE = {
     "start/on-spark.md": "tests/examples/test_start_pages.py",
     "start/orders-into-delta.md": "tests/examples/test_start_pages.py",
     "how-it-works/message-store.md": "tests/statestore/messages/test_messages.py",
-    "how-to/embedded-operators.md": "tests/operators/embedded/test_window_operator.py",
-    "how-to/testing.md": "tests/operators/local/test_harness.py",
+    "how-to/embed-an-operator.md": "tests/operators/embedded/test_window_operator.py",
+    "how-to/test-a-job.md": "tests/operators/local/test_harness.py",
 }
 """Pages whose blocks another test runs: once is enough."""
 WITH_OUTPUT = {

@@ -44,7 +44,7 @@ def in_order(rows: pa.Table) -> list[str]:
 
 
 class Receiver:
-    """A sink that follows the rule of docs/how-to/sinks.md: of each run it remembers the highest checkpoint."""
+    """A sink that follows the rule of docs/how-to/own-sink.md: of each run it remembers the highest checkpoint."""
 
     def __init__(self, taken: Sequence[tuple[DeliveryId, list[str]]] = ()) -> None:
         self.taken = list(taken)

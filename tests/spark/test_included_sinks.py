@@ -170,7 +170,8 @@ def test_killed_in_a_job_by_the_connector_of_delta(tmp_path: Path) -> None:
 
 
 def test_the_block_that_a_new_user_copies_runs(spark: SparkSession, tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```py\n(# pip install.*?)^```", (ROOT / "docs/how-to/sinks.md").read_text(), re.S | re.M)
+    page = (ROOT / "docs/how-to/write-to-a-sink.md").read_text()
+    (block,) = re.findall(r"^```py\n(# pip install.*?)^```", page, re.S | re.M)
     folder = tmp_path / "flights"
     folder.mkdir()
     begin = datetime(2026, 1, 1, tzinfo=UTC)

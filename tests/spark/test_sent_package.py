@@ -1,4 +1,4 @@
-"""Workers of a cluster that lack the package get it as docs/how-to/clusters.md says: as a wheel, or packed."""
+"""Workers that lack the package get it as docs/how-to/run-on-a-cluster.md says: as a wheel, or packed."""
 
 from __future__ import annotations
 

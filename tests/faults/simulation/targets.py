@@ -1,6 +1,6 @@
 """Where panes and late rows go: targets outside of the job, which remember what they have.
 
-As docs/how-to/sinks.md asks.
+As docs/how-to/own-sink.md asks.
 """
 
 from __future__ import annotations

@@ -314,7 +314,7 @@ def test_a_lost_message_store_is_rebuilt_by_a_replay(tmp_path: Path, name: Store
 
 @pytest.mark.slow
 def test_the_example_of_the_document_runs() -> None:
-    page = ROOT / "docs" / "how-to" / "embedded-operators.md"
+    page = ROOT / "docs" / "how-to" / "embed-an-operator.md"
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False

@@ -24,7 +24,8 @@ SCHEMA = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("k", pa.string())])
 
 @pytest.mark.slow
 def test_the_page_runs() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "how-to" / "testing.md").read_text(), re.S | re.M)
+    page = (ROOT / "docs" / "how-to" / "test-a-job.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.S | re.M)
     assert len(blocks) == 1
     done = subprocess.run([sys.executable, "-c", blocks[0]], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
