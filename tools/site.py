@@ -1,7 +1,8 @@
 """What the site needs beyond its pages: a hook of MkDocs, and an extension of Griffe. See `mkdocs.yml`.
 
 Pages are written to be read in the repository too, so their links to files outside of `docs/` are paths; on the site
-they lead to the repository. Docstrings name pages by their path (docs/how-to/write-to-a-sink.md); on the site these are links.
+they lead to the repository. Docstrings name pages by their path (docs/how-to/own-sink.md); on the site these are
+links.
 A table of contents for language models, ``llms.txt`` (https://llmstxt.org), has every page of the nav with its
 address and its first sentence.
 """

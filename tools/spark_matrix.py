@@ -1,9 +1,8 @@
 """The tests of Spark on one Spark after another: ``python -m tools.spark_matrix``, by ``make spark-matrix``.
 
 Each Spark gets an environment under ``.venvs/``: of this Python it has PySpark alone, and finds the rest where this
-process has it; of another Python it has all the rest in the same versions. A run of the usual
-tests is written to docs/reference/compatibility.md, and to docs/start/install.md which Spark passed on which Python at which
-commit.
+process has it; of another Python it has all the rest in the same versions. A run of the usual tests is written to
+docs/reference/compatibility.md, and to docs/start/install.md which Spark passed on which Python at which commit.
 """
 
 from __future__ import annotations
