@@ -21,8 +21,6 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_CODE = ("", "text", "json")
 """What blocks that show an output or a file are marked with."""
 OF_OTHERS = re.compile(r"\b(server|broker|bucket|cluster|warehouse|account|deployment)\b")
-UNMARKED_FOR_NOW = ("docs/how-to/", "docs/start/", "docs/from/")
-"""Pages whose blocks are listed, and may still lack a reason."""
 _BLOCK = re.compile(
     r"(?:^[ ]*<!-- not run(?: here)?: (?P<reason>[^\n]+?) -->\n+)?"
     r"^(?P<indent>[ ]*)(?P<fence>```+)(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)(?P=fence)$",
@@ -66,7 +64,7 @@ def test_a_block_that_is_not_run_says_why(capsys: pytest.CaptureFixture[str]) ->
     found = list(blocks_not_run())
     with capsys.disabled():
         print(f"\n{len(found)} blocks are not run:", *found, sep="\n  ")
-    unmarked = [str(one) for one in found if not (one.reason or one.page.startswith(UNMARKED_FOR_NOW))]
+    unmarked = [str(one) for one in found if not one.reason]
     assert unmarked == []
 
 
