@@ -56,6 +56,8 @@ def contents(nav: Navigation, config: MkDocsConfig) -> Iterator[str]:
         if isinstance(section, Section):
             yield from ("", f"## {'Optional' if section.title == 'Internals' else section.title}", "")
             yield from map(line_of, pages_of(section))
+        elif isinstance(section, Page) and section is not nav.homepage:
+            yield from ("", f"## {section.title}", "", line_of(section))
 
 
 def pages_of(section: Section) -> Iterator[Page]:

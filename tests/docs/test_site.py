@@ -79,7 +79,7 @@ def test_llms_txt_has_every_page_of_the_nav_and_what_it_is_about() -> None:
     assert [line for line in pages if not re.match(rf"- \[[^\]]+\]\({address}[\w/-]*/\)", line)] == []
     front = 1  # it is the summary
     assert len(pages) == len(re.findall(r"[\w/-]+\.md$", NAV, re.M)) - front
-    assert f"- [Joins]({config.site_url}how-to/joins/)" in "\n".join(pages)
+    assert f"- [Drop duplicates]({config.site_url}how-to/deduplicate/)" in "\n".join(pages)
 
 
 def test_what_a_page_is_about_is_its_first_sentence_of_prose() -> None:
