@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 import tidestate as ts
@@ -58,7 +59,7 @@ def main() -> None:
         for pane in panes.to_pylist():
             print(f"{pane['kind']:8} {words(pane)}")
     print("In the table:")
-    table = DeltaTable(str(folder / "orders_per_day")).to_pyarrow_table()
+    table = pq.read_table(DeltaTable(str(folder / "orders_per_day")).file_uris())
     for row in table.sort_by([("window_start", "ascending"), ("shop", "ascending")]).to_pylist():
         print(f"  {words(row)}")
     print("Rejected:")

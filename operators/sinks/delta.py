@@ -16,7 +16,7 @@ from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
-from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
+from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.roots import checked_place
@@ -163,13 +163,16 @@ class DeltaSink(WithdrawingSink):
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
 
     def count_rows(self) -> Mapping[str | None, int | None]:
-        table = self._opened(package("deltalake", "delta"))
+        lake = package("deltalake", "delta")
+        table, column = self._opened(lake), self.id_column
         if table is None:
             return {}
-        rows, column = table.to_pyarrow_dataset(), self.id_column
-        if column not in rows.schema.names:
-            return {None: rows.count_rows()}
-        return counted_ids(part[column] for part in rows.to_batches(columns=[column]))
+        # Not `to_pyarrow_dataset`: Arrow's threads wait in its file system, which may abort a process that ends.
+        reading = lake.QueryBuilder().register("target", table)
+        if column not in pa.schema(table.schema()).names:
+            return {None: pa.table(reading.execute("SELECT count(*) AS n FROM target"))["n"][0].as_py()}
+        counted = reading.execute(f'SELECT "{column}" AS id, count(*) AS n FROM target GROUP BY "{column}"')
+        return {row["id"]: row["n"] for row in pa.table(counted).to_pylist()}
 
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
         lake = package("deltalake", "delta")
