@@ -203,7 +203,7 @@ def _prevention(plan: Plan) -> str:
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (
         f"if its time is wrong, watermark.bounded(…, hold_future=…{held}) ignores "
-        f"events ahead of the clock; if it is right, a longer watermark delay (now {text_of(generator.delay_us)})"
+        f"events ahead of the clock; if it is right, a longer watermark delay (now {text_of(plan.delay_us)})"
         f"{waits} waits for the others"
     )
 
