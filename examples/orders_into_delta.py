@@ -60,7 +60,7 @@ def main() -> None:
             print(f"{pane['kind']:8} {words(pane)}")
     print("In the table:")
     table = pq.read_table(DeltaTable(str(folder / "orders_per_day")).file_uris())
-    for row in table.sort_by([("window_start", "ascending"), ("shop", "ascending")]).to_pylist():
+    for row in sorted(table.to_pylist(), key=lambda row: (row["window_start"], row["shop"])):
         print(f"  {words(row)}")
     print("Rejected:")
     for row in ts.Root(folder / "checkpoint").late().to_table().to_pylist():

@@ -64,8 +64,7 @@ class InDelta(Target):
     def table(self) -> pa.Table:
         import deltalake
 
-        # The dataset of deltalake may end a process with an abort: a thread of Arrow waits in its file system.
-        return pq.read_table(deltalake.DeltaTable(self.place).file_uris())
+        return pa.table(deltalake.DeltaTable(self.place).to_pyarrow_table())
 
 
 class InPostgres(Target):

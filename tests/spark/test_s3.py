@@ -266,5 +266,5 @@ def test_a_spark_without_s3a_is_reported_what_it_lacks(spark: SparkSession, buck
 
 
 def test_the_documents_name_what_was_tested() -> None:
-    text = (ROOT / "docs" / "how-to" / "stores.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "run-on-a-cluster.md").read_text()
     assert all(name in text for name in (*S3A, WITHOUT_BUNDLE.split(",")[0]))
