@@ -43,7 +43,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
-            "give each stream of the job by its name",
+            "give each stream of the job by its name: the first batch has all of them, if only without rows",
             code="streams",
             streams=description.streams,
             found=list(given),

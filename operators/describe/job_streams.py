@@ -46,7 +46,7 @@ class JobStreams:
         several = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
         if set(several) != set(names) or (not isinstance(given, Mapping) and len(names) > 1):
             raise UsageError(
-                "give each stream by its name; the first batch has all of them, if only without rows",
+                "give each stream by its name, if only without rows",
                 code="streams",
                 streams=list(names),
                 found=sorted(map(str, several)) if isinstance(given, Mapping) else type(given).__name__,

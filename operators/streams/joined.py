@@ -10,7 +10,7 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.settings import SideSettings, period
-from tidestate.operators.streams.sides import check_order, columns_of, delays_us, orders_of, time_of
+from tidestate.operators.streams.sides import check_how, check_order, columns_of, delays_us, orders_of, time_of
 from tidestate.operators.streams.watermarks import with_watermarks
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -153,8 +153,7 @@ def _check_columns(join: Join) -> None:
 
 
 def _check_words(join: Join) -> None:
-    if join.how not in ("inner", "left", "right", "full"):
-        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(join.how))
+    check_how(join.how)
     if join.occurrence not in ("first", "each"):
         raise UsageError(
             "a pair is emitted in its first window or in each", code="join-occurrence", found=join.occurrence

@@ -12,7 +12,15 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, How
 from tidestate.operators.describe.windows import Sessions, SessionsOfOffsets
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.settings import SideSettings
-from tidestate.operators.streams.sides import check_order, columns_of, delays_us, orders_of, sides_of, times_of
+from tidestate.operators.streams.sides import (
+    check_how,
+    check_order,
+    columns_of,
+    delays_us,
+    orders_of,
+    sides_of,
+    times_of,
+)
 from tidestate.operators.streams.watermarks import with_watermarks
 from tidestate.operators.streams.windows import offset_sessions, sessions
 from tidestate.statestore.durations import Span, span_us
@@ -41,8 +49,7 @@ def joined_by_session(
     key = equal if session_key is None else columns_of(session_key)
     if any(len(set(columns)) < len(columns) for columns in (equal, key)):
         raise UsageError("a column is named twice", code="key-columns", on=equal, session=key)
-    if how not in ("inner", "left", "right", "full"):
-        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
+    check_how(how)
     starts = _first_offsets(sides, by_offset=offsets is not None)
     orders = orders_of(views, set(views) if identity or offsets is not None else ())
     windows: Sessions | SessionsOfOffsets

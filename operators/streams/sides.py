@@ -90,8 +90,14 @@ def check_order(sides: Sides, side: str, offset: str | None, origin: str | None)
         )
 
 
+def check_how(how: str) -> None:
+    """That a join keeps rows without a partner of sides that there are. Raises `UsageError`."""
+    if how not in ("inner", "left", "right", "full"):
+        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
+
+
 def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:
-    """None, one or several."""
+    """Names as a tuple: none, a single one, or a sequence of them."""
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
