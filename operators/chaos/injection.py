@@ -45,7 +45,11 @@ def injected(start: ChildStart, notes: Notes) -> Iterator[None]:
         with _power_cut(start, notes):
             yield
         return
-    hooks: dict[str, _Hook] = {"kill": _kill, "storage": _Failing(), "freeze": _freeze}
+    hooks: dict[str, _Hook] = {
+        "kill": _Signalled(signal.SIGKILL),
+        "storage": _Failing(),
+        "freeze": _Signalled(signal.SIGSTOP),
+    }
     hook = hooks.get(kind, _nothing)
     with Calls(start.place.root, lambda call, when: hook(call, when, start, notes), BY_CLOCK) as calls:
         try:
@@ -62,22 +66,24 @@ def _nothing(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
     """No fault at a call."""
 
 
-def _reached(call: Call, when: When, start: ChildStart) -> bool:
-    """Whether this is the moment; what cannot be in the middle is after it."""
-    moment = start.fault.moment if start.fault is not None else "before"
-    return call.number == start.at and when == ("after" if moment == "during" and call.name != "write" else moment)
+class _Signalled:
+    """Sends this process a signal, once: at the first call from the one meant on that reaches its moment.
 
+    A call that fails by itself, such as a folder that another thread has just made, has no end.
+    """
 
-def _kill(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
-    if _reached(call, when, start):
+    def __init__(self, number: int) -> None:
+        self._number, self._sent = number, False
+
+    def __call__(self, call: Call, when: When, start: ChildStart, notes: Notes) -> None:
+        moment = start.fault.moment if start.fault is not None else "before"
+        if moment == "during" and call.name != "write":  # only a write has a middle
+            moment = "after"
+        if self._sent or call.number < start.at or when != moment:
+            return
+        self._sent = True
         notes.write("injected", where=_place(call, when))
-        killed_now()
-
-
-def _freeze(call: Call, when: When, start: ChildStart, notes: Notes) -> None:
-    if _reached(call, when, start):
-        notes.write("injected", where=_place(call, when))
-        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(os.getpid(), self._number)
 
 
 class _Failing:
