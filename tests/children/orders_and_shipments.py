@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.children.pausing import paused_before
+from tests.helpers.internals import tick
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, arriving, at
 from tests.helpers.spark_inputs import write
 from tidestate.operators.spark import query as on_spark
@@ -61,7 +62,7 @@ def main(given: str, example: str, death: str = "0") -> None:
         running.processAllAvailable()
         clock.us = at(moment)
         if moment not in BATCHES:
-            running._tick()  # type: ignore[attr-defined]
+            tick(running)
     running.stop(drain=True)
     session.stop()
     say("done", checkpoint=running.checkpoint_id)

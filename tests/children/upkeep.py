@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.helpers.collected import STORE, TABLES
 from tests.helpers.forks import JOB
+from tests.helpers.internals import driver_of
 from tidestate.recovery.retention import upkeep
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.statestore.storage.objects import Objects
@@ -33,9 +34,15 @@ def main() -> None:
     job: Any = JOB.standalone(
         checkpoint=sys.argv[1], store=STORE, checkpoints=CheckpointRetention(newest=3, grace="0 seconds")
     )
+
+    def collections() -> int:
+        upkept = driver_of(job).upkept
+        assert upkept is not None
+        return upkept.collections
+
     for _panes in job.stream(TABLES):
-        done = job._driver.upkept.collections
-        while job._driver.upkept.collections == done:
+        done = collections()
+        while collections() == done:
             time.sleep(0.001)
 
 

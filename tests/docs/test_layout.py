@@ -53,6 +53,23 @@ def test_every_folder_of_tests_is_a_package() -> None:
     assert sorted(folder for folder in folders if not (folder / "__init__.py").exists()) == []
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files()}
-    assert {name: length for name, length in lengths.items() if length > 400} == {}
+def test_no_file_of_the_product_or_of_tests_is_longer_than_800_lines() -> None:
+    product = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in (*product, *files())}
+    assert {name: length for name, length in lengths.items() if length > 800} == {}
+
+
+def test_what_runs_keep_to_themselves_is_reached_through_one_door() -> None:
+    """The names of `tests.helpers.internals`, unless a class of the test calls its own so."""
+    door = TESTS / "helpers" / "internals.py"
+    names = private_names(door)
+    assert {"_job", "_driver"} <= names
+    reached = {str(path.relative_to(ROOT)): private_names(path) & names for path in files() if path != door}
+    assert {path: sorted(used) for path, used in reached.items() if used} == {}
+
+
+def private_names(path: Path) -> set[str]:
+    """Private attributes that a file reaches for, of anything but ``self``."""
+    reached = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+    private = [node for node in reached if node.attr.startswith("_") and not node.attr.startswith("__")]
+    return {node.attr for node in private if ast.unparse(node.value) not in ("self", "cls", "super()")}

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-from msgspec import structs
 
 import tidestate as ts
+from tests.helpers.internals import described
 from tests.helpers.process import LONG
 from tidestate import Aggregation, OperatorStream, agg, trigger
 from tidestate.operators.aggregates.aggregate import Aggregate
@@ -81,7 +81,7 @@ OLD: dict[str, tuple[str, int, str | None]] = {
 
 def changed(job: OperatorStream, **fields: Any) -> Any:
     """The same job, whose stored description has other values in these fields."""
-    return job._with(structs.replace(job.operator.description, **fields))
+    return described(job, **fields)
 
 
 def added(job: OperatorStream, **aggregates: Aggregate) -> Any:

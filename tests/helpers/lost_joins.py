@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.helpers.internals import operator_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.twins.join import SIDES, Asked, Pane, Row
 from tidestate.recovery.log.manifest import Rebuilding
@@ -54,7 +55,7 @@ class Joined:
 
     @property
     def rebuilding(self) -> Rebuilding | None:
-        (operator,) = self.harness._job.head.operators.values()
+        operator = operator_of(self.harness)
         return operator.rebuilding
 
     def state(self, name: str) -> list[Any]:

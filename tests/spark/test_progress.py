@@ -20,6 +20,7 @@ import tidestate as ts
 from tests.children.progress import job as killed_job
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
+from tests.helpers.internals import count_ticks, ticks
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
@@ -63,20 +64,13 @@ def until(found: Callable[[], Any], seconds: float = 120) -> Any:
 
 def await_ticks(query: DurableQuery, count: int) -> None:
     """Return when so many more ticks have ended."""
-    ticker: Any = query._ticker  # type: ignore[attr-defined]
-    tick, ended = ticker._tick, list[bool]()
-
-    def counted() -> bool:
-        ended.append(tick())
-        return ended[-1]
-
-    ticker._tick = counted
+    ended = list[bool]()
+    count_ticks(query, ended)
     until(lambda: len(ended) > count)
 
 
 def has_no_ticker(query: DurableQuery) -> bool:
-    ticker: Any = query._ticker  # type: ignore[attr-defined]
-    return not ticker._thread.is_alive()
+    return not ticks(query)
 
 
 def marks(query: DurableQuery) -> tuple[float | None, dict[str, float | None]]:

@@ -18,6 +18,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.checkout import ROOT
+from tests.helpers.internals import failure_of
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import batch, job, rows, sample, write
 from tests.helpers.spark_runs import output, stream
@@ -58,7 +59,7 @@ class Sink:
 def until(query: DurableQuery, reached: Callable[[], object]) -> None:
     deadline = time.monotonic() + 90
     while not reached():
-        assert query._failure is None
+        assert failure_of(query) is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
 

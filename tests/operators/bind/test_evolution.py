@@ -25,6 +25,7 @@ from tests.helpers.changed_jobs import (
     tables,
     without,
 )
+from tests.helpers.internals import set_hook
 from tests.helpers.process import LONG, forget, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.aggregates.collection import Quantile
@@ -187,7 +188,7 @@ def test_a_crash_behind_the_fence_of_a_change_and_the_way_back(tmp_path: Path) -
     parts = [before.standalone(checkpoint=tmp_path).run(tables(rows)[:CHANGED])]
     for _ in range(2):
         crashing = after.standalone(checkpoint=tmp_path)
-        crashing._hook = die
+        set_hook(crashing, die)
         with pytest.raises(Killed):
             crashing.run(tables(rows))
     parts.append(after.standalone(checkpoint=tmp_path).run(tables(rows)[: CHANGED + 2]))
@@ -271,7 +272,7 @@ def test_less_lateness_closes_what_waits_and_more_brings_nothing_back_half(tmp_p
     described("1 minute").standalone(checkpoint=tmp_path).run(rows[:3])
     # The two events that wait for a fifth are observed as their window closes, once, whatever crashes.
     crashing = described("2 seconds").standalone(checkpoint=tmp_path)
-    crashing._hook = die
+    set_hook(crashing, die)
     with pytest.raises(Killed):
         crashing.run(rows[:4])
     less = described("2 seconds").standalone(checkpoint=tmp_path).run(rows[:4])

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import head_of
 from tidestate import OperatorStream, Stream, agg
 from tidestate.operators import (
     Harness,
@@ -101,7 +102,7 @@ def sessions(late: str = "30 s", once: OperatorStream = ONCE) -> Any:
 
 
 def stored(job: Harness) -> Any:
-    return job._job.head.operators["once"].configuration.get("allowed_lateness_us")
+    return head_of(job).operators["once"].configuration.get("allowed_lateness_us")
 
 
 def begun(description: OperatorStream, folder: Path) -> Harness:
@@ -128,7 +129,7 @@ def test_its_rejects_go_through_it_into_windows_that_are_retained(operator: str 
 def test_it_follows_its_readers_and_is_stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = begun(sessions(), tmp_path)
     assert stored(job) == 30 * SECOND
-    assert job._job.head.needs == ("deduplication-lateness/1",)
+    assert head_of(job).needs == ("deduplication-lateness/1",)
     job = begun(sessions("50 s"), tmp_path)
     assert stored(job) == 50 * SECOND
     assert "operator once: allowed_lateness: 30 seconds -> 50 seconds" in warnings(caplog)[0]
@@ -142,7 +143,7 @@ def test_one_that_began_without_stays_so_until_it_is_given_one(
     begun(sessions("30 s", once_of(late="0 s")), tmp_path)
     assert not warnings(caplog)
     job = begun(sessions(), tmp_path)
-    assert job._job.head.needs == ()
+    assert head_of(job).needs == ()
     (line,) = warnings(caplog)
     assert "operator once has begun without a lateness" in line
     assert 'allowed_lateness="30 seconds"' in line

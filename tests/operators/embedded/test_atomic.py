@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import job_of, plan_of, unflushed_of, views_of
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
 from tests.helpers.operator_messages import (
@@ -84,19 +85,19 @@ JOBS: dict[str, tuple[Callable[..., ByHand], list[Call]]] = {
 def standing(one: ByHand) -> tuple[Any, ...]:
     """All that can be seen of an operator, and what it has not flushed."""
     rows = {
-        spec.name: [plain(part) for view in one._views() for part in view[spec.name].scan()]
-        for spec in one._plan.tables
+        spec.name: [plain(part) for view in views_of(one) for part in view[spec.name].scan()]
+        for spec in plan_of(one).tables
     }
-    seen = one.watermark_us, one.due_us, one.drained, one.counters, one.ready, one._standing
+    seen = one.watermark_us, one.due_us, one.drained, one.counters, one.ready, unflushed_of(one)
     return (*seen, {name: [row for part in parts for row in part] for name, parts in rows.items()})
 
 
 def broken(one: ByHand, at: int | None) -> FaultyObjects:
     """Storage that fails at its call number ``at``."""
-    checkpoint = one._job.checkpoint
+    checkpoint = job_of(one).checkpoint
     inner = checkpoint.objects._inner if isinstance(checkpoint.objects, FaultyObjects) else checkpoint.objects
     faulty = FaultyObjects(inner, at, when="during")
-    one._job.checkpoint = replace(checkpoint, objects=faulty)
+    job_of(one).checkpoint = replace(checkpoint, objects=faulty)
     return faulty
 
 

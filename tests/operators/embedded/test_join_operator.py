@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.changed_jobs import changed
+from tests.helpers.internals import head_of
 from tests.helpers.join_operator_messages import (
     LEFT,
     RIGHT,
@@ -195,7 +196,7 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
             if after in ("crash", "rescale"):
                 running.close()
                 if after == "rescale":
-                    rescale(root, {1: 3, 3: 2, 2: 1}[running._job.head.partitions])
+                    rescale(root, {1: 3, 3: 2, 2: 1}[head_of(running).partitions])
                 running = operator(job, root, store)
                 for one in made[: number + 1]:
                     running.add_messages(**sided(one))

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import unflushed_of
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
 from tests.helpers.process import examples
 from tidestate import OperatorStream
@@ -247,11 +248,11 @@ def test_it_flushes_when_a_later_session_begins_pairs_are_emitted_or_one_is_forg
         running.add_messages(**sided([Row("left", "x", 1, 10, "a", 0)]))
         assert running.flush() == first + 1, "it had: a session has begun"
         running.add_messages(**sided([Row("left", "x", 2, 11, "a", 0), Row("left", "x", 3, 5, "b", 0)]))
-        assert running._standing.since.messages == 2, "no later one"
+        assert unflushed_of(running).since.messages == 2, "no later one"
         running.add_messages(**sided([Row("left", "x", 4, 12, "c", 0), Row("right", "x", 4, 9, "b", 0)]))
-        assert running._standing.since.messages == 0
+        assert unflushed_of(running).since.messages == 0
         running.timeout(0, watermark_us=14 * SECOND)
-        assert running._standing.since.messages == 0
+        assert unflushed_of(running).since.messages == 0
         assert running.get_windows("left", key="b").num_rows == 0, "forgotten"
         assert running.get_windows("left", key="a").num_rows == 1
 

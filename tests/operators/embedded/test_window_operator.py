@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.checkout import ROOT
+from tests.helpers.internals import head_of, plan_of
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import (
     SECOND,
@@ -113,14 +114,14 @@ def test_each_message_once_under_replay_duplicates_and_crashes(
             if after in ("crash", "rescale"):
                 running.close()
                 if after == "rescale":
-                    rescale(root, {1: 3, 3: 2, 2: 1}[running._job.head.partitions])
+                    rescale(root, {1: 3, 3: 2, 2: 1}[head_of(running).partitions])
                 running = operator(job, root, store)
                 for earlier in made[: number + 1]:
                     running.add_messages(table(earlier))
         running.drain()
         take(running, receiver)
         running.flush()
-        found = ledger(root, running._plan.late_schema)
+        found = ledger(root, plan_of(running).late_schema)
         running.close()
     assert sorted(receiver.panes, key=repr) == sorted(panes, key=repr)
     accepted = {(m.part, m.at) for b in made for m in b} - rejected
@@ -208,13 +209,13 @@ def test_what_is_forgotten_alone_is_flushed_too(tmp_path: Path) -> None:
     with operator(description(ts.tumbling("10 seconds"), allowed=20), tmp_path, Parquet()) as running:
         for number, (at, expected) in enumerate(((3, 2), (31, 3), (31, 3), (32, 4), (32, 4)), 1):
             running.add_messages(table([Message("x", number, at, "a", 1)]))
-            assert running._job.head.id == expected, number
+            assert head_of(running).id == expected, number
         assert running.get_windows().num_rows == 1
 
 
 def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> None:
     with operator(description(ts.tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
-        head = lambda: running._job.head.id  # noqa: E731
+        head = lambda: head_of(running).id  # noqa: E731
         running.add_messages(table([Message("x", 1, 3, "a", 1)]))
         assert head() == 2, "a window was opened"
         running.add_messages(table([Message("x", 2, 4, "a", 1)]))
@@ -230,7 +231,7 @@ def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """So many messages are flushed though they open no window and show nothing."""
     monkeypatch.setattr(embedded, "MAX_UNFLUSHED", 3)
     with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
-        head = lambda: running._job.head.id  # noqa: E731
+        head = lambda: head_of(running).id  # noqa: E731
         for number, expected in enumerate((2, 2, 2, 3, 3, 3, 4), 1):
             running.add_messages(table([Message("x", number, 3, "a", 1)]))
             assert head() == expected, number

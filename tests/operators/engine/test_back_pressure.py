@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.internals import set_hook
 from tests.helpers.two_sources import SECOND
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate import agg, watermark
@@ -117,7 +118,7 @@ def test_whatever_sinks_do_they_have_each_row_once(
 
     def start() -> Standalone:
         made = example("retracting").standalone(checkpoint=folder / "root", **given_sinks)  # type: ignore[arg-type]
-        made._hook = hook  # type: ignore[attr-defined]
+        set_hook(made, hook)
         return made
 
     for _ in range(40):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
+from tests.helpers.internals import job_of
 from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
@@ -215,9 +216,9 @@ def test_where_it_cannot_be_recorded_the_stop_is_as_clean(tmp_path: Path, caplog
     panes = runner.stream(STREAM)
     for _ in range(5):
         next(panes)
-    assert runner._driver is not None
-    checkpoint = runner._driver.job.checkpoint
-    runner._driver.job.checkpoint = replace(checkpoint, objects=FaultyObjects(checkpoint.objects, 1))
+    begun = job_of(runner)
+    checkpoint = begun.checkpoint
+    begun.checkpoint = replace(checkpoint, objects=FaultyObjects(checkpoint.objects, 1))
     with caplog.at_level(logging.WARNING, "tidestate"):
         panes.close()
     assert "could not be recorded" in caplog.text

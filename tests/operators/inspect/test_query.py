@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import head_of
 from tests.helpers.join_operator_messages import LEFT, RIGHT, near, sided, two_streams
 from tests.helpers.operator_messages import (
     SCHEMA,
@@ -72,7 +73,7 @@ def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreNam
             running.add_messages(table(batch))
             then[running.flush()] = answers(running, kind)
             lying = files(root)
-            assert answers(query(root), kind) == then[running._job.head.id], "while the operator runs"
+            assert answers(query(root), kind) == then[head_of(running).id], "while the operator runs"
             assert files(root) == lying, "nothing is written"
     assert len(then) == 3
     for checkpoint_id, wanted in then.items():

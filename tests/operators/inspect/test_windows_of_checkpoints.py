@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.every_store import STORES, new_folder, store_config
+from tests.helpers.internals import head_of
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import SECOND, WINDOWS, Message, stream, table
 from tests.helpers.waiting_windows import fed
@@ -73,7 +74,7 @@ def test_every_checkpoint_has_the_windows_of_the_twin(
         for step in history.steps:
             emitted.update(identity(row) for row in real.play(step) if row.kind == "emit")
             twin.play(step)
-            then.append((real.harness._job.head.id, twin.twin.live_windows(), emitted.copy()))
+            then.append((head_of(real.harness).id, twin.twin.live_windows(), emitted.copy()))
         for number, windows, panes in then[:: max(1, len(then) // 3)]:
             check(folder / "root", real, number, windows, panes, asked)
 

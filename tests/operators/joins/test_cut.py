@@ -13,6 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import cuts, net
+from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.process import LONG
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
@@ -189,7 +190,7 @@ def test_rows_that_are_held_survive_restart_rewind_and_other_partitions(tmp_path
         panes = harness.feed(batch(given[:31])).to_pylist()
         assert harness.state("ahead").num_rows > 3
         if moved:
-            here = harness._job.head.id
+            here = head_of(harness).id
             harness.feed(batch(given[31:45]))
             rewind(Checkpoint.open(folder), here, force=True)
             rescale(folder, 3, force=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.internals import set_time
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, ORDERS, SHIPMENTS, TIMES, TUPLES, arriving, at
 from tests.helpers.process import in_turn
 from tidestate import OperatorStream
@@ -31,7 +32,7 @@ def outputs(
     for moment in MOMENTS:
         coming = arriving(moment)
         # Messages that come at a moment are in what is observed at it: the clock moves with them, not before.
-        harness._now = at(moment)
+        set_time(harness, at(moment))
         panes = [] if coming else [harness.advance_processing_time(at(moment))]
         panes += [harness.feed({side: rows}) for side, rows in coming.items()]
         if restart:

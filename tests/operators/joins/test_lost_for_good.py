@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 import tidestate as ts
+from tests.helpers.internals import plan_of
 from tidestate.operators.local.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -44,7 +45,7 @@ def test_a_row_of_an_outer_session_join_may_have_been_there_or_not(tmp_path: Pat
     it will come and be too late. What has to be emitted is not the same.
     """
     had, had_not = begun(tmp_path / "had", ("a", 1, 2)), begun(tmp_path / "had_not")
-    tables = [spec.name for spec in had._job.plan.tables]
+    tables = [spec.name for spec in plan_of(had).tables]
     assert [name for name in tables if had.state(name) != had_not.state(name)] == ["left"]
     assert had.state("left_seen")["offset"].to_pylist() == [3, 4], "the identity of the row has expired"
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
@@ -196,10 +197,10 @@ def test_rows_are_lost_again(tmp_path: Path) -> None:
 
 def test_an_input_cannot_end_while_rows_are_missing(tmp_path: Path) -> None:
     made = served(tmp_path)
-    before = made.harness._job.head.id
+    before = head_of(made.harness).id
     with pytest.raises(UsageError, match="rebuilding"):
         made.harness.finish()
-    assert made.harness._job.head.id == before
+    assert head_of(made.harness).id == before
     made.rebuild([L1, R1, L2])
     assert observed(made.harness.finish(), NEAR) == Counter([pane("emit", 9, None)])
 

@@ -17,6 +17,7 @@ import tidestate as ts
 from tests.children.lost_sessions import JOB, LOST_AFTER, batches
 from tests.children.lost_sessions import main as finish
 from tests.helpers.forked import forked
+from tests.helpers.internals import operator_of
 from tests.helpers.join_jobs import SCHEMA, SECOND, STORES, table
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
 from tests.helpers.process import examples
@@ -86,7 +87,7 @@ class Joined:
 
     @property
     def rebuilding(self) -> Rebuilding | None:
-        (operator,) = self.harness._job.head.operators.values()
+        operator = operator_of(self.harness)
         return operator.rebuilding
 
 

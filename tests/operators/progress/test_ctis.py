@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
+from tests.helpers.internals import job_of, map_side
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, Stream, agg, watermark
 from tidestate.operators.describe.windowed import Windowed
@@ -286,13 +286,12 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
     given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
     described = job(at_query, sources=sources)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        round_ = described.harness(SCHEMA, folder=folder)._job.round(0)
+        round_ = job_of(described.harness(SCHEMA, folder=folder)).round(0)
         found = []
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
-            sent = pa.Table.from_batches(tasks.map_side(round_, iter(given_.to_batches(max_chunksize=1))))
-            headers = [msgspec.msgpack.decode(raw, type=tasks._Sent).header for raw in sent["header"].to_pylist()]
-            rejected = [t["at"].to_pylist() for blob in sent["rejected"] if (t := tasks._unpack(blob)) is not None]
+            headers, refused = map_side(round_, given_.to_batches(max_chunksize=1))
+            rejected = [rows["at"].to_pylist() for rows in refused]
             (after,) = round_.after({"job": [header.claims for header in headers]}).values()
             total_ = Counter[str]()
             for header in headers:

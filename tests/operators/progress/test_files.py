@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import head_of, job_of, operator_of
 from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
@@ -48,7 +49,7 @@ def harness(folder: str | Path, *sources: str, **given_: str) -> Harness:
 
 
 def mark(tested: Harness) -> float | None:
-    found = tested._job.head.watermark_us
+    found = head_of(tested).watermark_us
     return None if found is None else found / SECOND
 
 
@@ -92,7 +93,7 @@ def test_what_is_left_of_a_file_that_has_ended_is_no_origin_of_its_own(tmp_path:
 def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> None:
     tested = harness(tmp_path, "1")
     tested.feed(rows((1, 1, 5, False)))
-    (progress,) = tested._job.progress.values()
+    (progress,) = job_of(tested).progress.values()
     (begun,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).begin().values()
     grown = restarted(progress, begun)
     assert [origin for origin, *_ in grown.buffers.origins.origins] == [1, 2]
@@ -166,10 +167,10 @@ def test_files_in_any_order_move_the_watermark_and_lose_nothing_that_is_on_time(
 
 def _state(tested: Harness) -> tuple[list[int], dict]:
     """What is kept of origins, and of sources."""
-    (operator,) = tested._job.head.operators.values()
+    operator = operator_of(tested)
     return [origin for origin, *_ in _origins(tested)["origins"]], operator.progress["sources"]
 
 
 def _origins(tested: Harness) -> dict:
-    (operator,) = tested._job.head.operators.values()
+    operator = operator_of(tested)
     return operator.buffers["origins"]

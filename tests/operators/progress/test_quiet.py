@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.internals import set_hook
 from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
@@ -380,7 +381,7 @@ def test_it_dies_on_either_side_of_the_commit_that_fires_the_window(tmp_path: Pa
         if now == moment:
             raise DiedError
 
-    tested.job._hook = hook
+    set_hook(tested.job, hook)
     with pytest.raises(DiedError):
         tested.tick_until(20)
     assert tested.now == 7

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import plan_of
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
 from tests.helpers.process import LONG
@@ -91,7 +92,7 @@ def made(what: str) -> tuple[Emitted, list[pa.Table]]:
         tables = [{"left": rows, "right": rows} for rows in tables]  # type: ignore[attr-defined]
     running = described.harness(schemas)
     found = [plain_table(running.feed(one)) for one in tables]
-    return emitted_by(running._job.plan), [one for one in found if one.num_rows]
+    return emitted_by(plan_of(running)), [one for one in found if one.num_rows]
 
 
 def plain(row: Row, *, without: tuple[str, ...] = ()) -> str:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import head_of
 from tests.helpers.process import LONG, in_turn
 from tidestate import agg, trigger
 from tidestate.operators import Harness
@@ -91,7 +92,7 @@ def assert_bounded(harness: Harness) -> None:
     for number in range(ROUNDS):
         harness.feed(pa.Table.from_pylist(rows(number), SCHEMA))
         if number in (FEW - 1, FEW, FEW + 1, ROUNDS - 2, ROUNDS - 1):
-            tables = [spec.name for spec in next(iter(harness._job.head.operators.values())).tables]
+            tables = [spec.name for spec in next(iter(head_of(harness).operators.values())).tables]
             counts.append({name: harness.state(name).num_rows for name in tables})
     before, after = counts[:3], counts[3:]
     grown = {

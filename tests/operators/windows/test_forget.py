@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import operator_of
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, stream, table
 from tidestate import agg
@@ -19,7 +20,7 @@ JOB = description(WINDOWS["tumbling"], "retracting", "k", 200).messages(identity
 
 
 def _rebuilding(harness: Harness) -> Rebuilding | None:
-    (operator,) = harness._job.head.operators.values()
+    operator = operator_of(harness)
     return operator.rebuilding
 
 

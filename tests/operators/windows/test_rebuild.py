@@ -19,6 +19,7 @@ from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
 from tests.helpers.command import tidestate
 from tests.helpers.forked import forked
+from tests.helpers.internals import operator_of
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
 from tests.helpers.process import examples, in_turn
@@ -42,7 +43,7 @@ def job(name: str, allowed: int = 20, key: str | None = "k") -> Aggregation:
 
 
 def rebuilding(harness: Harness) -> Rebuilding | None:
-    (operator,) = harness._job.head.operators.values()
+    operator = operator_of(harness)
     return operator.rebuilding
 
 

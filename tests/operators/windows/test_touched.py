@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.advance_time import Row
+from tests.helpers.internals import plan_of
 from tests.helpers.process import SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
@@ -260,7 +261,7 @@ def test_the_earliest_event_of_a_window_has_no_bound() -> None:
         .window(ts.tumbling("1 second", of="lifetime"))
         .aggregate(n=agg.count())
     )
-    plan = made.pane_timestamp("earliest").harness(SCHEMA)._plan(None)
+    plan = plan_of(made.pane_timestamp("earliest").harness(SCHEMA))
     with pytest.raises(UsageError) as caught:
         plan.output_watermark(5, "timestamp")
     assert caught.value.code == "chain-time"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.internals import head_of
 from tidestate import Aggregation, GroupedStream, agg, trigger
 from tidestate.operators import Harness
 from tidestate.operators.inspect.query import query
@@ -114,7 +115,7 @@ def test_a_job_is_as_with_whole_numbers(name: str, tmp_path: Path) -> None:
             assert own.reprocess_late(again).equals(twin.reprocess_late(again))
     assert seen(own) == seen(twin)
     assert own.counters()["duplicates"] > 10
-    assert {*own._job.head.needs} - {*twin._job.head.needs} == {"unordered-identity/1"}
+    assert {*head_of(own).needs} - {*head_of(twin).needs} == {"unordered-identity/1"}
     assert own.finish().equals(twin.finish())
 
 
@@ -205,7 +206,7 @@ def test_lost_messages_come_back_by_a_replay_of_all(tmp_path: Path) -> None:
     job = described.harness(schema(TEXT), folder=tmp_path, store=Parquet(max_levels=2, snapshot_bytes=1))
     job.feed(rows[:8])
     job.feed(rows[8:])
-    files = [ref for part in job._job.head.operators["windows"].partitions for ref in part.files]
+    files = [ref for part in head_of(job).operators["windows"].partitions for ref in part.files]
     for path in {ref.path for ref in files if ref.table == "messages"}:
         (tmp_path / path).unlink()
     job.restart(Policy(messages="rebuild"))

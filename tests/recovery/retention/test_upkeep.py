@@ -17,6 +17,7 @@ import tidestate as ts
 from tests.helpers.collected import STORE, TABLES, observed, run, state, whole
 from tests.helpers.forked import forked
 from tests.helpers.forks import JOB
+from tests.helpers.internals import begin, driver_of, end
 from tests.helpers.process import some
 from tidestate import agg
 from tidestate.operators.local.standalone import StandaloneRunner
@@ -51,7 +52,7 @@ def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
 
 
 def done(job: Any) -> Upkept:
-    found: Upkept | None = job._driver.upkept
+    found: Upkept | None = driver_of(job).upkept
     assert found is not None
     return found
 
@@ -120,9 +121,9 @@ def test_a_collection_that_fails_is_logged_and_counted_and_tried_again(
                 until(lambda: done(job).failures > 0)
                 broken = False
         assert job.head.input.batches == len(TABLES)
-        job._begin(TABLES[0].schema)  # a run that begins collects
+        begin(job, TABLES[0].schema)  # a run that begins collects
         until(lambda: done(job).checkpoints > 0)
-        job._end()
+        end(job)
     answered = [record for record in caplog.records if "old checkpoints could not be deleted" in record.message]
     assert [record.levelname for record in answered] == ["WARNING"] * done(job).failures
     assert any(record.message.startswith("retention: deleted") for record in caplog.records)
