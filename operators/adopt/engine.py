@@ -12,7 +12,7 @@ from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.outputs import OutputFiles
-from tidestate.operators.engine.partition import OperatorResult, PartitionResult, Round, write_state
+from tidestate.operators.engine.partition import OperatorResult, PartitionResult, Round, finished, write_state
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import StepTimes, Transition, total
@@ -72,9 +72,10 @@ def _taken(
 ) -> tuple[PartitionResult, Transition]:
     mark = batch.watermark_us
     at = StepTimes(mark, mark, round_.was_us, round_.now_us, budget_bytes=round_.store.budget_bytes)
-    moved = batch.take(round_.plan, MemoryStore(round_.tables), rows, at)
+    store = MemoryStore(round_.tables)
+    moved, dues = finished(round_.plan, store, batch.take(round_.plan, store, rows, at), at)
     result = write_state(objects, round_, partition, moved.changes, Restored())
-    state = msgspec.structs.replace(result.state, due_mark=None, due_us=moved.due_us)
+    state = msgspec.structs.replace(result.state, due_mark=None, due_us=dues.clock_us)
     return msgspec.structs.replace(result, state=state), moved
 
 

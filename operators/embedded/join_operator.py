@@ -184,8 +184,8 @@ def join_operator_step(plan: SidedPlan, state: OverlayView, arriving: pa.Table, 
     if isinstance(plan, SessionJoinPlan):
         gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
         return StepResult(moved, gone, _latest(moved.changes[SESSIONS]))
-    bounds = {side: moved.changes[side].expire for side in SIDES if side in moved.changes}
-    expired = any(bound is not None and bound > before.get(side, BEGINNING_US) for side, bound in bounds.items())
+    bounds = plan.expiry(at)
+    expired = any(bounds[side] > before.get(side, BEGINNING_US) for side in SIDES if side in bounds)
     # With only a distance, rows expire all the time: no reason for a checkpoint of its own.
     newest = pc.max(arriving[plan.event_time].cast(pa.int64())).as_py()
     return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, at, newest))

@@ -17,9 +17,8 @@ from tidestate.operators.engine.partition import (
     OperatorResult,
     PartitionResult,
     Round,
-    bounds_without_arrivals,
+    finished,
     is_due,
-    step_times,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified
@@ -38,7 +37,9 @@ PartitionStep: TypeAlias = Callable[[OverlayView, pa.Table, StepTimes], StepResu
 
 @dataclass(frozen=True)
 class ChangedPartition:
-    """A state partition with its changes, and the watermark and processing time at which something is due next."""
+    """A state partition with its changes, and the watermark and processing time at which something is due next, as
+    in `Dues`.
+    """
 
     view: OverlayView
     due_mark: int | None
@@ -132,16 +133,19 @@ def run_partitions(
     step: PartitionStep,
 ) -> tuple[dict[int, ChangedPartition], list[StepResult]]:
     """A step of each state partition that gets some of what was ``admitted``, or has something due."""
-    times, changed, steps = step_times(round_, after), dict[int, ChangedPartition](), []
+    times, changed, steps = round_.times(after), dict[int, ChangedPartition](), []
+    together = round_.plan.steps_together or round_.plan.wakes(times)
     for number, base in round_.base.items():
         own, arriving = since.partitions.get(number) or base, admitted.partials[number]
         state = PartitionState(due_mark=own.due_mark, due_us=own.due_us)
-        everywhere = round_.due_everywhere(after) or round_.plan.steps_together
-        due = everywhere or is_due(state, after.watermark_us, round_.now_us)
+        due = together or is_due(state, times.after, times.now)
         if due or arriving.num_rows:
             fork = view(number).fork()
-            done = step(fork, arriving, replace(times, due_mark=None if due else own.due_mark))
-            changed[number] = ChangedPartition(fork, done.moved.due_mark, done.moved.due_us)
+            at = replace(times, due_mark=None if due else own.due_mark)
+            done = step(fork, arriving, at)
+            moved, dues = finished(round_.plan, view(number), done.moved, at)
+            fork.apply({table: TableChanges(expire=made.expire) for table, made in moved.changes.items()})
+            changed[number] = ChangedPartition(fork, *dues)
             steps.append(done)
     return changed, steps
 
@@ -151,7 +155,7 @@ def written(
 ) -> OperatorResult:
     """All of this as files, and the answer for a checkpoint. ``round_`` is that of the newest one."""
     plan, count = round_.plan, round_.partitions
-    bounds = bounds_without_arrivals(round_, after) if len(since.partitions) < count else {}
+    bounds = plan.expiry(round_.times(after)) if len(since.partitions) < count else {}
     write = partial(_written, objects, round_, bounds)
     rejected = pa.concat_tables(since.rejected) if since.rejected else None
     return OperatorResult(

@@ -7,13 +7,14 @@ and with nothing due is not opened.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.outputs import OutputFiles, write_outputs
-from tidestate.operators.engine.partition import OperatorResult, Round, bounds_without_arrivals, run_partition
+from tidestate.operators.engine.partition import OperatorResult, Round, run_partition
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.engine.pieces import Arrivals, PartitionSpan, Piece, arriving_rows, pieces
 from tidestate.operators.engine.round import FEEDS, GraphRound, Outgoing, addressed
@@ -55,7 +56,7 @@ def without_input(round_: GraphRound, after: Mapping[str, Progress]) -> list[Ope
     """The answers of a round that has nothing to do and ends with this progress."""
     whole = (0, round_.partitions)
     return [
-        OperatorResult(name, whole, (), ends, bounds_without_arrivals(one, ends), origins=one.origins)
+        OperatorResult(name, whole, (), ends, one.plan.expiry(one.times(ends)), origins=one.origins)
         for name, one in round_.rounds.items()
         for ends in [progress_with(one, (), after[name])]
     ]
@@ -70,17 +71,19 @@ def _run(
     round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[OperatorResult, Panes]:
     """Run the partitions of ``span`` that have something to do."""
-    plan = round_.plan
+    plan, at = round_.plan, round_.times(after)
+    stepping = round_.stepping(at)
     nothing = plan.exchanged.schema.empty_table()
     panes = OutputFiles(objects, f"panes/{plan.name}", round_.sequence)
     answers, counters, emitted = [], [arrivals.counters], Panes()
     ledger = [arrivals.rejected] if arrivals.rejected is not None else []
     for partition in range(*span):
         arriving = arrivals.partials.get(partition)
-        if arriving is None and not round_.due(partition, after):
+        if arriving is None and partition not in stepping:
             continue
         rows = nothing if arriving is None else arriving
-        answer, moved = run_partition(round_, partition, rows, after, objects, watch)
+        known = None if partition in stepping else round_.base[partition].due_mark
+        answer, moved = run_partition(round_, partition, rows, replace(at, due_mark=known), objects, watch)
         answers.append(answer)
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []
@@ -89,13 +92,12 @@ def _run(
         if moved.panes.num_rows and round_.is_read:
             emitted[partition] = moved.panes
     rejected = pa.concat_tables(ledger) if ledger else None
-    left = len(answers) < span[1] - span[0]
     result = OperatorResult(
         operator=plan.name,
         span=span,
         answers=tuple(answers),
         progress=after,
-        expire=bounds_without_arrivals(round_, after) if left else {},
+        expire=plan.expiry(at) if len(answers) < span[1] - span[0] else {},
         max_event_us=arrivals.max_event_us,
         inputs=arrivals.inputs,
         panes=panes.finish(),

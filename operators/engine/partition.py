@@ -21,6 +21,7 @@ from tidestate.operators.engine.job_log import Rejections
 from tidestate.operators.engine.memory_pool import prefer_jemalloc, release_freed
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.plan.classify import Intake
+from tidestate.operators.plan.dues import Dues, dues_after, with_expiry
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -32,10 +33,9 @@ from tidestate.statestore.files.refs import FileRef, PartitionState
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.combiners import Registration
 from tidestate.statestore.spec.keyhash import partition_of
-from tidestate.statestore.spec.store import Restored, StateStore, StoreConfig
+from tidestate.statestore.spec.store import Restored, StateStore, StateView, StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
-from tidestate.statestore.stores.memory import MemoryStore
 from tidestate.statestore.stores.opening import forget_cache, open_store
 from tidestate.statestore.stores.restore_monitor import RestoreCallback, RestoreMonitor, progress_text
 
@@ -110,20 +110,36 @@ class Round:
         """A partition before the round, with the bounds in force."""
         return self.base[partition].under(self.expired)
 
-    def due(self, partition: int, after: Progress) -> bool:
-        """Whether a partition steps without arrivals, in a round with tasks that ends with this progress."""
-        return self.plan.steps_together or self.does_something(partition, after)
-
-    def does_something(self, partition: int, after: Progress) -> bool:
-        """Whether a step without arrivals may do anything in a partition."""
-        return self.due_everywhere(after) or is_due(self.base[partition], after.watermark_us, self.now_us)
-
-    def due_everywhere(self, after: Progress) -> bool:
-        """Whether it may in all of them, whatever their entries say."""
-        if self.reprocessing or self.resumes or not self.plan.follows_sides:
-            return self.reprocessing or self.resumes
+    def times(self, after: Progress) -> StepTimes:
+        """Watermarks and processing times before and after a step of the round, which ends with this progress."""
+        before, lost = self.progress.watermark_us, self.lost
+        at_loss = None if lost is None else lost.mark_us
         marks = Rounds(self.plan.watermarks)
-        return marks.newest(self.progress) != marks.newest(after)
+        return StepTimes(
+            before,
+            max(before, after.watermark_us),
+            self.was_us,
+            self.now_us,
+            self.reprocessing,
+            self.rebuilding,
+            lost is not None,
+            0 if lost is None else lost.since,
+            BEGINNING_US if at_loss is None else at_loss,
+            self.resumes,
+            sides_before=marks.newest(self.progress),
+            sides=marks.newest(after),
+            steps=marks.steps(after),
+            budget_bytes=self.store.budget_bytes,
+        )
+
+    def due(self, at: StepTimes) -> set[int]:
+        """The state partitions in which a step without arrivals may do anything."""
+        every = self.plan.wakes(at)
+        return {number for number, state in self.base.items() if every or is_due(state, at.after, at.now)}
+
+    def stepping(self, at: StepTimes) -> set[int]:
+        """The state partitions that take a step without arrivals, in a round with tasks."""
+        return {*self.base} if self.plan.steps_together else self.due(at)
 
     def identity(self, partition: int) -> str:
         """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
@@ -143,13 +159,12 @@ def is_due(state: PartitionState, watermark: int, now_us: int | None = None) -> 
 
 class PartitionResult(msgspec.Struct, frozen=True):
     """The answer of one partition, for the next manifest: it started from ``base_lineage``, and ``state`` is the
-    partition after the round. ``expire``: the bounds that the step set.
+    partition after the round.
     """
 
     partition: int
     base_lineage: str
     state: PartitionState
-    expire: dict[str, int] = {}
     restored: Restored = Restored()
 
 
@@ -186,37 +201,42 @@ class OperatorResult(msgspec.Struct, frozen=True):
 
 
 def run_partition(
-    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
+    round_: Round, partition: int, arriving: pa.Table, at: StepTimes, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     """Run the step of a partition and write its state. Returns its answer, and what the step did.
 
-    ``after`` is the progress at the end of the round. Raises `CorruptionError` for damaged files.
+    Raises `CorruptionError` for damaged files.
     """
     prefer_jemalloc()
     check_partition(round_.plan, partition, round_.partitions, arriving)
     try:
-        return _attempt(round_, partition, arriving, after, objects, watch)
+        return _attempt(round_, partition, arriving, at, objects, watch)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise with_rebuild(error, round_) from None
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
-        return _attempt(round_, partition, arriving, after, objects, watch)
+        return _attempt(round_, partition, arriving, at, objects, watch)
 
 
 def _attempt(
-    round_: Round, partition: int, arriving: pa.Table, after: Progress, objects: Objects, watch: Stopwatch
+    round_: Round, partition: int, arriving: pa.Table, at: StepTimes, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     restore = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, restore) as store, watch.timed("step"):
-        due_mark = None if round_.due(partition, after) else round_.base[partition].due_mark
-        moved = round_.plan.step(store, arriving, replace(step_times(round_, after), due_mark=due_mark))
+        moved, dues = finished(round_.plan, store, round_.plan.step(store, arriving, at), at)
     # The store is closed: what it has read is not held while levels are folded.
     release_freed(arriving.nbytes + moved.panes.nbytes)
     folding = partial(watch.timed, "fold")
     result = write_state(objects, round_, partition, moved.changes, restore.restored, folding)
-    state = msgspec.structs.replace(result.state, due_mark=moved.due_mark, due_us=moved.due_us)
+    state = msgspec.structs.replace(result.state, due_mark=dues.watermark, due_us=dues.clock_us)
     return msgspec.structs.replace(result, state=state), moved
+
+
+def finished(plan: Plan, view: StateView, moved: Transition, at: StepTimes) -> tuple[Transition, Dues]:
+    """What a step did to ``view`` with what expires then, and when something is due next."""
+    changes = with_expiry(moved.changes, plan.expiry(at))
+    return replace(moved, changes=changes), dues_after(plan.timers(at), view, changes, at, moved.due)
 
 
 def with_rebuild(error: CorruptionError, round_: Round) -> CorruptionError:
@@ -264,20 +284,7 @@ def write_state(
     log = PartitionLog(
         objects, round_.tables, round_.store, plan.name, partition, round_.partitions, attempt, folding
     )
-    expire = _bounds(changes)
-    return PartitionResult(partition, base.lineage, log.append(base, changes, round_.sequence), expire, restored)
-
-
-def bounds_without_arrivals(round_: Round, after: Progress) -> dict[str, int]:
-    """The bounds that a step sets in a partition with nothing to do: as on empty state, for they follow from its
-    times.
-    """
-    nothing = round_.plan.exchanged.schema.empty_table()
-    return _bounds(round_.plan.step(MemoryStore(round_.tables), nothing, step_times(round_, after)).changes)
-
-
-def _bounds(changes: ChangeSet) -> dict[str, int]:
-    return {table: part.expire for table, part in changes.items() if part.expire is not None}
+    return PartitionResult(partition, base.lineage, log.append(base, changes, round_.sequence), restored)
 
 
 def _log_restore(name: str) -> RestoreCallback:
@@ -288,26 +295,3 @@ def _log_restore(name: str) -> RestoreCallback:
             logger.info("%s: restored %s", name, progress_text(done, whole))
 
     return callback
-
-
-def step_times(round_: Round, after: Progress) -> StepTimes:
-    """Watermarks and processing times before and after the step of a round."""
-    before, lost = round_.progress.watermark_us, round_.lost
-    at_loss = None if lost is None else lost.mark_us
-    marks = Rounds(round_.plan.watermarks)
-    return StepTimes(
-        before,
-        max(before, after.watermark_us),
-        round_.was_us,
-        round_.now_us,
-        round_.reprocessing,
-        round_.rebuilding,
-        lost is not None,
-        0 if lost is None else lost.since,
-        BEGINNING_US if at_loss is None else at_loss,
-        round_.resumes,
-        sides_before=marks.newest(round_.progress),
-        sides=marks.newest(after),
-        steps=marks.steps(after),
-        budget_bytes=round_.store.budget_bytes,
-    )

@@ -59,19 +59,6 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Oper
     left = [number for number in asked if number not in bases]
     due = [number for number in left if is_due(operator.partitions[number], mark)]
     invariant(not due, "a partition with something to do answers", operator=name, due=due)
-    _check_bounds(name, results)
-
-
-def _check_bounds(name: str, results: Sequence[OperatorResult]) -> None:
-    """The same rows expire in all partitions, if some have not answered."""
-    left = [one.expire for one in results if len(one.answers) < one.span[1] - one.span[0]]
-    bounds = [*left, *(answer.expire for one in results for answer in one.answers)] if left else []
-    invariant(
-        all(one == bounds[0] for one in bounds),
-        "the same rows expire in all partitions",
-        operator=name,
-        bounds=bounds,
-    )
 
 
 def _check_counters(name: str, results: Sequence[OperatorResult]) -> None:

@@ -60,9 +60,7 @@ class GraphRound:
 
     def idle(self, after: Mapping[str, Progress]) -> bool:
         """Whether a round without input that ends with this progress has nothing to do."""
-        return not any(
-            one.does_something(number, after[name]) for name, one in self.rounds.items() for number in one.base
-        )
+        return not any(one.due(one.times(after[name])) for name, one in self.rounds.items())
 
     def keeps(self, after: Mapping[str, Progress], kept_us: int | None) -> bool:
         """Whether a round without input that ends with this progress is worth a checkpoint, if the last one was made

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.batch import JoinedRows
@@ -20,8 +19,8 @@ from tidestate.statestore.spec.store import StateView
 
 def hold(
     plan: PairTables, view: StateView, found: list[JoinedRows], first: int, at: StepTimes
-) -> tuple[pa.Table, TableChanges, int | None]:
-    """Panes of the pairs, new or held before, that are due now; what changes; and when the next pairs are due.
+) -> tuple[pa.Table, TableChanges]:
+    """Panes of the pairs, new or held before, that are due now; and what changes.
 
     ``first`` is the number of the first pair. At one time the pairs of newly sent left rows come first, in the order
     of these rows, then those of newly sent right rows.
@@ -35,8 +34,7 @@ def hold(
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
     kinds = constant(rows.num_rows, EMIT, KINDS)
     panes = pa.table([*rows.select(plan.pane_schema.names[:-1]).columns, kinds], schema=plan.pane_schema)
-    changes = TableChanges(put=kept, expire=END_US - 1 if everything else at.now)
-    return panes, changes, None if everything else _next(view, kept, at.now)
+    return panes, TableChanges(put=kept)
 
 
 def _held(plan: PairTables, found: list[JoinedRows], first: int) -> pa.Table:
@@ -60,12 +58,3 @@ def _held(plan: PairTables, found: list[JoinedRows], first: int) -> pa.Table:
         values = {name: rows[name] for name in rows.column_names}
         parts.append(plan.held.conform(pa.table(values | {name: pa.array(column) for name, column in order.items()})))
     return pa.concat_tables(parts)
-
-
-def _next(view: StateView, kept: pa.Table, now: int) -> int | None:
-    """When the next pair is due after now."""
-    dues = [pc.min(kept[DUE]).as_py()] if kept.num_rows else []
-    stored = next((part for part in view[HELD_PAIRS].scan(key_range((now + 1,))) if part.num_rows), None)
-    if stored is not None:
-        dues.append(stored[DUE][0].as_py())
-    return min(dues, default=None)

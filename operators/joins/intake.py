@@ -13,7 +13,7 @@ from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
 from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES, ledger
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import OFFSET_LIMIT
+from tidestate.operators.progress.instants import END_US, OFFSET_LIMIT
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
@@ -28,8 +28,6 @@ def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) 
     if not arriving.num_rows:
         for side in SIDES:
             admitted.rows[side], admitted.until[side] = plan.sides[side].schema.empty_table(), np.zeros(0, np.int64)
-        for side in plan.identified:
-            admitted.changes[plan.seen(side).name] = TableChanges(expire=plan.meeting.unknown(side, after))
         return admitted
     if plan.numbers_rows:
         admitted.numbers = read_numbers(view)
@@ -55,8 +53,7 @@ def transition(
     admitted: Admitted,
     changes: ChangeSet,
     panes: list[pa.Table],
-    due_us: int | None = None,
-    due_mark: int | None = None,
+    due: int | None = END_US,
 ) -> Transition:
     """The answer of a step: ``panes`` in order, and ``changes`` with those that admitting its rows has made."""
     changes = {**admitted.changes, **changes}
@@ -64,7 +61,7 @@ def transition(
         changes[NUMBERED] = TableChanges(merge=number_rows(admitted.numbers))
     rejected = pa.concat_tables(admitted.rejected) if admitted.rejected else None
     panes = [plan.pane_schema.empty_table(), *panes]
-    return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due_us, due_mark)
+    return Transition(changes, pa.concat_tables(panes), admitted.counters, rejected, due)
 
 
 def placed(plan: JoinTables, side: str, rows: pa.Table, admitted: Admitted, before: Mark) -> pa.Table:

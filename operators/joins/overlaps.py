@@ -100,6 +100,10 @@ class OverlapPlan(Plan):
             raise no_bound(self, column, f"pairs are placed by {AT}")
         return watermark
 
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        bound = None if at.after == BEGINNING_US else min(at.after, END_US - 1)
+        return {**({} if bound is None else dict.fromkeys(SIDES, bound)), **super().expiry(at)}
+
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         return self.taking(view, arriving, at, lambda rows: _overlap_step(self, view, rows, at))
 
@@ -108,8 +112,7 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, at: StepTi
     """Pair ``rows``, all before the watermark, with each other and with what lives on."""
     bound = None if at.after == BEGINNING_US else min(at.after, END_US - 1)
     if not rows.num_rows:
-        changes = {side: TableChanges(expire=bound) for side in SIDES}
-        return Transition(changes, plan.pane_schema.empty_table(), due_mark=END_US)
+        return Transition({}, plan.pane_schema.empty_table())
     numbers, asked = read_numbers(view), _keys_of(plan, rows)
     changes, sides, unmatched = {}, {}, 0
     for side in SIDES:
@@ -129,13 +132,11 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, at: StepTi
         changes[side] = TableChanges(
             delete=spec.conform_keys(every.filter(pa.array(closed))),
             put=every.filter(pa.array(is_new & ~over)),
-            expire=bound,
         )
     panes = _pairs(plan, *_numbered(plan, sides))
     changes[NUMBERED] = TableChanges(merge=number_rows(numbers))
     counted = {"pairs": panes.num_rows, "edge_ends_unmatched": unmatched}
-    # What lives on only expires: `Holding` knows which row is due next.
-    return Transition(changes, panes, {name: many for name, many in counted.items() if many}, due_mark=END_US)
+    return Transition(changes, panes, {name: many for name, many in counted.items() if many})
 
 
 def _keys_of(plan: OverlapPlan, rows: pa.Table) -> pa.Table:

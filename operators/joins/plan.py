@@ -15,17 +15,25 @@ from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.held_pairs import hold
 from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.limits import limited_rows, within_limits
-from tidestate.operators.joins.names import ENDS, HELD_PAIRS, SESSIONS, UNTIL
+from tidestate.operators.joins.names import DUE, ENDS, HELD_PAIRS, SESSIONS, UNTIL
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.pairs import find_pairs, with_stored
-from tidestate.operators.joins.rebuild import identities, lost_rows, missed_pairs, put_back_by, with_rows_back
+from tidestate.operators.joins.rebuild import (
+    given_up,
+    identity_expiry,
+    lost_rows,
+    missed_pairs,
+    put_back_by,
+    with_rows_back,
+)
 from tidestate.operators.joins.rule import PairRule, mark_after, mark_before
 from tidestate.operators.joins.session_rebuild import corrected_sessions, in_sessions, moved_sessions
 from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.joins.unmatched import find_unmatched, unmatched_due
+from tidestate.operators.joins.unmatched import find_unmatched, unmatched_timers
 from tidestate.operators.joins.window_rules import rule_of
 from tidestate.operators.plan.plan import Arrival, no_bound
+from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import assign_windows, refused_windows, too_late
@@ -55,6 +63,18 @@ class JoinPlan(PairTables):
         if not self.overlapping:
             return None
         return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
+
+    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+        waits = () if self.follows_sides or at.incomplete else unmatched_timers(self)
+        held = (Timer(HELD_PAIRS, DUE, clock=True),) if self.joined.held else ()
+        return (*waits, *held, *super().timers(at))
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        return {**pair_expiry(self, self.standing(at)), **({} if at.rebuilding else super().expiry(at))}
+
+    def wakes(self, at: StepTimes) -> bool:
+        """Also where a side's newest row closes windows of the other side."""
+        return super().wakes(at) or (self.follows_sides and at.sides_before != at.sides)
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if at.rebuilding:
@@ -110,13 +130,24 @@ class SessionJoinPlan(SessionJoinTables):
         is_left = np.asarray(pc.fill_null(pc.equal(rows[SIDE], LEFT), False))
         return np.asarray(offsets >= np.where(is_left, left, right), bool)
 
+    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+        return (Timer(ENDS, END, (0, self.allowed_us) if self.allowed_us else (0,)),)
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        bounds = identity_expiry(self, at)
+        over = self.meeting.unknown(LEFT, mark_after(at))  # the same on both sides
+        if at.rebuilding or over is None:
+            return bounds
+        kept = (self.sessions, self.ends, self.moved) if self.back else (self.sessions, self.ends)
+        return bounds | {spec.name: over for spec in kept}
+
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if at.rebuilding:
             found = lost_rows(self, view, arriving, at, lambda rows: in_sessions(self, view, rows))
             moved = put_back_by(found, corrected_sessions(self, view, found, at), "retractions")
             return replace(moved, changes={**moved.changes, SESSIONS: TableChanges(), ENDS: TableChanges()})
         made = session_step(self, view, arriving, at)
-        lost = moved_sessions(self, view, made.changes, at) | identities(self, view, at)
+        lost = moved_sessions(self, view, made.changes, at) | given_up(self, view, at)
         return replace(made, changes={**made.changes, **lost})
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
@@ -147,9 +178,9 @@ def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTi
     admitted = admit(plan, view, arriving, at)
     found = find_pairs(plan, view, admitted, at)
     alone = find_unmatched(plan, view, admitted, found, at)
-    changes = alone.changes | _stored(plan, admitted, at) | identities(plan, view, at)
+    changes = alone.changes | _stored(plan, admitted, at) | given_up(plan, view, at)
     changes |= limited_rows(plan, view, admitted, at)
-    pairs, due_us = [plan.pair_panes(each) for each in found], None
+    pairs = [plan.pair_panes(each) for each in found]
     count = sum(each.num_rows for each in pairs)
     admitted.count("pairs", count)
     admitted.count("unmatched", alone.emitted.num_rows)
@@ -158,10 +189,23 @@ def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTi
         first = admitted.numbers.get(HELD_PAIRS, 0)
         if count:
             admitted.numbers[HELD_PAIRS] = first + count
-        emitted, changes[HELD_PAIRS], due_us = hold(plan, view, found, first, at)
+        emitted, changes[HELD_PAIRS] = hold(plan, view, found, first, at)
         pairs = [emitted]
-    due_mark = unmatched_due(plan, view, changes, at)
-    return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted], due_us, due_mark)
+    return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted])
+
+
+def pair_expiry(plan: PairTables, at: StepTimes) -> dict[str, int]:
+    """Rows expire when they can meet no other, or are not retained any more; pairs that wait when they are due."""
+    bounds, after = identity_expiry(plan, at), mark_after(at)
+    if plan.retracts_unmatched:
+        kept = [side for side in SIDES if plan.joined.keeps(side)]
+        finals = {plan.alone[side].name: plan.meeting.final(side, after) for side in kept}
+        bounds |= {name: final - 1 for name, final in finals.items() if final > BEGINNING_US}
+    if at.rebuilding:
+        return bounds
+    expired = {side: plan.meeting.expired(side, after) for side in SIDES}
+    bounds |= {side: bound for side, bound in expired.items() if bound is not None}
+    return bounds | ({HELD_PAIRS: END_US - 1 if at.after == END_US else at.now} if plan.joined.held else {})
 
 
 def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, TableChanges]:
@@ -171,5 +215,5 @@ def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, Ta
         rows, bound = admitted.rows[side], plan.meeting.expired(side, mark_after(at))
         if bound is not None:
             rows = rows.filter(pa.array(positions(rows[plan.stores[side].position]) > bound))
-        changes[side] = TableChanges(put=rows, expire=bound)
+        changes[side] = TableChanges(put=rows)
     return changes

@@ -98,28 +98,27 @@ def put_back_by(found: LostRows, panes: pa.Table, retracted: str) -> Transition:
         retracted: panes.num_rows - pairs,
         INCOMPLETE: found.lacking,
     }
-    return Transition(found.changes, panes, {name: count for name, count in counters.items() if count})
+    counters = {name: count for name, count in counters.items() if count}
+    return Transition(found.changes, panes, counters, due=None)
 
 
-def identities(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:
-    """What each step does to those of rows that were put back, or are given up."""
-    return kept_identities(plan, at) | (given_up(plan, view, at) if at.resumes else {})
+def identity_expiry(plan: JoinTables, at: StepTimes) -> dict[str, int]:
+    """Identities are known until their rows would be refused."""
+    mark = mark_before(at) if at.rebuilding else mark_after(at)
+    names = {spec.name: side for side, spec in plan.back.items()}
+    if not at.rebuilding:
+        names |= {spec.name: side for side, spec in plan.gone.items()}
+        names |= {plan.seen(side).name: side for side in plan.identified}
+    bounds = {name: plan.meeting.unknown(side, mark) for name, side in names.items()}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def given_up(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:
-    """What is missing is never put back, and not missing any more."""
-    return {
-        spec.name: TableChanges(
-            put=spec.conform(_missing(plan, view, side, None)), expire=plan.meeting.unknown(side, mark_after(at))
-        )
-        for side, spec in plan.gone.items()
-    }
-
-
-def kept_identities(plan: JoinTables, at: StepTimes) -> dict[str, TableChanges]:
-    """Until when identities are needed of rows that were put back, or given up: as long as those of all rows."""
-    specs = [(side, spec) for kept in (plan.back, plan.gone) for side, spec in kept.items()]
-    return {spec.name: TableChanges(expire=plan.meeting.unknown(side, mark_after(at))) for side, spec in specs}
+    """Once a loss is given up, what is missing is never put back, and not missing any more."""
+    if not at.resumes:
+        return {}
+    missing = {spec.name: spec.conform(_missing(plan, view, side, None)) for side, spec in plan.gone.items()}
+    return {name: TableChanges(put=rows) for name, rows in missing.items()}
 
 
 def _lost(plan: JoinTables, view: StateView, side: str, rows: pa.Table, bound: int | None) -> pa.Table:

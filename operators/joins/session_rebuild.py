@@ -87,9 +87,9 @@ def moved_sessions(
     """
     if not plan.back:
         return {}
-    replaced, bound = changes[SESSIONS].delete, changes[SESSIONS].expire
+    replaced = changes[SESSIONS].delete
     if not at.incomplete or replaced is None or not replaced.num_rows:
-        return {MOVED: TableChanges(expire=bound)}
+        return {}
     gone = view[SESSIONS].lookup(replaced).rows
     gone = gone.filter(pc.less_equal(gone[END], at.lost_at))
     known = sessions_of_keys(plan.group_keys, view, MOVED, [gone])
@@ -97,7 +97,7 @@ def moved_sessions(
     within = session_of(plan.group_keys, gone, known, known[START].to_numpy())
     gone = gone.filter(pa.array(~np.isin(np.arange(gone.num_rows), within)))
     put = plan.moved.conform(gone.append_column(SINCE, pa.array(np.full(gone.num_rows, at.lost_since))))
-    return {MOVED: TableChanges(put=put, expire=bound)}
+    return {MOVED: TableChanges(put=put)}
 
 
 def _sides(

@@ -17,10 +17,9 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SESSIONS
-from tidestate.operators.joins.rule import mark_after
 from tidestate.operators.joins.session_pairs import matched_places, session_panes
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.plan.transition import StepTimes, Transition, first_due
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
@@ -155,23 +154,9 @@ def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, a
     for name, panes in (("pairs", pairs), ("unmatched", unmatched), ("retractions", retracted)):
         admitted.count(name, sum(part.num_rows for part in panes))
     changes, panes = _changes(plan, sessions, rows, at), [*retracted, *pairs, *unmatched]
-    return transition(plan, admitted, changes, panes, due_mark=_due_mark(plan, view, changes[ENDS].put, at))
-
-
-def _due_mark(plan: SessionJoinTables, view: StateView, new: pa.Table | None, at: StepTimes) -> int | None:
-    """A watermark before which no session fires or closes, with the ``new`` ones; None if that is not known."""
-    if at.after == BEGINNING_US or plan.closed_us is not None:
-        return None
-    if at.after == END_US:
-        return END_US
-    ends = new[END].to_numpy() if new is not None else np.zeros(0, np.int64)
-    if at.due_mark is None:
-        closed = plan.closed_at(at.after)
-        stored = first_due(view, ENDS, END, closed + 1, at.after + 1) + first_due(view, ENDS, END, at.after + 1)
-        ends = np.append(ends, np.array(stored, np.int64))
-    fires, closes = ends[ends > at.after], ends[ends <= at.after] + plan.allowed_us
-    known = END_US if at.due_mark is None else at.due_mark
-    return min([known, *map(int, fires), *map(int, closes)])
+    # Before the first watermark, and after changed settings, the next step looks at all sessions.
+    due = None if at.after == BEGINNING_US or plan.closed_us is not None else END_US
+    return transition(plan, admitted, changes, panes, due)
 
 
 def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, at: StepTimes) -> _Sessions:
@@ -293,9 +278,8 @@ def _changes(
             delete=plan.sides[side].conform_keys(own.rows.filter(pa.array(closed & ~own.new))),
             put=own.rows.filter(pa.array(own.new & ~closed)),
         )
-    bound = plan.meeting.unknown(LEFT, mark_after(at))  # the same on both sides
     replaced = sessions.stored.filter(pa.array(~sessions.same))
     kept = sessions.windows.filter(pa.array(~sessions.holding(sessions.same) & ~sessions.closed))
     for spec in (plan.sessions, plan.ends):
-        changes[spec.name] = TableChanges(delete=spec.conform_keys(replaced), put=spec.conform(kept), expire=bound)
+        changes[spec.name] = TableChanges(delete=spec.conform_keys(replaced), put=spec.conform(kept))
     return changes

@@ -12,15 +12,16 @@ from tidestate.operators.describe.sides import SIDES
 from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import DUE, EMIT, RETRACT
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.rule import closed_at, mark_after, mark_before
-from tidestate.operators.plan.transition import StepTimes, first_due
+from tidestate.operators.joins.rule import mark_after, mark_before
+from tidestate.operators.plan.timers import Timer
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
-from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import firsts, lasts, ranks, shared_ranks
@@ -50,22 +51,10 @@ def find_unmatched(
     return UnmatchedRows(pa.concat_tables(retracted), pa.concat_tables(emitted), changes)
 
 
-def unmatched_due(plan: PairTables, view: StateView, changes: ChangeSet, at: StepTimes) -> int:
-    """A watermark before which no row is emitted unmatched once ``changes`` are applied to ``view``; `END_US` if none
-    waits, the windows of each side say when (`Plan.follows_sides`), or rows are missing.
-    """
-    if plan.follows_sides or at.incomplete:
-        return END_US
+def unmatched_timers(plan: PairTables) -> tuple[Timer, ...]:
+    """Rows that wait for a partner are due when the watermark has passed the last one that may come."""
     allowed = plan.joined.allowed_us if plan.joined.unmatched == "final" else 0
-    closed, found = closed_at(at.after, allowed), [END_US]
-    for spec in plan.waiting.values():
-        new = changes[spec.name].put
-        found += [int(pc.min(new[DUE]).as_py())] if new is not None and new.num_rows else []
-        if at.due_mark is None and at.after != END_US:
-            found += first_due(view, spec.name, DUE, closed)
-    due = min(found)
-    mark = END_US if due == END_US else min(END_US, due + allowed + 1)
-    return mark if at.due_mark is None else min(mark, at.due_mark)
+    return tuple(Timer(spec.name, DUE, delays=(allowed + 1,)) for spec in plan.waiting.values())
 
 
 def _close(
@@ -148,11 +137,11 @@ def _retract(
     plan: PairTables, view: StateView, side: str, partnered: pa.Table, at: StepTimes, changes: dict[str, TableChanges]
 ) -> pa.Table:
     """Panes that retract rows which were emitted unmatched and have a partner now."""
-    spec, final = plan.alone[side], plan.meeting.final(side, mark_after(at))
+    spec = plan.alone[side]
     asked = _distinct(partnered.filter(pc.less(partnered[DUE], plan.meeting.closed(side, mark_before(at)))))
     gone = asked.filter(view[spec.name].lookup(asked).found)
     rows = view[side].lookup(plan.sides[side].conform_keys(gone)).rows
-    changes[spec.name] = TableChanges(delete=gone, expire=final - 1 if final > -(2**63) else None)
+    changes[spec.name] = TableChanges(delete=gone)
     return plan.unmatched_panes(side, rows, gone[DUE].to_numpy(), RETRACT)
 
 

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidestate.operators.plan.transition import StepTimes, Transition, first_due
+from tidestate.operators.plan.timers import Timer
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges
@@ -59,6 +59,15 @@ class Holding:
         """All state tables."""
         return (self.ahead, self.numbered)
 
+    @property
+    def timers(self) -> tuple[Timer, ...]:
+        """A row is due when the watermark has passed it."""
+        return (Timer(AHEAD, HELD_AT, delays=(1,)),)
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        """What the watermark has passed is not held any more."""
+        return {} if at.after == BEGINNING_US else {AHEAD: min(at.after, END_US) - 1}
+
     def through(
         self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
     ) -> Transition:
@@ -70,16 +79,7 @@ class Holding:
             counts, own = moved.changes.get(NUMBERED), number_rows({AHEAD: first + arriving.num_rows})
             together = own if counts is None else pa.concat_tables([own, expect(counts.merge, "numbers are merged")])
             changes[NUMBERED] = TableChanges(merge=together)
-        mark = None if moved.due_mark is None else min(moved.due_mark, self._next(view, changes[AHEAD], at))
-        return replace(moved, changes={**moved.changes, **changes}, due_mark=mark)
-
-    def _next(self, view: StateView, ahead: TableChanges, at: StepTimes) -> int:
-        """The watermark that passes the first row that is held; `END_US` if none is."""
-        if at.after == END_US:
-            return END_US
-        new = [] if ahead.put is None or not ahead.put.num_rows else [int(pc.min(ahead.put[HELD_AT]).as_py())]
-        stored = first_due(view, AHEAD, HELD_AT, at.after) if at.due_mark is None else [at.due_mark - 1]
-        return min([*new, *stored, END_US - 1]) + 1
+        return replace(moved, changes={**moved.changes, **changes})
 
     def _due(
         self, view: StateView, arriving: pa.Table, first: int, at: StepTimes
@@ -94,9 +94,7 @@ class Holding:
         stored = [] if at.after == BEGINNING_US else list(view[AHEAD].scan(key_range(upper=upper)))
         due = pa.concat_tables([new.filter(pa.array(now)), *stored])
         due = due.take(pa.array(order(due.select([HELD_AT, *self.then, NUMBER]))))
-        expire = None if at.after == BEGINNING_US else min(at.after, END_US) - 1
-        changes = {AHEAD: TableChanges(put=held, expire=expire)}
-        return self.rows.conform(due), changes
+        return self.rows.conform(due), {AHEAD: TableChanges(put=held)}
 
 
 def numbers_table(partition_by: tuple[str, ...]) -> TableSpec:

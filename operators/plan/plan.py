@@ -17,6 +17,7 @@ from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
 from tidestate.operators.plan.held_rows import Holding
+from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -286,6 +287,20 @@ class Plan(ABC):
     ) -> Transition:
         """A ``step`` with what arrives, or with the rows whose turn it is where they are held."""
         return self.holding.through(view, arriving, at, step) if self.holding else step(arriving)
+
+    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+        """What of the state is due when, after a step with these times."""
+        return self.holding.timers if self.holding else ()
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        """The bounds up to which rows of tables expire in a step with these times: the same in all state partitions,
+        whether they take it or not. What follows from the state itself a step adds in its changes.
+        """
+        return self.holding.expiry(at) if self.holding else {}
+
+    def wakes(self, at: StepTimes) -> bool:
+        """Whether each state partition takes a step with these times, whatever its timers say."""
+        return at.reprocessing or at.resumes
 
     @abstractmethod
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:

@@ -13,8 +13,6 @@ from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
-from tidestate.statestore.spec.keyrange import key_range
-from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
@@ -58,28 +56,18 @@ class StepTimes:
 class Transition:
     """The result of a step. ``panes`` are in order: each retraction is before the pane that replaces it.
 
-    ``rejected``: ledger rows of arrivals that windows refused. ``due_us``: the processing time at which something is
-    due next; None for never. ``due_mark``: the watermark at which something is due next; None if that is not known,
-    `END_US` for not before the end of time.
+    ``rejected``: ledger rows of arrivals that windows refused. ``due``: the watermark at which there is something to
+    do that none of `Plan.timers` says; `END_US` for nothing, None if only the next step can tell.
 
-    Before the watermark has reached ``due_mark`` or the clock ``due_us``, a state partition without arrivals is
-    skipped: its next steps must change nothing, emit nothing and count nothing, and the bounds that they let expire
-    must be those of the other partitions, so a function of `StepTimes` alone.
+    Until ``due`` and the timers a state partition without arrivals is skipped: its next steps must change nothing,
+    emit nothing and count nothing but what `Plan.expiry` says.
     """
 
     changes: ChangeSet
     panes: pa.Table
     counters: dict[str, int] = field(default_factory=dict)
     rejected: pa.Table | None = None
-    due_us: int | None = None
-    due_mark: int | None = None
-
-
-def first_due(view: StateView, table: str, column: str, lower: int, upper: int | None = None) -> list[int]:
-    """The least value from ``lower`` to before ``upper`` of the column that a table's key begins with, if any."""
-    rows = view[table].scan(key_range((lower,), None if upper is None else (upper,)))
-    first = next((part for part in rows if part.num_rows), None)
-    return [] if first is None else [int(first[column][0].as_py())]
+    due: int | None = END_US
 
 
 def check_on_time(windows: pa.Table, ends: npt.NDArray[np.int64] | None, before: int, after: int) -> None:

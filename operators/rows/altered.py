@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import END_US, moved_one
+from tidestate.operators.progress.instants import moved_one
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, TableSpec
@@ -49,7 +49,7 @@ class AlteredPlan(Plan):
             place = rows.schema.get_field_index(about.end)
             rows = rows.append_column(about.end, ends) if place < 0 else rows.set_column(place, about.end, ends)
         counters = {"passed": rows.num_rows} if rows.num_rows else {}
-        return Transition({}, rows.select(self.pane_schema.names), counters, due_mark=END_US)
+        return Transition({}, rows.select(self.pane_schema.names), counters)
 
     def output_watermark(self, watermark: int, column: str) -> int:
         """The shifted watermark; a later row is behind it only if it arrived behind ``watermark``."""

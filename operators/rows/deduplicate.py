@@ -62,6 +62,12 @@ class DedupPlan(Plan):
             return super().output_watermark(watermark, column)
         return watermark
 
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        """An id with a time to live expires with it; another one when its duplicates have become late."""
+        closed = self.closed_at(at.after)
+        own = {self.seen.name: min(closed if self.within_us is not None else closed - 1, END_US - 1)}
+        return {**(own if closed != BEGINNING_US else {}), **super().expiry(at)}
+
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         """Pass on the first row of each id that is not remembered."""
         if self.in_order:
@@ -88,13 +94,10 @@ class DedupPlan(Plan):
         # The time of a row that is given again may be long over: it is remembered from now on.
         since = np.maximum(times, min(closed, LIMIT_US)) if at.reprocessing else times
         until = pa.array(since + (0 if self.within_us is None else self.within_us))
-        # Without `within` an id expires when its duplicates have become late.
-        bound = min(closed if self.within_us is not None else closed - 1, END_US - 1)
-        expire = None if closed == BEGINNING_US else bound
-        changes = {self.seen.name: remember(self.seen, latest, until, expire)}
+        changes = {self.seen.name: remember(self.seen, latest, until, self.expiry(at).get(self.seen.name))}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
         counters = {name: count for name, count in passed.items() if count}
-        return Transition(changes, new.select(self.input_schema.names), counters, due_mark=END_US)
+        return Transition(changes, new.select(self.input_schema.names), counters)
 
 
 def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:

@@ -10,7 +10,6 @@ import pyarrow as pa
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
@@ -35,7 +34,7 @@ class UnionPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
-        return Transition({}, arriving.select(self.input_schema.names), counters, due_mark=END_US)
+        return Transition({}, arriving.select(self.input_schema.names), counters)
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No later row has an earlier time, except for rows that arrive behind ``watermark``."""

@@ -101,10 +101,7 @@ def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bo
         return False
     if after is not None and round_.graph.levels == 1:
         opened = [
-            one.base[number]
-            for name, one in round_.rounds.items()
-            for number in one.base
-            if one.due(number, after[name])
+            one.base[number] for name, one in round_.rounds.items() for number in one.stepping(one.times(after[name]))
         ]
     elif round_.partitions <= LIMITS.partitions:
         opened = [state for one in round_.rounds.values() for state in one.base.values()]

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.plan import Arrival
+from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.assignment import late_outside, refused_windows, too_late
-from tidestate.operators.windows.due import due_group, due_mark
+from tidestate.operators.windows.due import due_in_parts, window_expiry, window_timers
 from tidestate.operators.windows.intake import arriving_parts
 from tidestate.operators.windows.parts.cells import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.parts.hand_over import hand_over
 from tidestate.operators.windows.parts.ready import ready_windows
 from tidestate.operators.windows.shares import Step, step_in_shares
 from tidestate.operators.windows.single import step_by_element
-from tidestate.operators.windows.step import expiring_step, step_windows
+from tidestate.operators.windows.step import step_windows
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
@@ -54,15 +56,20 @@ class WindowPlan(GroupTables):
     def output_watermark(self, watermark: int, column: str) -> int:
         return output_watermark(self, watermark, column)
 
+    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+        return (*window_timers(self), *super().timers(at))
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        return {**window_expiry(self, at), **super().expiry(at)}
+
     def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
         if self.lazy:
             ready = (ready_sessions if self.in_cells else ready_windows)(self, view, arriving, at)
+            due = due_in_parts(self, view, ready, at)
             if at.due_mark is not None and not ready.arriving.num_rows and not self.triggers.by_clock:
-                moved = expiring_step(self, at)
-            else:
-                moved = step_in_shares(self, view, ready.arriving, at, self._step(at), ready.alone)
-            made = {**moved.changes, **ready.changes}
-            return replace(moved, changes=made, due_mark=due_mark(self, view, made, at, ready.next_end))
+                return Transition(ready.changes, self.pane_schema.empty_table(), due=due)
+            moved = step_in_shares(self, view, ready.arriving, at, self._step(at), ready.alone)
+            return replace(moved, changes={**moved.changes, **ready.changes}, due=due)
         handed = hand_over(self, view, at.before, at.was)
         if handed is None:
             return self.taking(view, arriving, at, lambda rows: self._grouped(view, rows, at))
@@ -71,13 +78,19 @@ class WindowPlan(GroupTables):
         state.apply(handed.changes)
         moved = self.taking(state, arriving, at, lambda rows: step_in_shares(self, state, rows, at, self._step(at)))
         state.apply(moved.changes)
-        return replace(moved, changes=state.changes(), panes=pa.concat_tables([handed.panes, moved.panes]))
+        return replace(moved, changes=state.changes(), panes=pa.concat_tables([handed.panes, moved.panes]), due=None)
 
     def _grouped(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         moved = step_in_shares(self, view, rows, at, self._step(at))
-        return replace(moved, due_mark=due_group(self, view, moved.changes, at))
+        return replace(moved, due=due_in_parts(self, view, None, at))
 
     def _step(self, at: StepTimes) -> Step:
         if self.triggers.looks_after_each:
-            return lambda view, rows, _: step_by_element(self, view, rows, at, step_windows)
+            return lambda view, rows, _: step_by_element(self, view, rows, at, _step_and_expire)
         return lambda view, rows, alone: step_windows(self, view, rows, at, alone)
+
+
+def _step_and_expire(plan: GroupTables, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+    """One of several steps on a state: the next one is not to see what expires in it."""
+    moved = step_windows(plan, view, rows, at)
+    return replace(moved, changes=with_expiry(moved.changes, window_expiry(plan, at)))

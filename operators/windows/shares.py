@@ -87,7 +87,6 @@ def _together(moved: Sequence[Transition]) -> Transition:
         pa.concat_tables([one.panes for one in moved]),
         total([one.counters for one in moved]),
         pa.concat_tables(rejected) if rejected else None,
-        min((one.due_us for one in moved if one.due_us is not None), default=None),
     )
 
 
@@ -100,7 +99,6 @@ def _joined(parts: Sequence[TableChanges]) -> TableChanges:
         _rows([one.delete for one in parts]),
         _rows([one.put for one in parts]),
         _rows([one.merge for one in parts]),
-        max((one.expire for one in parts if one.expire is not None), default=None),
     )
 
 

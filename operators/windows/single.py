@@ -38,7 +38,6 @@ def step_by_element(
         pa.concat_tables([moved.panes for moved in steps]),
         total([moved.counters for moved in steps]),
         pa.concat_tables(rejected) if rejected else None,
-        steps[-1].due_us,
     )
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
 from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time, total
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.composite import Tree
 from tidestate.operators.windows.elements import ElementPanes, element_panes
@@ -51,7 +51,6 @@ from tidestate.operators.windows.panes import replaced_panes, retractions, value
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
-from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
@@ -103,19 +102,7 @@ def step_windows(
     before = [_not_last(first, fired.any)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
-    return Transition(changes, rows, counters, rejected, clock_due_us(plan, view, at, changes[CLOCK].put))
-
-
-def expiring_step(plan: GroupTables, at: StepTimes) -> Transition:
-    """`step_windows` without arrivals, where no stored group is due, by the clock either: rows expire."""
-    changes = {
-        CLOCK: TableChanges(expire=_clock_bound(plan, at)),
-        MARKS: TableChanges(expire=_bound(at.after)),
-        GROUPS: TableChanges(expire=_groups_bound(plan, at)),
-    }
-    if plan.sessions:
-        changes[ENDS] = TableChanges(expire=_groups_bound(plan, at))
-    return Transition(changes, plan.pane_schema.empty_table())
+    return Transition(changes, rows, counters, rejected)
 
 
 def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
@@ -137,15 +124,6 @@ def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
     """Panes of single elements: if the group emits another one in this step, they are not the last."""
     last = np.asarray(first.panes["last"]) & ~again[first.owner]
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
-
-
-def clock_due_us(plan: GroupTables, view: StateView, at: StepTimes, timers: pa.Table | None = None) -> int | None:
-    """The processing time at which a group is due next, stored timers and new ones."""
-    if not plan.triggers.by_clock:
-        return None
-    first = (int(rows["due"][0].as_py()) for rows in view[CLOCK].scan(key_range((at.now + 1,))) if rows.num_rows)
-    fresh = [] if timers is None else [int(pc.min(timers["due"]).as_py())]
-    return min([*fresh, *([found] if (found := next(first, None)) is not None else [])], default=None)
 
 
 def _rejected(plan: GroupTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
@@ -263,13 +241,9 @@ def _changes(
     kept = with_columns(
         groups, {DUE_CLOCK: pa.array(clock, mask=clock == NEVER), DUE_MARK: pa.array(marks, mask=marks == NEVER)}
     )
-    bound = _groups_bound(plan, at)
     changes = {
-        CLOCK: TableChanges(
-            put=_timers(plan.clock, kept, clock, fresh_clock),
-            expire=_clock_bound(plan, at),
-        ),
-        MARKS: TableChanges(put=_timers(plan.marks, kept, marks, fresh_marks), expire=_bound(at.after)),
+        CLOCK: TableChanges(put=_timers(plan.clock, kept, clock, fresh_clock)),
+        MARKS: TableChanges(put=_timers(plan.marks, kept, marks, fresh_marks)),
     }
     put = _some(plan.groups.conform(kept))
     if plan.by_number:
@@ -277,31 +251,17 @@ def _changes(
         counts = _some(gathered.counts) if gathered.counts is not None else None
         return changes | {GROUPS: TableChanges(delete=expired, put=put), COUNTED: TableChanges(put=counts)}
     if not plan.sessions:
-        return changes | {GROUPS: TableChanges(put=put, expire=bound)}
+        return changes | {GROUPS: TableChanges(put=put)}
     replaced = gathered.replaced
     return changes | {
-        GROUPS: TableChanges(delete=_some(plan.groups.conform_keys(replaced)), put=put, expire=bound),
-        ENDS: TableChanges(
-            delete=_some(plan.ends.conform_keys(replaced)), put=_some(plan.ends.conform(kept)), expire=bound
-        ),
+        GROUPS: TableChanges(delete=_some(plan.groups.conform_keys(replaced)), put=put),
+        ENDS: TableChanges(delete=_some(plan.ends.conform_keys(replaced)), put=_some(plan.ends.conform(kept))),
     }
 
 
 def _timers(spec: TableSpec, groups: pa.Table, moments: npt.NDArray[np.int64], where: Flags) -> pa.Table | None:
     rows = groups.filter(pa.array(where)).append_column("due", pa.array(moments[where]))
     return _some(spec.conform(rows))
-
-
-def _clock_bound(plan: GroupTables, at: StepTimes) -> int | None:
-    return _bound(at.now - 1) if plan.triggers.by_clock else None
-
-
-def _groups_bound(plan: GroupTables, at: StepTimes) -> int | None:
-    return None if at.after == BEGINNING_US else min(plan.expired_at(at.after), END_US - 1)
-
-
-def _bound(moment: int) -> int | None:
-    return None if moment == BEGINNING_US else min(moment, END_US - 1)
 
 
 def _some(rows: pa.Table) -> pa.Table | None:

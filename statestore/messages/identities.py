@@ -41,10 +41,11 @@ def unknown_rows(view: StateView, identities: TableSpec, rows: pa.Table) -> pa.T
 
 
 def remember(identities: TableSpec, rows: pa.Table, until: Values, bound: int | None) -> TableChanges:
-    """Add the identities of ``rows``, each remembered ``until`` a position; forget those up to ``bound``."""
+    """Add the identities of ``rows``, each remembered ``until`` a position, but for those that expire in the same
+    step, up to ``bound``.
+    """
     column = expect(identities.expiry, "identities expire", table=identities.name)
     added = identities.conform(rows.select(identities.key_names).append_column(column, until))
     if bound is not None:
-        # What expires in the same step need not be written.
         added = added.filter(pa.array(positions(added[column]) > bound))
-    return TableChanges(put=added, expire=bound)
+    return TableChanges(put=added)

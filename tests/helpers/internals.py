@@ -14,9 +14,12 @@ import pyarrow as pa
 from tidestate import OperatorStream
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.partition import finished
 from tidestate.operators.engine.pieces import Header
 from tidestate.operators.engine.round import GraphRound
+from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.spec.store import StateView
 
@@ -121,3 +124,8 @@ def map_side(round_: GraphRound, batches: Sequence[pa.RecordBatch]) -> tuple[lis
     headers = [msgspec.msgpack.decode(raw, type=tasks._Sent).header for raw in sent["header"].to_pylist()]
     rejected = [rows for blob in sent["rejected"] if (rows := tasks._unpack(blob)) is not None]
     return headers, rejected
+
+
+def stepped(plan: Plan, view: StateView, arriving: pa.Table, at: StepTimes) -> tuple[Transition, Dues]:
+    """A step with what expires in it, and when something is due next."""
+    return finished(plan, view, plan.step(view, arriving, at), at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def stored(tables: MessageTables, new: pa.Table, marks: Marks, after: Marks) -> 
     moved, place = (after.bound if after.bound != marks.bound else None), new[tables.position]
     changes = {
         tables.messages.name: TableChanges(put=tables.messages.conform(new), expire=moved),
-        tables.seen.name: remember(tables.seen, new, place, moved),
+        tables.seen.name: replace(remember(tables.seen, new, place, moved), expire=moved),
         tables.marks.name: marks.changed_to(tables, after),
     }
     if tables.counts_sizes:

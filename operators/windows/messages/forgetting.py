@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
-from tidestate.operators.windows.messages.window_metadata import ending, expire_windows, get_sessions
+from tidestate.operators.windows.messages.window_metadata import ending, get_sessions, windows_expiry
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.messages.reads import messages_for
 from tidestate.statestore.messages.retention import Marks, read_marks, retention_bound, slot_bound
@@ -46,12 +47,27 @@ def forget_passed(plan: MessageWindows, state: OverlayView, at: StepTimes) -> Fo
             state.apply(_retired(plan, plan.messages, state, ended))
             lost_too = at.incomplete and plan.messages.counts_sizes
     further = bound is not None and (was is None or bound > was)
-    if bound is not None:
-        state.apply(_up_to(plan, state, bound if further or was is None else was))
-    state.apply(expire_windows(plan.metadata, over))
+    needless = was if was is not None and bound is not None and bound < was else bound
+    bounds = message_expiry(plan, over, needless)
+    state.apply(with_expiry(_marked(plan, state, needless), bounds))
     if lost_too and plan.messages is not None:
         state.apply(_without_lost(plan, plan.messages, state))
     return Forgotten(further if ended is None else bool(ended.num_rows), settled)
+
+
+def message_expiry(plan: MessageWindows, over: int, needless: int | None) -> dict[str, int]:
+    """The bounds of metadata, once windows that end at or before ``over`` are forgotten; and of identities and of
+    messages of others than sessions, once these are ``needless`` up to a position.
+    """
+    tables = plan.messages or plan.identities
+    bounds = {} if needless is None else {tables.seen.name: needless}
+    if plan.by_number:  # their metadata goes with a window that is full
+        return bounds
+    if needless is not None and plan.messages is not None and not plan.sessions:
+        bounds[plan.messages.messages.name] = needless
+        if plan.retention is not None and tables.counts_sizes:
+            bounds[tables.sizes.name] = slot_bound(tables, needless)
+    return bounds | windows_expiry(plan.metadata, over)
 
 
 def move_horizon(plan: MessageWindows, state: OverlayView, watermark: int) -> bool:
@@ -71,22 +87,14 @@ def move_horizon(plan: MessageWindows, state: OverlayView, watermark: int) -> bo
     return now == plan.gone_us == plan.closed_us
 
 
-def _up_to(plan: MessageWindows, state: OverlayView, bound: int) -> ChangeSet:
-    """Changes that forget messages, but for those of sessions, and identities up to a position."""
+def _marked(plan: MessageWindows, state: OverlayView, needless: int | None) -> ChangeSet:
+    """Where a retention forgets, what it has forgotten is kept: a bound that follows from the state, see `_over`."""
     tables = plan.messages or plan.identities
-    changes = {tables.seen.name: TableChanges(expire=bound)}
-    if plan.messages is not None and not plan.sessions:
-        changes[tables.messages.name] = TableChanges(expire=bound)
-    if plan.retention is None:
-        return changes
-    if tables.counts_sizes and not plan.sessions:
-        changes[tables.sizes.name] = TableChanges(expire=slot_bound(tables, bound))
-    if plan.horizon:
-        return changes
+    if plan.retention is None or plan.horizon or needless is None:
+        return {}
     marks = read_marks(tables, state)
-    if marks.bound is None or bound > marks.bound:
-        changes[tables.marks.name] = marks.changed_to(tables, Marks(marks.newest, bound))
-    return changes
+    further = marks.bound is None or needless > marks.bound
+    return {tables.marks.name: marks.changed_to(tables, Marks(marks.newest, needless))} if further else {}
 
 
 def _over(plan: MessageWindows, state: OverlayView, watermark: int) -> tuple[int | None, bool]:

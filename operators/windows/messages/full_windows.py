@@ -33,9 +33,6 @@ def forget_full(
     over, aged = plan.over_at(at.after), plan.forgotten_at(state, at.before)
     bound = None if over is None else plan.needless_at(over)
     further = bound is not None and (aged is None or bound > aged)
-    if bound is not None:
-        until = bound if further or aged is None else aged
-        state.apply({plan.identities.seen.name: TableChanges(expire=until)})
     gone = groups.delete if groups is not None else None
     if gone is None or not gone.num_rows:
         return further

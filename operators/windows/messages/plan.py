@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.plan.plan import Arrival
 from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.windows.messages.forgetting import message_expiry
 from tidestate.operators.windows.messages.rebuild import put_back
 from tidestate.operators.windows.messages.record import record_taken
 from tidestate.operators.windows.messages.step import message_step
@@ -47,6 +48,15 @@ class MessagePlan(MessageWindows, WindowPlan):
             return replace(moved, changes={**moved.changes, **record_taken(self, view, rows, moved.rejected, at)})
 
         return super().taking(view, arriving, at, recorded)
+
+    def expiry(self, at: StepTimes) -> dict[str, int]:
+        """Also of messages and identities, but where a retention keeps more: that follows from the state."""
+        if at.rebuilding:
+            return {}
+        by_state = self.retention is not None and not self.horizon and not self.by_number
+        over = None if by_state else self.over_at(at.after)
+        own = {} if over is None else message_expiry(self, over, self.needless_at(over))
+        return {**super().expiry(at), **own}
 
     def window_step(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
         return WindowPlan.step(self, view, rows, at)

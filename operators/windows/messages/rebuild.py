@@ -32,7 +32,6 @@ from tidestate.operators.windows.messages.tables import MessageWindows, batch_of
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
 from tidestate.operators.windows.panes import retractions
-from tidestate.operators.windows.step import clock_due_us
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each
@@ -60,7 +59,7 @@ def put_back(plan: MessageWindows, view: StateView, arriving: pa.Table, at: Step
             state.apply({GROUPS: TableChanges(put=plan.groups.conform(groups))})
     counters[INCOMPLETE] = sum(rows.num_rows for rows in incomplete_windows(plan, state))
     counters = {name: count for name, count in counters.items() if count}
-    return Transition(state.changes(), pa.concat_tables(emitted), counters, due_us=clock_due_us(plan, view, at))
+    return Transition(state.changes(), pa.concat_tables(emitted), counters, due=None)
 
 
 def _lost(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> pa.Table:

@@ -10,11 +10,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from tidestate.operators.plan.dues import least, least_stored, with_expiry
 from tidestate.operators.plan.ledger import INCOMPLETE_PANES
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes, total
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.due import least, least_stored
+from tidestate.operators.windows.due import window_expiry
 from tidestate.operators.windows.messages.forgetting import Forgotten, forget_passed, move_horizon
 from tidestate.operators.windows.messages.full_windows import forget_full
 from tidestate.operators.windows.messages.intake import admit_messages
@@ -40,7 +41,8 @@ def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, a
         return read_windows(plan, state, windows)
 
     moved = plan.reading(read).window_step(state, admitted.rows, at)
-    state.apply(moved.changes)
+    # With a horizon each state partition closes windows of its own: what expires follows from the state then.
+    state.apply(with_expiry(moved.changes, window_expiry(plan, at)) if plan.horizon else moved.changes)
     if plan.triggers.finishes:
         recorded = Recorded(moved.changes, latest_start(plan, moved.changes))
     partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if at.incomplete else {}
@@ -54,12 +56,12 @@ def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, a
         moved,
         counters=total([admitted.counters, moved.counters, partly]),
         rejected=pa.concat_tables(ledgers) if ledgers else None,
-        due_mark=_due_mark(plan, state, recorded, at, moved.due_mark) if settled else None,
+        due=_due(plan, state, recorded, at, moved.due) if settled else None,
     )
     return StepResult(moved, gone.purged, recorded.newest)
 
 
-def _due_mark(
+def _due(
     plan: MessageWindows, state: OverlayView, recorded: Recorded, at: StepTimes, windows: int | None
 ) -> int | None:
     """That of the ``windows``, or an earlier one at which messages of a session go, where lateness decides it."""

@@ -162,10 +162,10 @@ def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.
     }
 
 
-def expire_windows(tables: WindowTables, bound: int) -> ChangeSet:
-    """Forget windows that end at or before ``bound`` (microseconds, or an offset)."""
+def windows_expiry(tables: WindowTables, bound: int) -> dict[str, int]:
+    """The bounds of all tables once windows that end at or before ``bound`` (microseconds, or an offset) go."""
     last = bound if tables.size is None else max(_LEAST, bound - tables.size)
-    return {spec.name: TableChanges(expire=last) for spec in tables.specs}
+    return dict.fromkeys((spec.name for spec in tables.specs), last)
 
 
 def get_windows(

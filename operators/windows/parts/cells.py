@@ -142,10 +142,8 @@ def _not_over(plan: GroupTables, rows: pa.Table, watermark: int) -> pa.Table:
     return rows.filter(pa.array(kept))
 
 
-def over_at(plan: GroupTables, watermark: int) -> int | None:
+def over_at(plan: GroupTables, watermark: int) -> int:
     """The bound up to which cells are over, as the parts table expires."""
-    if watermark == BEGINNING_US:
-        return None
     return min(2 * ((watermark + 1) // plan.gap) - 1, END_US - 1)
 
 
@@ -342,13 +340,12 @@ def _combined(
 
 def _changes(plan: GroupTables, merged: list[pa.Table], at: StepTimes) -> ChangeSet:
     rows = pa.concat_tables(merged)
-    bound = over_at(plan, at.after)
     if not rows.num_rows:
-        return {PARTS: TableChanges(expire=bound)}
+        return {PARTS: TableChanges()}
     invariant(
         int(column_numbers(rows, END).min()) > at.after,
         "a part ends after the watermark",
         operator=plan.name,
         watermark=at.after,
     )
-    return {PARTS: TableChanges(merge=rows, expire=bound)}
+    return {PARTS: TableChanges(merge=rows)}

@@ -107,7 +107,7 @@ def coarse_changes(
         rows = pa.concat_tables([rows, former])
     if bound is not None:
         rows = rows.filter(pa.array(rows[SLICE_END].cast(pa.int64()).to_numpy() > bound))
-    return {COARSE: TableChanges(merge=rows if rows.num_rows else None, expire=bound)}
+    return {COARSE: TableChanges(merge=rows if rows.num_rows else None)}
 
 
 def all_keys(plan: GroupTables, view: StateView) -> pa.Table:

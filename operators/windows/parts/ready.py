@@ -57,7 +57,7 @@ def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: St
     if bound is not None:
         arriving = parts_between(arriving, bound + 1, None)
     rows = pa.concat_tables([plan.arriving.schema.empty_table(), *found])
-    changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None, expire=bound)}
+    changes = {PARTS: TableChanges(merge=arriving if arriving.num_rows else None)}
     return Ready(rows, changes | coarse_changes(plan, view, coarse, high, stored=stored))
 
 

@@ -13,6 +13,7 @@ from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import stepped
 from tests.helpers.pane_checks import check_panes
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain, sensible
@@ -62,7 +63,7 @@ class Steps:
         if admitted.rejected is not None:
             self.late.append(admitted.rejected)
         at = StepTimes(before, self.watermark, was, self.now, reprocessing)
-        moved = self.plan.step(self.store, admitted.partials[0], at)
+        moved, _ = stepped(self.plan, self.store, admitted.partials[0], at)
         self.number += 1
         self.store.apply(moved.changes, Applied(self.number, str(self.number)))
         assert all(end > self.watermark for (end,) in plain(self.parts().select(["window_end"])))

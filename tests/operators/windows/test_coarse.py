@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import stepped
 from tests.helpers.process import LONG
 from tidestate import agg, trigger
 from tidestate.operators.bind.operator import bind_plan
@@ -66,12 +67,12 @@ class Player:
         arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], Intake(mark))
         reached = max(self.before, after)
         idle = not arriving.num_rows and self.due is not None and reached < self.due
-        moved = self.plan.step(self.store, arriving, StepTimes(self.before, reached))
+        moved, dues = stepped(self.plan, self.store, arriving, StepTimes(self.before, reached))
         if idle:
             assert not moved.panes.num_rows
             assert not moved.counters
             assert not any(layers for one in moved.changes.values() if (layers := one.layers()))
-        self.due = None if self.odd else moved.due_mark
+        self.due = None if self.odd else dues.watermark
         self.steps, self.before = self.steps + 1, max(self.before, after)
         self.store.apply(moved.changes, Applied(self.steps, str(self.steps)))
         return Counter(map(str, moved.panes.to_pylist()))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.internals import stepped
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
@@ -104,7 +105,7 @@ def test_late_panes_read_windows_not_slices() -> None:
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
     late = slices.slice((2880 - 70) * keys, keys)
-    fired = plan.step(store, plan.parts.schema.empty_table(), StepTimes(2820 * MINUTE, 2880 * MINUTE))
+    fired, _ = stepped(plan, store, plan.parts.schema.empty_table(), StepTimes(2820 * MINUTE, 2880 * MINUTE))
     store.apply(fired.changes, Applied(2, "second"))
     at = StepTimes(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, late, at))
@@ -210,7 +211,7 @@ def _played(
         )
         intake = Intake(None if before == -(2**63) else before, budget_bytes=budget)
         arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], intake)
-        moved = plan.step(store, arriving, StepTimes(before, after, budget_bytes=budget))
+        moved, _ = stepped(plan, store, arriving, StepTimes(before, after, budget_bytes=budget))
         store.apply(moved.changes, Applied(place + 1, str(place)))
         found.append(Counter(map(str, moved.panes.to_pylist())))
         before = after

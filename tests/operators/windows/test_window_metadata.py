@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.helpers.process import in_turn
 from tests.twins.message import added, open_store
+from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.windows.messages import window_metadata as metadata
 from tidestate.operators.windows.messages.window_metadata import WindowTables
 from tidestate.statestore.errors import UsageError
@@ -108,7 +109,7 @@ def test_fixed_windows_equal_the_twin(
         rows = exploded(batch, column)
         apply(store, metadata.add_messages(tables, rows_of(tables, rows, BATCH)))
         everything += rows
-    apply(store, metadata.expire_windows(tables, forget))
+    apply(store, with_expiry({}, metadata.windows_expiry(tables, forget)))
     everything = [row for row in everything if row["window_end"] > forget]
     windows, offsets = folded(everything)
     assert found_windows(metadata.get_windows(tables, store)) == windows
@@ -198,7 +199,7 @@ def test_sessions_equal_the_twin(
         ]
         each = metadata.get_sessions(tables, store, requests, per_origin=True)
         assert all(offsets[w] == v for w, v in found_offsets(each.rows).items())
-    apply(store, metadata.expire_windows(tables, 10))
+    apply(store, with_expiry({}, metadata.windows_expiry(tables, 10)))
     assert {e for e, _, _ in ends(metadata.ending(tables, store, None, 2**63 - 1))} == {
         w[1] for w in windows if w[1] > 10
     }
@@ -274,7 +275,7 @@ def test_a_lost_message_store_is_rebuilt_from_the_earliest_window() -> None:
     stream = [{"k": "x", "origin": "ab"[n % 2], "offset": n, "time": n - 3, "total": n} for n in range(20)]
     store = MemoryStore((*windows.specs, *messages.specs))
     apply(store, step(windows, messages, store, stream))
-    apply(store, metadata.expire_windows(windows, 6))
+    apply(store, with_expiry({}, metadata.windows_expiry(windows, 6)))
     start = {r["origin"]: r["start_offset"] for r in metadata.windows_replay_from(windows, [store]).to_pylist()}
     assert min(start.values()) > 0
     rebuilt = MemoryStore(messages.specs)
@@ -296,7 +297,7 @@ def test_windows_without_key_and_bounds_at_the_end_of_time() -> None:
     least, most = -(2**63), 2**63 - 1
     assert metadata.get_windows(tables, store, least, most).num_rows == 2
     assert metadata.ending(tables, store, least, most).num_rows == 2
-    apply(store, metadata.expire_windows(tables, least))
+    apply(store, with_expiry({}, metadata.windows_expiry(tables, least)))
     found = metadata.get_windows(tables, store, per_origin=True).to_pylist()
     assert [(r["start_offset"], r["last_offset"]) for r in found] == [(1, 7), (10, 10)]
 

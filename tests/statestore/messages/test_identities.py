@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
@@ -35,7 +37,8 @@ def test_the_first_row_of_each_identity_passes() -> None:
 
 def test_what_is_remembered_does_not_pass_until_it_is_forgotten() -> None:
     store, first = MemoryStore([SEEN]), rows(IDENTITIES[:3])
-    store.apply({"seen": remember(SEEN, first, pa.array([10, 20, 30]), 10)}, Applied(1, "one"))
+    added = remember(SEEN, first, pa.array([10, 20, 30]), 10)
+    store.apply({"seen": replace(added, expire=10)}, Applied(1, "one"))
     # The first was forgotten in the step that saw it.
     assert passing(store, rows(IDENTITIES)) == [0, 5]
     store.expire("seen", 20)
