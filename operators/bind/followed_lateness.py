@@ -50,7 +50,7 @@ def _of_windows(reader: Windowed) -> int:
     """By the rule ``window`` an event is accepted as long as its windows: their size more, of a session the gap."""
     windows, allowed_us = reader.windows, reader.lateness_us
     if allowed_us == UNLIMITED_US:
-        return 0  # it goes by the number or size of messages, and ids would be remembered for ever
+        return 0  # it goes by the number or size of messages, and ids would be remembered forever
     if reader.late_rule == "event":
         return allowed_us
     if isinstance(windows, Sliding):

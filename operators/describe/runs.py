@@ -139,7 +139,7 @@ class Standalone(Measured):
     def drain(self, *, timeout_s: float | None = 60.0) -> pa.Table:
         """Move the watermark to the end of time: every window fires, and no more input is accepted. Returns the last
         panes. Raises `UnavailableError` (``sink-refuses``) if a sink has not accepted everything after ``timeout_s``
-        (None: wait for ever): the checkpoint is drained, and the next start, or call, delivers what is left.
+        (None: wait forever): the checkpoint is drained, and the next start, or call, delivers what is left.
         """
 
     @abstractmethod
@@ -325,7 +325,7 @@ class DurableQuery(Measured):
         accepts them or `stop` is called again.
 
         Raises the error that had stopped the query, if it had failed; nothing is drained then. Raises
-        `UnavailableError` if after ``timeout_s`` (None: wait for ever) a sink has not returned (``sink-hangs``), or
+        `UnavailableError` if after ``timeout_s`` (None: wait forever) a sink has not returned (``sink-hangs``), or
         has not accepted the last panes (``sink-refuses``): the next start delivers them.
         """
 

@@ -33,7 +33,7 @@ def run_operator(
     ``ready()`` does, no batch is processed and no source is idle: pending output is in files, and memory does not
     grow. ``wait`` is called between two offers with the seconds to wait, which grow; an error that it raises ends the
     run, and so does any error of a sink except `Refused`. Nothing is lost: the next run begins with what is pending.
-    After a ``drain`` the last panes are offered for ``timeout_s`` (None: for ever), then `UnavailableError`
+    After a ``drain`` the last panes are offered for ``timeout_s`` (None: forever), then `UnavailableError`
     (``sink-refuses``) is raised.
     """
     sinks = Sinks(sink, late_sink)

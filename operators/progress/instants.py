@@ -1,7 +1,7 @@
 """Which int64 microseconds are valid watermarks, and saturating sums of times. Pure and vectorised.
 
 A watermark after the year 9999 is a mistaken unit (nanoseconds for microseconds, say), and would close every window
-for ever. So a watermark that comes as data must lie in the years 1 to 9999; times before 1970 are valid.
+forever. So a watermark that comes as data must lie in the years 1 to 9999; times before 1970 are valid.
 """
 
 from __future__ import annotations

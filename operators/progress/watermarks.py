@@ -117,7 +117,7 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     event: it announces a chunk without rows. ``end`` is true on the rows of an origin's last buffer: once
     everything up to it has arrived, the origin no longer holds W.
 
-    Each origin is a source. A gap holds its watermark for ``patience`` (default: for ever); rows that arrive for the
+    Each origin is a source. A gap holds its watermark for ``patience`` (default: forever); rows that arrive for the
     gap later are rejected. Raises `UsageError` for a patience that is not positive.
     """
 

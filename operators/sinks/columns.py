@@ -57,7 +57,7 @@ def new_columns(
 
 def check_identity(new: Sequence[str], by: Sequence[str], sink: str) -> None:
     """That no new column of a table identifies its rows: those that are there would have a null in it, so a renamed
-    key would leave them for ever. Raises `UsageError` (``sink-target``).
+    key would leave them forever. Raises `UsageError` (``sink-target``).
     """
     if unknown := [name for name in new if name in by]:
         raise UsageError(

@@ -64,7 +64,7 @@ def by_buffers(
     empty: str | None = None,
 ) -> BufferProgress:
     """Progress by buffers, which origins number: ``sequence`` is the column of the buffer's number, ``watermark``
-    that of its watermark. A gap holds the watermark of its origin for ``patience`` (default: for ever).
+    that of its watermark. A gap holds the watermark of its origin for ``patience`` (default: forever).
 
     Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. ``whole`` names a column
     with the number of a chunk's rows, or a flag on its last row, where they arrive in several batches. A row in which

@@ -237,7 +237,7 @@ class Stream(MadeByVerb):
         advance by their CTIs, in the order of their offsets.
 
         A row lives from its event time: a point for that instant, an interval until its end, an edge start until the
-        edge end with the same key and event time, or for ever without one. Ends are exclusive. A pair is emitted once
+        edge end with the same key and event time, or forever without one. Ends are exclusive. A pair is emitted once
         the CTIs of both sides have passed the instant from which both live, its ``time``, and is never retracted.
         """
         made = joined_by_lifetime(_pair(self, other), on, _name(name, "overlapped"))

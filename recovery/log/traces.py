@@ -24,7 +24,7 @@ REACHED = "reached"
 FOLDERS = ("data", "panes", "late")
 PROBES = "data/probe"
 STATE = ("data",)
-"""The folder that collections keep small; panes and ledgers may be kept for ever."""
+"""The folder that collections keep small; panes and ledgers may be kept forever."""
 _WRITTEN = re.compile(r"([0-9]{1,20})-[0-9a-f]{32}\.")
 """How the name of a file begins: the checkpoint that it was written for, and the id of the attempt."""
 

@@ -29,7 +29,7 @@ class CheckpointRetention:
     one, pinned ones, those that forks need, and those that were the newest within ``grace``.
 
     ``panes``: panes and rows of late ledgers older than this go too, as far as sinks have accepted them; without it
-    they stay for ever. Spans are text such as ``"7 days"``, or a timedelta. Raises `UsageError` if nothing is set, or
+    they stay forever. Spans are text such as ``"7 days"``, or a timedelta. Raises `UsageError` if nothing is set, or
     a value is not allowed.
     """
 

@@ -51,7 +51,7 @@ def _size(kept: _Kept) -> int:
 
 _kept: LRUCache[FooterName, _Kept] = LRUCache(CACHE_BYTES, getsizeof=_size)
 _lock = threading.Lock()
-# A fork waits for the lock: the child would find the cache half changed, and locked for ever.
+# A fork waits for the lock: the child would find the cache half changed, and locked forever.
 os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 

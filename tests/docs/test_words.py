@@ -1,4 +1,7 @@
-"""The words of the project: plain English in every document and in the code, and one meaning for each public name."""
+"""The words of the project: plain English in the code, and one meaning for each public name.
+
+The pages are the matter of `test_prose.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,10 @@ import pytest
 from tests.helpers.checkout import ROOT
 
 PACKAGES = ("statestore", "recovery", "operators")
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")])
 
 WORDS = frozenset({"alike", "anew", "beside", "besides", "near", "said", "shown", "told", "whoever"})
 PHRASES = re.compile(r"\b(at work|(?:come|comes|coming|came) to)\b")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_CODE = re.compile(r"^```.*?^```|(?<=\n\n)(?: {4}[^\n]*\n)+|`[^`]*`", re.S | re.M)
 
 LOGGER = "log"
 """Each module has its own."""
@@ -52,13 +53,6 @@ def homonyms() -> dict[str, list[str]]:
         for name in sorted({name for name in defined(path) if not name.startswith("_") and name != LOGGER}):
             modules[name].append(str(path.relative_to(ROOT)))
     return {name: where for name, where in sorted(modules.items()) if len(where) > 1}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_are_plain_english(page: Path) -> None:
-    text = page.read_text()
-    prose = _CODE.sub(lambda code: "\n" * code.group().count("\n"), text)
-    assert not [(n, found) for n, line in enumerate(prose.split("\n"), 1) if (found := dict(dialect(line)))]
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tools", "examples"])

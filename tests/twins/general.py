@@ -1,6 +1,6 @@
 """A deliberately naive twin of the general window operator: any window, trigger, lateness rule and mode.
 
-One event at a time, every event kept for ever, every value computed again from a list of events, every window
+One event at a time, every event kept forever, every value computed again from a list of events, every window
 looked at in every batch. Times are integers (microseconds). Where the rules leave a choice, the comment that makes
 it begins with "Choice".
 """

@@ -1,4 +1,4 @@
-"""A deliberately naive twin of the whole windowed computation: one event at a time, every event kept for ever.
+"""A deliberately naive twin of the whole windowed computation: one event at a time, every event kept forever.
 
 No slices, no partial aggregates, no expiry, no partitions, no files. A window's value is computed again from the list
 of its events. Times are integers (microseconds); a window is its start and end.

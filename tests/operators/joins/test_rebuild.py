@@ -171,7 +171,7 @@ def test_pairs_are_missed_at_once_and_emitted_later(tmp_path: Path, caplog: pyte
 
 
 def test_rows_are_lost_again(tmp_path: Path) -> None:
-    """Once all rows are back; before, pairs of the first loss and what has come since would be missed for ever."""
+    """Once all rows are back; before, pairs of the first loss and what has come since would be missed forever."""
     made = served(tmp_path)
     assert lose(tmp_path, tables=TABLES)
     with pytest.raises(CorruptionError, match="lost-again"):

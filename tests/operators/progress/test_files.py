@@ -81,7 +81,7 @@ def test_when_all_declared_origins_have_ended_another_one_may_be_on_time(tmp_pat
 
 
 def test_what_is_left_of_a_file_that_has_ended_is_no_origin_of_its_own(tmp_path: Path) -> None:
-    """A file delivered again, a straggler of it, or a number that is none, would hold the watermark for ever."""
+    """A file delivered again, a straggler of it, or a number that is none, would hold the watermark forever."""
     tested = harness(tmp_path)
     tested.feed(rows((1, 1, 5, False), (1, 2, 6, True)))
     tested.feed(rows((1, 1, 5, False), (1, 2, 6, True), (1, 9, 60, False), (2, 0, 30, False), (3, 1, 20, True)))

@@ -146,7 +146,7 @@ def test_a_boundary_that_is_listed_and_leads_nowhere(root: Path, tmp_path: Path)
 
 
 def stop(_signal: int, _frame: object) -> None:
-    raise AssertionError("a reader waits for ever")
+    raise AssertionError("a reader waits forever")
 
 
 NO_FILES = ("pipe", "folder", "socket", "device", "loop")

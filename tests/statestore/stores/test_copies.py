@@ -1,4 +1,4 @@
-"""What of a bucket lies on this host: nothing that was not asked for, each copy whole, once, and not for ever."""
+"""What of a bucket lies on this host: nothing that was not asked for, each copy whole, once, and not forever."""
 
 from __future__ import annotations
 
