@@ -105,7 +105,7 @@ def plain_schemas(
 
 @lru_cache(maxsize=64)
 def check_zone(time_zone: str) -> None:
-    """That Arrow knows the zone. Raises `UsageError`."""
+    """Check that Arrow knows the zone. Raises `UsageError`."""
     try:
         pc.assume_timezone(pa.array([0], pa.timestamp("us")), time_zone)
     except pa.ArrowException:
