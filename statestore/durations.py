@@ -82,7 +82,7 @@ def span_us(span: Span) -> int:
         return _within(_iso_us(text, span) if "P" in text[:2].upper() else _written_us(text, span), span)
     number = _of_numpy(span, "timedelta64", "span")
     if number is None:
-        _refuse_span('a span of time is text like "30 minutes", or a timedelta', span)
+        _refuse_span('a span of time must be text such as "30 minutes", or a timedelta', span)
     return _within(number, span)
 
 
@@ -96,11 +96,11 @@ def _written_us(text: str, span: Span) -> int:
             _refuse_calendar(span)
         unit_us = _UNITS_US.get(name.lower())
         if not match or unit_us is None:
-            _refuse_span('a span of time reads like "30 minutes", "1h30m", "1.5 hours" or "PT10M"', span)
+            _refuse_span('a span of time must be written like "30 minutes", "1h30m", "1.5 hours" or "PT10M"', span)
         if name == "M":
-            _refuse_span('M may be months or minutes: write "m" or "minutes", or give months as days', span)
+            _refuse_span('"M" could mean months or minutes: write "m" or "minutes", or give the months in days', span)
         if match[1] and not negative:
-            _refuse_span('a minus stands in front of the whole span, as in "-1h30m"', span)
+            _refuse_span('a minus sign must come before the whole span, as in "-1h30m"', span)
         total += _amount_us(match[2], unit_us, span)
         position = match.end()
     return -total if negative else total
@@ -110,7 +110,7 @@ def _iso_us(text: str, span: Span) -> int:
     """A duration of ISO 8601, such as ``PT10M``."""
     match = _ISO.fullmatch(text)
     if match is None:
-        _refuse_span('a span of time in ISO 8601 reads like "P1DT2H30M", "PT10M" or "PT0.5S"', span)
+        _refuse_span('an ISO 8601 duration must be written like "P1DT2H30M", "PT10M" or "PT0.5S"', span)
     sign, years, months, *counts = match.groups()
     if any(count and count.strip("0.,") for count in (years, months)):
         _refuse_calendar(span)
@@ -207,7 +207,7 @@ def _of_numpy(value: Any, kind: str, code: str) -> int | None:
 
 def _within(total: int, span: Span) -> int:
     if abs(total) > _LIMIT_US:
-        _refuse_span("a span of time is too long", span)
+        _refuse_span("the span of time is too long: the limit is about 146,000 years", span)
     return total
 
 
@@ -216,16 +216,18 @@ def _refuse_span(message: str, span: object) -> NoReturn:
 
 
 def _refuse_calendar(span: object) -> NoReturn:
-    _refuse_span('months and years have no fixed length: give days, such as "30 days"', span)
+    _refuse_span('months and years have no fixed length: give the span in days, such as "30 days"', span)
 
 
 def _refuse_fine(code: str, value: object) -> NoReturn:
-    raise UsageError("times are in whole microseconds: round this one", code=code, found=repr(value)[:100])
+    raise UsageError(
+        "times have microsecond precision: round this value to whole microseconds", code=code, found=repr(value)[:100]
+    )
 
 
 def _refuse_moment(moment: object) -> NoReturn:
     raise UsageError(
-        'a time is text such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970',
+        'a time must be text such as "2026-01-31T12:00Z", a datetime, a date, or microseconds since 1970',
         code="moment",
         found=repr(moment)[:100],
     )

@@ -93,12 +93,12 @@ def invariant(condition: bool, message: str, **context: Any) -> None:
 
 
 def expect(value: _T | None, message: str, **context: Any) -> _T:
-    """``value``, of which `invariant` holds that there is one."""
+    """Return ``value``; raise `InvariantError` if it is None."""
     invariant(value is not None, message, **context)
     return value  # type: ignore[return-value]
 
 
 def of_type(value: object, *kinds: type[_T]) -> _T:
-    """``value``, of which `invariant` holds that it is one of these ``kinds``."""
+    """Return ``value``; raise `InvariantError` if it is not an instance of one of these ``kinds``."""
     invariant(isinstance(value, kinds), "a value has its type", found=type(value).__name__)
     return value  # type: ignore[return-value]

@@ -25,7 +25,7 @@ def loaded(
         return made(offer.load())
     except Exception as error:
         raise kind(
-            f"the package of this {what} is broken ({type(error).__name__}: {error}): install it again",
+            f"the package of this {what} cannot be loaded ({type(error).__name__}: {error}): reinstall it",
             **facts,
             package=offer.dist.name if offer.dist else offer.value,
         ) from None

@@ -14,7 +14,9 @@ def checked_root(root: str | PathLike[str]) -> str:
     """A root as text. Raises `UsageError` for what names no place: an empty text would be the current folder."""
     url = _url(root)
     if url is None:
-        raise UsageError("a root is a path or a URL: give one that is not empty", code="root-url", root=repr(root))
+        raise UsageError(
+            "a root must be a path or a URL: give one that is not empty", code="root-url", root=repr(root)
+        )
     return url
 
 
@@ -23,7 +25,7 @@ def checked_place(place: str | PathLike[str], what: str) -> str:
     url = _url(place)
     if url is None:
         raise UsageError(
-            f"{what} is a path or a URL, such as /data/flights", code="argument", found=repr(place)[:100]
+            f"{what} must be a path or a URL, such as /data/flights", code="argument", found=repr(place)[:100]
         )
     return url
 

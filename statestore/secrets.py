@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN = "***"
-_LEFT_OUT = "the message is left out, as the connection string can be read in several ways and may be quoted in it"
+_LEFT_OUT = "the message is left out, because it may quote the connection string, which can be parsed in several ways"
 _ENCODED = r"(?:[\w.~!$*()\-]|%[0-9A-Fa-f]{2})*"
 _VALUE = r"(?:[\w.~!$*()\-/:]|%[0-9A-Fa-f]{2})*"
 _HOSTS = r"[\w.\-:,\[\]]*"

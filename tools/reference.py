@@ -79,7 +79,7 @@ def _option(one: Any) -> str:
 
 def _default(one: Any) -> str:
     default = getattr(one.default, "value", one.default)
-    return f" Default: {default}." if default not in (None, False, (), []) and not one.is_flag else ""
+    return f" Default: {default}." if default not in (None, False, "", (), []) and not one.is_flag else ""
 
 
 def _first(text: str) -> str:

@@ -57,7 +57,7 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
     kind = state.kind
     if state.delay_us not in (None, delay_us):
         raise UsageError(
-            "the query's watermark has another delay: give the job the same one, it may be changed later",
+            "the query's watermark has a different delay: give the job the same one, which may be changed later",
             code="adopt-watermark",
             spark=text_of(state.delay_us or 0),
             job=text_of(delay_us),
@@ -87,8 +87,8 @@ def _delay_us(graph: Graph) -> int:
     if alone and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.event_time):
         return generator.delay_us
     raise UsageError(
-        "the job must be one operator on one stream, as the query is, with a watermark_delay= alone and without "
-        ".in_order()",
+        "the job must be one operator on one stream, as the query is, with watermark_delay= as its only watermark "
+        "setting and without .in_order()",
         code="adopt-job",
         job=", ".join(graph.plans),
     )
@@ -112,8 +112,8 @@ def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:
         null |= np.asarray(pc.is_null(rows[name]), bool)
     if null.any():
         raise UsageError(
-            "the query has groups whose key is null, which a job has not: its rows go to the late ledger; fill the "
-            "column in the query, and stop it once these groups have closed",
+            "the query has groups whose key is null, which a job cannot have, as such rows go to its late ledger: "
+            "fill the column in the query, and stop the query once these groups have closed",
             code="adopt-null-key",
             rows=int(np.count_nonzero(null)),
         )
@@ -122,7 +122,7 @@ def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:
 
 def _other_kind(graph: Graph, wanted: str) -> UsageError:
     return UsageError(
-        f"the query computes something else than the job: its state is that of {wanted}",
+        f"the query computes something other than the job: to take over its state the job must use {wanted}",
         code="adopt-job",
         job=", ".join(graph.plans),
     )

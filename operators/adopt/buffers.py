@@ -43,21 +43,26 @@ def match_buffers(
     """
     wanted = {bound.name: _buffers(bound) for bound in aggregates}
     if strange := sorted(set(given) - set(wanted)):
-        raise UsageError("the job has no such aggregate", code="adopt-aggregate", found=strange, job=list(wanted))
+        raise UsageError(
+            "the job has no aggregate of this name: choose one of those listed",
+            code="adopt-aggregate",
+            found=strange,
+            job=list(wanted),
+        )
     ways = _ways(wanted, found, given, 0)
     first, second = next(ways, None), next(ways, None)
     facts = {"spark": [f"{n} {field.name} {field.type}" for n, field in enumerate(found)], "job": list(wanted)}
     if first is None:
         raise UsageError(
-            "the aggregates of the job are not those of the query: describe count, sum, min, max and mean as the "
-            "query has them, no more and no fewer",
+            "the aggregates of the job are not those of the query: describe count, sum, min, max and mean exactly "
+            "as the query has them, no more and no fewer",
             code="adopt-aggregate",
             **facts,
         )
     if second is not None:
         unclear = sorted(name for name in first if first[name] != second[name])
         raise UsageError(
-            "several columns of spark's state fit one aggregate: say which is its first one, buffers=",
+            "several columns of spark's state fit one aggregate: give the number of its first column with buffers=",
             code="adopt-ambiguous",
             unclear=unclear,
             **facts,
@@ -91,7 +96,8 @@ def _buffers(bound: BoundAggregate) -> list[tuple[_Buffer, ...]]:
     """The columns that Spark has for an aggregate, in one form or another."""
     if not isinstance(bound, BoundPlain):
         raise UsageError(
-            "this aggregate cannot be taken over: spark keeps another state for it",
+            "the state of this aggregate cannot be taken over, as spark stores it differently: leave the "
+            "aggregate out of the query and the job",
             code="adopt-aggregate",
             aggregate=bound.name,
             function=bound.aggregate.function,
@@ -148,7 +154,7 @@ def _with_point(whole: Values, scale: int) -> Values:
 
 def _inexact(bound: BoundAggregate, why: str) -> UsageError:
     return UsageError(
-        f"spark has not kept this sum exactly ({why}): leave the aggregate out of the query and the job",
+        f"spark has not stored this sum exactly ({why}): leave the aggregate out of the query and the job",
         code="adopt-inexact",
         aggregate=bound.name,
     )

@@ -21,7 +21,7 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
     if plan.within_us != delay_us:
         raise UsageError(
             "dropDuplicatesWithinWatermark remembers a row for the delay of the watermark: give within= and "
-            "watermark_delay= the same span, it may be changed later",
+            "watermark_delay= the same span; it may be changed later",
             code="adopt-watermark",
             within=None if plan.within_us is None else text_of(plan.within_us),
             watermark_delay=text_of(delay_us),
@@ -32,7 +32,7 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
     # Spark's watermark, and with it the newest time, is cut to milliseconds.
     if last is not None and last >= newest_us + delay_us + 1000:
         raise UsageError(
-            "the query remembers rows for longer than the delay of the job's watermark: give the job the same delay",
+            "the query remembers rows for longer than the watermark delay of the job: give the job the same delay",
             code="adopt-watermark",
             watermark_delay=text_of(delay_us),
         )
@@ -40,6 +40,6 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
 
 
 def remember_identities(plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
-    """They are put into the table; nothing is passed on."""
+    """Put the identities into the table; nothing is passed on."""
     dedup = of_type(plan, DedupPlan)
     return Transition({dedup.seen.name: TableChanges(put=rows)}, plan.pane_schema.empty_table())

@@ -22,7 +22,8 @@ def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part:
     wanted = {field.name: field.type for field in plan.key_fields}
     if found != wanted:
         raise UsageError(
-            "the query groups by other columns, or by columns of other types, than the job",
+            "the query groups by other columns than the job, or by columns of other types: group the job by the "
+            "same ones",
             code="adopt-key",
             spark=_text(found),
             job=_text(wanted),

@@ -35,7 +35,7 @@ def spark_windows(plan: GroupTables, state: SparkState, watermark_us: int, buffe
     place = next((n for n, field in enumerate(grouped) if is_window(field)), None)
     if place is None or state.delay_us is None:
         raise UsageError(
-            "the query has no watermark: it never closes a window, so a job cannot go on as it does",
+            "the query has no watermark and never closes a window, so no job can continue it",
             code="adopt-watermark",
         )
     keys = spark_keys(plan, {n: field for n, field in enumerate(grouped) if n != place}, state.rows, part)
@@ -70,20 +70,21 @@ def _check_settings(plan: GroupTables) -> None:
     counted = plan.triggers.early, plan.triggers.late
     if plan.rule != "window":
         raise UsageError(
-            'the query judges lateness by windows: give the job .allowed_lateness(…, rule="window"), it may be '
+            'the query judges lateness by windows: give the job .allowed_lateness(…, rule="window"), which may be '
             "changed later",
             code="adopt-job",
             rule=plan.rule,
         )
     if plan.per_event or plan.triggers.when is not None:
         raise UsageError(
-            'the state has no single events, which composite triggers and evaluate="element" ask for: take another '
-            "trigger, it may be changed later",
+            'the state has no single events, which composite triggers and evaluate="element" need: choose another '
+            "trigger, which may be changed later",
             code="adopt-job",
         )
     if not plan.counted_by and any(one is not None and one.kind == "after_count" for one in counted):
         raise UsageError(
-            "a trigger counts events, and neither query nor job has a count() of them",
+            "a trigger of the job counts events, but neither the query nor the job has a count() of them: add one "
+            "to the query, or choose another trigger",
             code="adopt-job",
         )
 
@@ -102,8 +103,8 @@ def _check_windows(plan: GroupTables, starts: Numbers, ends: Numbers, watermark_
     closed = ends <= watermark_us
     if closed.any():
         raise UsageError(
-            "the query keeps windows that its watermark has passed: output mode complete never closes one, so a job "
-            "cannot go on as it does",
+            "the query keeps windows that its watermark has passed, as output mode complete never closes one, so "
+            "no job can continue it",
             code="adopt-mode",
             windows=int(np.count_nonzero(closed)),
         )
@@ -111,7 +112,8 @@ def _check_windows(plan: GroupTables, starts: Numbers, ends: Numbers, watermark_
     if strange.any():
         first = int(np.flatnonzero(strange)[0])
         raise UsageError(
-            "the query has windows that the job has not: describe the same size, slide and offset, or gap",
+            "the windows of the query are not those of the job: give the job the same size, slide and offset, or "
+            "the same gap",
             code="adopt-window",
             windows=int(np.count_nonzero(strange)),
             start_us=int(starts[first]),

@@ -98,7 +98,7 @@ class BoundAggregate(ABC):
         Raises `UsageError` if the aggregate is not `invertible`.
         """
         raise UsageError(
-            "this aggregate cannot remove events: compute it again from those that are left",
+            "this aggregate cannot remove events: recompute it from the events that are left",
             code="not-invertible",
             aggregate=self.name,
             function=self.aggregate.function,
@@ -118,7 +118,7 @@ def inputs(aggregates: Iterable[Aggregate]) -> list[str]:
 def unsupported_type(name: str, aggregate: Aggregate, column: str | None, kind: pa.DataType, why: str) -> UsageError:
     """The error for a column whose type an aggregate does not take."""
     return UsageError(
-        f"{aggregate.function} cannot be taken of this column: {why}",
+        f"{aggregate.function} does not support this column: {why}",
         code="aggregate-type",
         aggregate=name,
         column=column,
@@ -135,10 +135,10 @@ def kept_type(name: str, aggregate: Aggregate, column: str, schema: pa.Schema, *
         parse_type(type_text(kind))
     except UsageError:
         raise unsupported_type(
-            name, aggregate, column, kind, "no state column can have this type, cast it first"
+            name, aggregate, column, kind, "a state column cannot have its type; cast it first"
         ) from None
     if sorts and not is_comparable(comparable_type(kind)):
-        raise unsupported_type(name, aggregate, column, kind, "its values have no order, cast it first")
+        raise unsupported_type(name, aggregate, column, kind, "its values cannot be compared; cast it first")
     return kind
 
 

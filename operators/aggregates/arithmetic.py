@@ -89,7 +89,7 @@ class Plain(Aggregate, frozen=True, tag="plain"):
         adds = self.function in ("sum", "mean")
         has_order = is_comparable(comparable_type(kind))
         if not (self.function == "count" or (is_number(kind) if adds else has_order)):
-            why = "cast it to a number first" if adds else "its values have no order, cast it first"
+            why = "cast it to a number first" if adds else "its values cannot be compared; cast it first"
             raise unsupported_type(name, self, self.column, kind, why)
         return BoundPlain(name, self, kind)
 
@@ -175,12 +175,12 @@ class BoundPlain(BoundAggregate):
         try:
             return totals.cast(kind)
         except pa.ArrowInvalid:
-            whole, wider = kind == pa.int64(), "a decimal" if kind == pa.int64() else "a decimal of fewer digits"
+            whole, wider = kind == pa.int64(), "a decimal" if kind == pa.int64() else "a decimal with fewer digits"
             least, most = (-(2**63), 2**63 - 1) if whole else (1 - 10**38, 10**38 - 1)
             numbers = decimal_units(totals)
             raise LimitError(
-                f"the sum of {self.aggregate.column!r} does not fit {kind}, its type: cast the column to {wider} or "
-                "to double in front of the job",
+                f"the sum of {self.aggregate.column!r} does not fit its type, {kind}: cast the column to {wider} "
+                "or to double before the job",
                 code="sum-overflow",
                 aggregate=self.name,
                 column=self.aggregate.column,

@@ -54,10 +54,10 @@ def quantile(column: str, q: float, *, interpolation: Interpolation = "linear") 
     even position) return one of the two, so they also work for times and text.
     """
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
-        raise UsageError("a quantile lies between 0 and 1", code="aggregate-option", found=repr(q))
+        raise UsageError("a quantile must be between 0 and 1", code="aggregate-option", found=repr(q))
     if interpolation not in ("linear", "lower", "higher", "nearest"):
         raise UsageError(
-            "the interpolation is linear, lower, higher or nearest",
+            'interpolation= must be "linear", "lower", "higher" or "nearest"',
             code="aggregate-option",
             found=repr(interpolation),
         )
@@ -137,7 +137,7 @@ class Quantile(Aggregate, frozen=True, tag="quantile"):
         kind = kept_type(name, self, self.input_column, schema, sorts=True)
         if self.interpolation == "linear" and not is_number(kind):
             raise unsupported_type(
-                name, self, self.column, kind, "it is not a number; interpolation='lower' returns one of its values"
+                name, self, self.column, kind, "it is not numeric; interpolation='lower' returns one of its values"
             )
         return BoundQuantile(name, self, kind, self.q, self.interpolation)
 

@@ -56,7 +56,9 @@ def accumulate(
     keeps = tuple((column, _declared(kind)) for column, kind in state.items())
     if not keeps or not columns:
         raise UsageError(
-            "an accumulation needs columns to read and columns of state", code="aggregate-option", name=name
+            "an accumulation needs at least one column to read and one column of state",
+            code="aggregate-option",
+            name=name,
         )
     return Accumulate(
         function="accumulate",
@@ -88,7 +90,7 @@ def apply_rows(
     the function's) and ``version`` identify it in the manifest.
     """
     if not columns or "group" in columns:
-        raise UsageError("name the columns to store; none may be called group", code="aggregate-option")
+        raise UsageError('name the columns to store; none may be called "group"', code="aggregate-option")
     return ApplyRows(
         function="apply_rows",
         name=name or _named(function),
@@ -136,7 +138,7 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         """The functions. Raises `UsageError` where they are not here."""
         if self.functions is None:
             raise UsageError(
-                "only its job knows how this aggregate is computed: give description= and schema=",
+                "only the job itself can compute this aggregate: give description= and schema=",
                 code="query-description",
                 aggregate=self.name,
                 function=self.function,
@@ -273,7 +275,8 @@ def _checked(own: Accumulate, step: str, found: Any, rows: int) -> pa.Table:
     facts = {"accumulation": own.name, "step": step}
     if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
         raise UsageError(
-            "lift and merge return an Arrow table of the state's columns, with as many rows as they get",
+            "lift and merge must return an Arrow table with the columns of the state, and as many rows as they "
+            "were given",
             code="own-function",
             expected=f"{rows} rows of {', '.join(wanted.names)}",
             found=f"{found.num_rows} rows of {', '.join(found.column_names)}" if _is_table(found) else repr(found),
@@ -294,7 +297,7 @@ def _is_table(found: Any) -> bool:
 def _answer(name: str, found: Any, rows: int, kind: pa.DataType) -> Values:
     if not isinstance(found, (pa.Array, pa.ChunkedArray)) or len(found) != rows:
         raise UsageError(
-            "the result is an Arrow array with one value per window",
+            "the result must be an Arrow array with one value for each window",
             code="own-function",
             name=name,
             expected=rows,
@@ -314,7 +317,7 @@ def _values(own: ApplyRows, results: list[Any]) -> Values:
         return pa.array(results, own.result_type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise UsageError(
-            f"the function returns one value of the declared type per group ({error})",
+            f"the function must return one value of the declared type for each group ({error})",
             code="own-function",
             name=own.name,
             expected=own.result_type,

@@ -54,7 +54,7 @@ def top_n(column: str, n: int, *, by: str | None = None, largest: bool = True) -
     The same value may occur more than once. Of equal ones those that arrived first are kept.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise UsageError("top_n keeps at least one value", code="aggregate-option", found=repr(n))
+        raise UsageError("top_n must keep at least one value", code="aggregate-option", found=repr(n))
     return Top("top_n", column, n, by, largest)
 
 

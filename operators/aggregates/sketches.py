@@ -33,7 +33,7 @@ def count_distinct_approx(column: str, *, precision: int = 12) -> Aggregate:
     A sketch has at most 2^precision bytes. Needs the extra ``sketches``.
     """
     if isinstance(precision, bool) or not isinstance(precision, int) or not 7 <= precision <= 21:
-        raise UsageError("a precision is between 7 and 21", code="aggregate-option", found=repr(precision))
+        raise UsageError("the precision must be between 7 and 21", code="aggregate-option", found=repr(precision))
     return Sketch("count_distinct_approx", column, precision)
 
 

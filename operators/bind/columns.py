@@ -80,10 +80,10 @@ def require_columns(columns: list[str], schema: pa.Schema, available: Sequence[s
 
 
 def check_paths(names: Sequence[str]) -> None:
-    """That Arrow takes no name for a path, as it does with those that begin with a dot. Raises `UsageError`."""
+    """Check that Arrow takes no name for a path, as it does with those that begin with a dot. Raises `UsageError`."""
     if dotted := sorted(name for name in names if name.startswith(".")):
         raise UsageError(
-            "a name cannot begin with a dot, which Arrow reads as a path of fields: rename the column",
+            "a column name must not begin with a dot, which Arrow reads as a path of fields: rename the column",
             code="column-name",
             columns=dotted,
         )
@@ -94,14 +94,19 @@ def key_field(field: pa.Field) -> pa.Field:
     kind = field.type
     if pa.types.is_floating(kind):
         raise UsageError(
-            "a key cannot be a floating-point number (equal keys may differ in their last bit): "
-            "round or cast it to an integer, a decimal or text",
+            "a key cannot be a floating-point number, as equal keys may differ in their last bit: round or cast "
+            "it to an integer, a decimal or text",
             code="key-float",
             column=field.name,
             type=str(kind),
         )
     if pa.types.is_decimal(kind) and kind.scale < 0:
-        raise UsageError("a decimal key has no negative scale", code="key-type", column=field.name, type=str(kind))
+        raise UsageError(
+            "a decimal key must not have a negative scale: cast it",
+            code="key-type",
+            column=field.name,
+            type=str(kind),
+        )
     if not is_ordered(kind) or (pa.types.is_timestamp(kind) and kind.unit == "ns"):
         raise UsageError(
             f"a key cannot have this type: {_instead(field)}", code="key-type", column=field.name, type=str(kind)
@@ -113,9 +118,9 @@ def _instead(field: pa.Field) -> str:
     """What a column of a type that is no key can be replaced by."""
     kind = field.type
     if pa.types.is_struct(kind):
-        return "name fields of the struct, as " + ", ".join(f'"{field.name}.{part.name}"' for part in kind)
+        return "select fields of the struct, such as " + ", ".join(f'"{field.name}.{part.name}"' for part in kind)
     if pa.types.is_decimal256(kind):
         return "cast it to a decimal of at most 38 digits, or to text"
     if pa.types.is_duration(kind):
-        return "cast it to whole numbers"
+        return "cast it to an integer"
     return "cast it to text, a number, a date or a time"

@@ -75,8 +75,9 @@ class TakenOver:
         for name, allowed_us in self.unfollowed.items():
             span = text_of(allowed_us)
             yield (
-                f"operator {name} has begun without a lateness, and rejects rows that what reads it would take: give "
-                f'it allowed_lateness="{span}" to accept these, or "0 seconds"'
+                f"operator {name} has begun without an allowed lateness, so it rejects late rows that the operator "
+                f'behind it would accept: give it allowed_lateness="{span}" to accept these, or "0 seconds" to '
+                "keep rejecting them"
             )
 
 
@@ -87,7 +88,7 @@ def new_line(name: str) -> str:
 
 def gone_line(name: str, checkpoint_id: int) -> str:
     """What is written of an operator that the job does not have."""
-    return f"operator {name} is not in this job any more: its state ends with checkpoint {checkpoint_id}"
+    return f"operator {name} is no longer in this job: its state ends with checkpoint {checkpoint_id}"
 
 
 def change_line(name: str, change: SettingChange) -> str:
@@ -140,7 +141,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
 def other_job(graph: Graph, head: Manifest) -> IncompatibleError:
     """Why a job without an operator of this name cannot go on here."""
     return IncompatibleError(
-        "this checkpoint belongs to another job: give this job a folder of its own",
+        "this folder has the checkpoint of another job: give this job a folder of its own",
         code="other-job",
         expected=", ".join(graph.plans),
         found=sorted(head.operators),
@@ -219,7 +220,7 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
         changes += aggregates(was.get(AGGREGATES, {}), now.get(AGGREGATES, {}), names, plan)
         changes += types(stored, plan, columns)
     if not may_change:
-        changes = [replace(one, refused="what is fed by hand keeps its settings") for one in changes]
+        changes = [replace(one, refused="an operator that is fed by hand keeps its settings") for one in changes]
     elif stored.fingerprint != plan.fingerprint:
         changes += input_columns_changed(stored, plan, columns)
     made, wrong = tables(stored, plan, names, columns, str(checkpoint_id))
@@ -294,8 +295,8 @@ def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
     """
     listed = [change for change in refused if not change.setting.startswith("table ")] or refused
     return IncompatibleError(
-        "the job's configuration has changed and its state cannot follow: put back the settings listed here, or "
-        "start with a new folder",
+        "the job's configuration has changed in a way that its state cannot follow: restore the settings listed "
+        "here, or start with a new folder",
         code="configuration-changed",
         operator=name,
         changed={change.setting: str(change) for change in listed},

@@ -28,15 +28,17 @@ BY_TEXT = "count_distinct_approx"
 """Its sketches are of values as numbers or as text: another type, and equal values are others to it."""
 
 
-_UNSEEN = "rows that are taken back would be taken from it too, and it has not seen them"
-_HELD = "events that are held came without what it needs: drain first, or begin a new checkpoint"
-_ANOTHER = "another function under the same name: give it another one, or remove this one in a start of its own"
+_UNSEEN = "it has not seen the rows that are retracted from now on, so it cannot subtract them"
+_HELD = "events that are waiting were stored without the column it needs: drain first, or begin a new checkpoint"
+_ANOTHER = "another function has the same name: give it a new name, or first start once without this one"
 _UNREAD = {
-    "": "nobody would read this part of the state",
-    "messages": "no aggregate would read the stored messages any more, and their table cannot go: keep one that "
-    "reads them, as agg.list and agg.median do, or begin a new folder",
+    "": "the job no longer has what this part of the state is for",
+    "messages": (
+        "no aggregate of the job needs the stored messages any longer, and their table cannot be dropped: keep an "
+        "aggregate that needs them, such as agg.list or agg.median, or begin a new folder"
+    ),
 }
-_NARROWER = "not every value of the old type is one of the new: cast the input to a wider one"
+_NARROWER = "the new type cannot hold every value of the old one: cast the input to a wider type"
 
 
 def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str], plan: Plan) -> list[SettingChange]:
@@ -46,7 +48,7 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
     for name, settings in now.items():
         old = was.get(back.get(name, name))
         if old is None or (name not in back and name in names):
-            note = "windows that have begun compute it over what comes from now on"
+            note = "windows that have already begun compute it only over events from now on"
             found.append(
                 SettingChange(
                     f"aggregate {name}",
@@ -59,7 +61,7 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
             )
         elif aggregate_of(old) != aggregate_of(settings):
             same = same_function(old, settings, str(plan.configuration.get("event_time")))
-            note, why = ("the same function by another name", "") if same else ("", _ANOTHER)
+            note, why = ("the same function under another name", "") if same else ("", _ANOTHER)
             found.append(SettingChange(f"aggregate {name}", _written(old), _written(settings), note, why))
     gone = [name for name in was if names.get(name, name) not in now]
     dropped = [
@@ -84,7 +86,7 @@ def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list
         name = columns.get(name, name)
         now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
         if now != was:
-            note = "what there is is read as the new type"
+            note = "what is stored is read as the new type"
             found.append(
                 SettingChange(f"column {name}", was, now, note, _type_refused(was, now, sketched=name in sketched))
             )
@@ -100,7 +102,7 @@ def _type_refused(was: str, now: str, *, sketched: bool) -> str:
     if not widens(old, new):
         return _NARROWER
     if sketched and not _same_to_a_sketch(old, new):
-        return "a sketch of these values cannot be united with one of those"
+        return "sketches of values of the two types cannot be combined"
     return ""
 
 
@@ -132,8 +134,8 @@ def tables(
 
 def _why(difference: str) -> str:
     if " -> " in difference and not difference.startswith(("key", "expires")):
-        return f"not every value of the old type is one of the new ({difference}): give it another name"
-    return f"rows of the state cannot be read so ({difference})"
+        return f"the new type cannot hold every value of the old one ({difference}): give the column another name"
+    return f"the stored rows cannot be read in this form ({difference})"
 
 
 def _same(

@@ -15,7 +15,7 @@ from tidestate.recovery.start.policy import Dropped
 from tidestate.statestore.errors import IncompatibleError
 from tidestate.statestore.spec.arrowtypes import type_text
 
-_KEPT = 'the policy is to drop no values: Policy(dropped="refuse")'
+_KEPT = 'the policy, Policy(dropped="refuse"), is to drop no values'
 _COMPARED = ("function", "column", "columns", "name", "version")
 """What an aggregate that could be the same under another name has in common with it."""
 _SHARED = ("kind", "key", "on", "session", "window", "windows")
@@ -63,8 +63,9 @@ def without_losses(
         lost, (new, *_) = next(iter(unclear.items()))
         kind, old = lost.split(" ", 1)
         raise IncompatibleError(
-            f"the {kind} {old} has gone and {new} has come with the same content: if it is the same under another "
-            f'name say .renamed({kind}s={{"{old}": "{new}"}}), else drop its values, Policy(dropped="accept")',
+            f"the {kind} {old} is gone, and {new} has appeared with the same content: if it is the same under "
+            f'another name, add .renamed({kind}s={{"{old}": "{new}"}}), else drop its values with '
+            'Policy(dropped="accept")',
             code="renamed-unclear",
             operator=name,
             gone_and_new=unclear,
@@ -84,8 +85,8 @@ def check_operators(names: Mapping[str, OperatorState], plans: Mapping[str, Plan
     gone = [name for name, stored in names.items() if name not in plans and holds_rows(stored)]
     if gone and dropped == "refuse":
         raise IncompatibleError(
-            "operators are not in this job any more and their state would be dropped: put them back, or start with a "
-            'new folder, or with Policy(dropped="accept")',
+            "these operators are no longer in the job, and their state would be dropped: restore them, start with "
+            'a new folder, or accept the loss with Policy(dropped="accept")',
             code="configuration-changed",
             changed=dict.fromkeys(gone, "-"),
             why=dict.fromkeys(gone, _KEPT),
@@ -97,9 +98,9 @@ def check_operators(names: Mapping[str, OperatorState], plans: Mapping[str, Plan
     if unclear and dropped == "ask":
         old, (one, *_) = next(iter(unclear.items()))
         raise IncompatibleError(
-            f"the operator {old} has gone and {one} has come, of the same kind with the same key and windows: if it "
-            f'is the same keep its name, name="{old}", for its state goes by that, else drop its state, '
-            'Policy(dropped="accept")',
+            f"the operator {old} is gone, and {one} has appeared, of the same kind and with the same key and "
+            f'windows: if it is the same, keep its name, name="{old}", as state is found by that; else drop its '
+            'state with Policy(dropped="accept")',
             code="renamed-unclear",
             gone_and_new=unclear,
         )

@@ -35,44 +35,47 @@ def _watermark(was: Any, now: Any, plan: Plan) -> str:
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
     kinds = [one["generator"].get("kind") for one in both]
     if any(kind not in PLAIN for kind in kinds):
-        return "watermarks of buffers, CTIs and the clock cannot go on as those of anything else"
+        return "watermarks of buffers, CTIs or the clock cannot continue as any other kind, nor any other as these"
     if both[0]["by"] != both[1]["by"]:
-        return "sources were identified by another column: how far each has come is not known"
+        return "sources were identified by another column, so how far each has come is not known"
     return ""
 
 
 def _triggers(was: Any, now: Any, _plan: Plan) -> str:
     if was["when"] != now["when"]:
-        return "windows keep how far a composite trigger has come, which says nothing to another one"
+        return "windows store how far a composite trigger has come, which has no meaning for another trigger"
     return ""
 
 
 def _accumulation(was: Any, now: Any, _plan: Plan) -> str:
     if "discarding" in (was, now):
-        return "a discarding window keeps only what was not emitted yet, any other keeps everything"
+        return "a discarding window stores only what has not been emitted yet, any other mode stores everything"
     return ""
 
 
 def _lateness(was: Any, now: Any, _plan: Plan) -> str:
     if (was is None) != (now is None):
-        return "the retention of messages says how late they may be, or the lateness does: what is gone went by that"
+        return (
+            "how late messages may be follows from their retention in the one case and from allowed lateness in "
+            "the other, and what is gone went by the old rule"
+        )
     return ""
 
 
 def _late_rule(_was: Any, _now: Any, plan: Plan) -> str:
     by_identity = plan.configuration.get("messages") is not None
-    return "identities of messages were forgotten by it" if by_identity else ""
+    return "identities of messages were forgotten by the old rule" if by_identity else ""
 
 
 def _messages(was: Any, now: Any, _plan: Plan) -> str:
     """More or less of each limit of a retention; the same limits, as what they need is stored."""
     if was is None or now is None:
-        return "identities of earlier messages were not kept, or would be kept for nothing"
+        return "identities of earlier messages were not stored, or would be stored to no purpose"
     if {**was, "retention": None} != {**now, "retention": None}:
         return _REASONS["messages"]
     kept = [one["retention"] or {} for one in (was, now)]
     if any((kept[0].get(name) is None) != (kept[1].get(name) is None) for name in ("time", "count", "bytes")):
-        return "a retention goes on with the limits it has: give each of them, more or less of it"
+        return "a retention keeps the kinds of limits that it began with: give each of them, with any value"
     return "" if kept[0]["slot"] == kept[1]["slot"] else "sizes of messages are counted by slot"
 
 
@@ -94,12 +97,12 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "within_us": (_always, "ids that were seen are remembered for as long as was set then"),
-    "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows as late as they were late"),
+    "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
+    "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
-    "large": (_always, "what follows from it is the key of messages"),  # which the tables are compared by
+    "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
 }
 _ABSENT = {"allowed_lateness_us": 0}
 """Settings that are not stored at these values."""
@@ -109,11 +112,11 @@ _REASONS = {
     "key": "state is kept by key",
     "event_time": "state is kept by event time",
     "on": "state is kept by these columns",
-    "messages": "messages were known and stored by it",
-    "signed": "whether rows take others back changes what an aggregate keeps",
-    "operator": "what is fed by hand keeps its settings",
+    "messages": "messages were identified and stored by it",
+    "signed": "whether its input has retractions decides what an aggregate stores",
+    "operator": "an operator that is fed by hand keeps its settings",
 }
-_OTHERWISE = "what is in the state was kept for this setting"
+_OTHERWISE = "the state was built with this setting"
 
 
 def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list[SettingChange]:

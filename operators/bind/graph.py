@@ -43,7 +43,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
         raise UsageError(
-            "give each stream of the job by its name: the first batch has all of them, if only without rows",
+            "give each stream of the job by its name: the first batch must have all of them, even if some are empty",
             code="streams",
             streams=description.streams,
             found=list(given),
@@ -74,12 +74,13 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
 
 
 def _check_orders(graph: Graph) -> None:
-    """That operators whose time advances by the order of a stream agree about it."""
+    """Check that operators whose time advances by the order of a stream agree about it."""
     for name in graph.streams:
         orders = {order for _, node, _, feed in graph.readers(name) if (order := node.order_of(feed)).columns}
         if len(orders) > 1:
             raise UsageError(
-                "operators that advance time by the rows of a stream take them in one order and by one source column",
+                "operators that advance time by the rows of one stream must use the same order and the same "
+                "source column",
                 code="chain-order",
                 stream=name,
                 orders=sorted((*order.columns, order.by or "") for order in orders),
@@ -130,7 +131,10 @@ def _fitted(
         _check_followed(one, [side for origin, side in sides if origin in nodes])
     elif fed and one.watermarks is not None:
         raise UsageError(
-            "its watermark comes with the panes it reads", code="chain-watermark", operator=one.name, inputs=fed
+            "the watermark of this operator comes with the panes that it reads: remove the watermark setting",
+            code="chain-watermark",
+            operator=one.name,
+            inputs=fed,
         )
     if isinstance(one, Sided):
         return one, one.schema(*(schemas[name] for name in origins))
@@ -150,12 +154,12 @@ def _fitted(
 
 
 def _check_followed(one: Runnable, fed: Sequence[str]) -> None:
-    """That the sides without CTIs are those that read operators."""
+    """Check that the sides without CTIs are those that read operators."""
     followed = one.watermarks.followed if one.watermarks is not None else ()
     if set(followed) != set(fed):
         raise UsageError(
-            "a side that reads a stream has settings and an offset, stream(offset=…), one that reads an operator has "
-            "neither",
+            "each side that reads a stream needs CTI settings and an offset, stream(offset=…); a side that reads "
+            "an operator must have neither",
             code="advance-time",
             operator=one.name,
             without=sorted(followed),
@@ -164,7 +168,7 @@ def _check_followed(one: Runnable, fed: Sequence[str]) -> None:
 
 
 def _check_edges(one: Runnable, upstream: Plan | None) -> None:
-    """That windows by lifetime get no edges from an operator that passes them on."""
+    """Check that windows by lifetime get no edges from an operator that passes them on."""
     passed = upstream.altered if isinstance(upstream, AlteredPlan) else None
     if passed is not None and passed.duration_us is None and isinstance(one, Windowed):
         check_edges(one.windows, passed.watermarks, one.name)
@@ -175,15 +179,16 @@ def _check_signed(one: Runnable) -> None:
     follows = isinstance(one, Union | Altered) or (isinstance(one, Windowed) and not isinstance(one, Sided))
     if not follows and not (isinstance(one, Merge) and PANE_KIND in one.sides.shared):
         raise UsageError(
-            "what it reads takes rows back, which only windowed operators of one input follow: let the operator "
-            'before it emit each window once, or each change alone, .accumulation("discarding")',
+            "the input of this operator retracts rows, and only windowed operators of one input can apply "
+            "retractions: let the operator before it emit each window once, or only what is new, "
+            '.accumulation("discarding")',
             code="chain-retractions",
             operator=one.name,
         )
 
 
 def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
-    """That panes of ``upstream`` add up for who reads them, and that time goes through it."""
+    """Check that panes of ``upstream`` add up for who reads them, and that time goes through it."""
     if upstream.output_watermark(0, feed.time) == BEGINNING_US:
         warnings.warn(
             f"{upstream.name} may emit a row of any time until its input ends, so windows of {one.name} that wait "
@@ -194,9 +199,9 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
     if not upstream.repeats or upstream.mode != "accumulating" or _replaces(upstream, one):
         return
     raise UsageError(
-        "a window that emits several panes would count several times: let it retract what it emitted, "
-        '.accumulation("retracting"), or emit what is new alone, "discarding"; or emit one pane, '
-        '.allowed_lateness("0 seconds")',
+        "the operator before this one may emit several panes of a window, and each would be counted: let it "
+        'retract earlier ones, .accumulation("retracting"), or emit only what is new, "discarding", or emit one '
+        'pane, .allowed_lateness("0 seconds")',
         code="chain-accumulating",
         operator=one.name,
         reads=upstream.name,

@@ -45,7 +45,7 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     chosen = _layout(plan.kind, known.layout, equal=bool(known.equal), ordered=identity.ordered) if wanted else None
     if chosen and known.equal and plan.key_names and not chosen.by_session:
         raise UsageError(
-            "the equal field of these windows is their key: leave equal= out, or take a layout with a session key",
+            "equal= names the key of these windows: remove equal= or choose a layout with a session key",
             code="message-layout",
             layout=chosen.name,
         )
@@ -83,13 +83,13 @@ def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
     wrong = [one.name for one in fields_of if not (pa.types.is_string(one.type) or pa.types.is_integer(one.type))]
     if len(origins) > 1 and wrong:
         raise UsageError(
-            "an origin of several columns is of text and whole numbers: cast the others",
+            "the origin columns of an identity must be text or integers: cast the others",
             code="message-identity",
             columns=wrong,
         )
     if plan.by_offset and plan.event_time != offset:
         raise UsageError(
-            "windows of offsets are of those in the identity: stream(offset=…) names another column",
+            "windows of offsets must use the offset of the identity, but stream(offset=…) names another column",
             code="message-identity",
             offset=plan.event_time,
             identity=known.identity,
@@ -103,8 +103,8 @@ def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
     """
     if identity.columns[-len(plan.order) :] != list(plan.order):
         raise UsageError(
-            "counted windows number messages by their identity, stream(origin=…, offset=…) names another order: "
-            "leave one of the two out, or end the identity with the same columns",
+            "counted windows number messages by their identity, but stream(origin=…, offset=…) names another "
+            "order: remove one of the two, or end the identity with the same columns",
             code="message-identity",
             order=plan.order,
             identity=identity.columns,
@@ -140,13 +140,13 @@ def _check(plan: GroupTables) -> None:
     """Raise `UsageError` for windows whose messages are not known."""
     if isinstance(plan.kind, NamedWindow):
         raise UsageError(
-            "windows that rows name have no metadata, as they overlap in any way: know the messages in the operator "
-            "that makes these panes",
+            "windows that the rows themselves name may overlap in any way, so messages cannot be assigned to "
+            "them: set .messages(…) on the operator that makes these panes",
             code="operator-window",
         )
     if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
-            "messages with an identity are numbered as they come: leave .in_order() out", code="in-order"
+            "messages with an identity are numbered in order of arrival: remove .in_order()", code="in-order"
         )
 
 
@@ -154,15 +154,15 @@ def _check_unordered(plan: GroupTables, known: KnownMessages) -> None:
     """Raise `UsageError` for what goes by the order of messages, where their identity has none."""
     if of_tuples(plan.kind):
         raise UsageError(
-            "windows of so many messages, or of offsets, need an identity that ends in whole numbers, which number "
-            "them: take windows of time, or another identity",
+            "windows of messages or of offsets need an identity that ends in an integer column, by which messages "
+            "are numbered: use windows of time, or another identity",
             code="identity-order",
             identity=known.identity,
         )
     if known.retention is not None and known.retention.by_size:
         raise UsageError(
-            "the newest messages by number or size are those of the last offsets, and this identity has none: give a "
-            "retention by time, or an identity that ends in whole numbers",
+            "a retention by number or size keeps the messages with the last offsets, and this identity has no "
+            "offset: use a retention by time, or an identity that ends in an integer column",
             code="identity-order",
             identity=known.identity,
         )
@@ -177,13 +177,14 @@ def _layout(kind: Windows, asked: str | None, *, equal: bool, ordered: bool) -> 
     found = parse_layout(asked)
     if found.ordered != ordered:
         raise UsageError(
-            "a layout ends in _offset where the identity ends in whole numbers, and in _id where it has no order",
+            "use a layout that ends in _offset if the identity ends in an integer column, and one that ends in "
+            "_id if not",
             code="message-layout",
             layout=asked,
         )
     if found.by_time == counted:
         raise UsageError(
-            "messages of count windows are ordered by offset, those of other windows by time",
+            "messages of count windows need a layout in order of offset, those of other windows one in order of time",
             code="message-layout",
             layout=asked,
         )
@@ -197,8 +198,8 @@ def _messages(plan: MessageWindows, layout: Layout, equal: tuple[str, ...]) -> M
     position = {plan.event_time, plan.known_by.origin, plan.known_by.offset}
     if both := position & {column.name for column in (*keys, *equals)}:
         raise UsageError(
-            "stored messages have columns of their own for time and identity: give a column that is in the key too, "
-            "or an equal field, a second time by another name",
+            "stored messages have their own columns for time and identity: add a copy of the column under another "
+            "name, and use that in the key or in equal=",
             code="message-identity",
             columns=sorted(both),
         )

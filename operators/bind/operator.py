@@ -72,7 +72,7 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
     for name in times:
         check_event_time(name, schema)
     if clash := sorted({"reason", "watermark"} & set(columns)):
-        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
     if description.offset is not None:
         check_offset(schema, description.offset)
     given = {name: schema.field(name).type for name in columns}
@@ -104,7 +104,7 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
     columns = require_columns(input_columns(description, schema.names), schema)
     check_event_time(description.event_time, schema)
     if clash := sorted({"reason", "watermark", UNTIL} & set(columns)):
-        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
     fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
     return DedupPlan(
         name=description.name,

@@ -126,8 +126,8 @@ def _of_offsets(description: SessionJoin) -> Watermarks:
         return usual
     if chosen.generator != MaxEventTime(AT) or chosen.by != SIDE:
         raise UsageError(
-            "sessions of offsets have their watermark from the offsets; to leave out sides that are idle say "
-            ".watermark(idle_timeout=…) of the streams",
+            "the watermark of sessions of offsets follows the offsets: to exclude idle sides, set "
+            ".watermark(idle_timeout=…) on the streams",
             code="offset",
             operator=description.name,
         )
@@ -139,7 +139,7 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
     types = _side_types(description, schema, (PANE_KIND,))
     if description.watermarks is None:
         raise UsageError(
-            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
+            "a join by lifetimes needs CTIs: set .watermark(watermark.ctis(…)) on the streams",
             code="advance-time",
             operator=description.name,
         )
@@ -177,14 +177,14 @@ def _placed(plan: JoinPlan, side: str) -> SidePositions:
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:
-    """That offsets and origins of the sides are there, and can be ones."""
+    """Check that offsets and origins of the sides are there, and can be ones."""
     for side in plan.joined.sides.names:
         for what in (OFFSET, ORIGIN):
             _check_place(types, plan.given(side, what), what, plan.joined.sides, side)
 
 
 def _check_place(types: pa.Schema, column: str | None, what: str, sides: Sides, side: str) -> None:
-    """That a side's offset or origin is there, and can be one."""
+    """Check that a side's offset or origin is there, and can be one."""
     if column is None:
         return
     if column not in types.names:
@@ -205,7 +205,7 @@ def _side_types(
     columns = require_columns(input_columns(description, schema.names), schema)
     description.sides.check_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):
-        raise UsageError("these names are ours: rename the input columns", code="name-taken", names=clash)
+        raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
     types = [schema.field(name).type for name in columns]
     plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
     pairs = zip(columns, plain, strict=True)

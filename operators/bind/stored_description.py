@@ -20,8 +20,8 @@ def of_manifest(operator: str) -> Iterator[None]:
         if isinstance(error, TidestateError) and not isinstance(error, InvariantError):
             raise
         raise CorruptionError(
-            f"the manifest says of an operator what no job writes ({type(error).__name__}: {error}): put back a good "
-            "copy, or run tidestate repair ROOT --to newest-good",
+            f"the manifest has a description of an operator that cannot be read ({type(error).__name__}: {error}): "
+            "restore a good copy, or run tidestate repair ROOT --to newest-good",
             code="manifest-damaged",
             operator=operator,
         ) from None

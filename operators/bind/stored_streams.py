@@ -24,7 +24,7 @@ def schemas_of_streams(description: Runnable, head: Manifest) -> pa.Schema | dic
     names = streams_of(description)
     if len(stored) != len(names):
         raise UsageError(
-            "the job has another number of streams than the checkpoint: give schema= of each",
+            "the job has a different number of streams than the checkpoint: give schema= for each",
             code="streams",
             streams=names,
             found=len(stored),

@@ -26,7 +26,8 @@ def check_sense(description: Windowed) -> None:
         and _emits_unfinished(description)
     ):
         warnings.warn(
-            'sessions grow and merge; only .accumulation("retracting") retracts what the sessions before had emitted',
+            'sessions grow and merge, and only .accumulation("retracting") retracts what the earlier sessions had '
+            "emitted",
             UserWarning,
             stacklevel=4,
         )
@@ -34,28 +35,33 @@ def check_sense(description: Windowed) -> None:
 
 def check_signed(description: Runnable) -> None:
     """Raises `UsageError` for what cannot follow rows that are taken back."""
-    because = "its input takes rows back, "
+    because = "its input retracts rows, "
     if not isinstance(description, Windowed):
-        raise UsageError(because + "which only windowed aggregates follow", code="signed", operator=description.name)
+        raise UsageError(
+            because + "and only windowed aggregates can apply retractions", code="signed", operator=description.name
+        )
     kind, watermarks = description.windows, description.watermarks
     if isinstance(kind, Sessions) or _by_number(kind):
         raise UsageError(
-            because + "and these windows do not shrink: take tumbling, sliding or global ones, or those of the input",
+            because + "and these windows cannot shrink: use tumbling, sliding or global ones, or those of the input",
             code="signed",
             window=type(kind).__name__,
         )
     clocked = watermarks is not None and (watermarks.filters_rows or isinstance(watermarks.generator, IngestionTime))
     if description.processing_time or clocked:
         raise UsageError(
-            because + "each at the time that it had itself: take the event time of the input as it is", code="signed"
+            because + "each at its own event time: use the event time of the input as it is", code="signed"
         )
     if description.in_order:
-        raise UsageError(because + "in an order of their own: take them as they come", code="signed")
+        raise UsageError(because + "in an order of its own: remove .in_order()", code="signed")
     if description.triggers.per_element:
-        raise UsageError(because + "so there is no n-th element: take a trigger by batches", code="signed")
+        raise UsageError(because + "so there is no n-th element: use a trigger by batch", code="signed")
     if wrong := sorted({"kind", "timing", "last"} & {*inputs(description.aggregates.values()), *description.key}):
         raise UsageError(
-            because + "and these columns differ between a pane and its retraction", code="signed", columns=wrong
+            because
+            + "and these columns differ between a pane and its retraction: remove them from keys and aggregates",
+            code="signed",
+            columns=wrong,
         )
 
 
@@ -63,22 +69,34 @@ def _check_axis(description: Windowed) -> None:
     kind = description.windows
     if kind is not None and kind.by_offset:
         if description.offset is None:
-            raise UsageError("windows of offsets need stream(offset=…)", code="offset")
+            raise UsageError("windows of offsets need an offset column: stream(offset=…)", code="offset")
         if description.processing_time or description.watermark_delay_us:
-            raise UsageError("windows of offsets follow the offsets, not a time", code="offset")
+            raise UsageError(
+                "windows of offsets have no event time: remove processing_time= and watermark_delay=", code="offset"
+            )
         if description.watermarks is not None:
-            raise UsageError("windows of offsets have their watermark from the offsets", code="offset")
+            raise UsageError(
+                "the watermark of windows of offsets follows the offsets: remove the watermark setting", code="offset"
+            )
         chosen = (description.lateness_us, description.late_rule, description.future_tolerance_us)
         if chosen != (USUAL_US, "event", USUAL_US):
-            raise UsageError("say how many offsets may be late: offset_windows(…, late=…)", code="window-late")
+            raise UsageError(
+                "set how many offsets may be late on the windows: offset_windows(…, late=…)", code="window-late"
+            )
     elif description.event_time is None and not description.processing_time and kind is not None:
-        raise UsageError("say which column is the event time, or processing_time=True", code="event-time")
+        raise UsageError(
+            "name the event time column, stream(event_time=…), or set processing_time=True", code="event-time"
+        )
     if description.processing_time and description.watermarks is not None:
-        raise UsageError("with processing time the clock is the watermark", code="processing-time")
+        raise UsageError(
+            "with processing time the clock is the watermark: remove the watermark setting", code="processing-time"
+        )
     if description.processing_time and kind is None:
-        raise UsageError("windows of the input have times of their own", code="processing-time")
+        raise UsageError(
+            "these windows come with the input and are in event time: remove processing_time=", code="processing-time"
+        )
     if _by_number(kind) and any(isinstance(one, EndOfWindow) for one in description.aggregates.values()):
-        raise UsageError('these windows have no end in time: take "earliest" or "latest"', code="pane-timestamp")
+        raise UsageError('these windows have no end in time: use "earliest" or "latest"', code="pane-timestamp")
 
 
 def _check_order(description: Windowed) -> None:
@@ -86,7 +104,7 @@ def _check_order(description: Windowed) -> None:
     ingested = watermarks is not None and isinstance(watermarks.generator, IngestionTime)
     if description.in_order and (description.processing_time or ingested or (kind is not None and kind.by_offset)):
         raise UsageError(
-            "only events with a time of their own are taken in the order of their times: leave .in_order() out",
+            ".in_order() needs an event time: remove it for processing time, ingestion time and windows of offsets",
             code="in-order",
         )
 
@@ -99,20 +117,32 @@ def _by_number(kind: Windows | None) -> bool:
 def _check_triggers(description: Windowed) -> None:
     triggers, kind = description.triggers, description.windows
     if _is(triggers.early, "every_event_time") and (_by_number(kind) or isinstance(kind, Global)):
-        raise UsageError("these windows have no event time to go by", code="trigger-window")
+        raise UsageError(
+            "these windows have no event time, so a trigger by event time never fires: use a trigger by count or "
+            "processing time",
+            code="trigger-window",
+        )
     if triggers.per_element:
         if description.offset is None:
-            raise UsageError("a pane at each N-th element needs an order: stream(offset=…)", code="trigger-element")
+            raise UsageError(
+                "a pane at each n-th element needs an order of elements: stream(offset=…)", code="trigger-element"
+            )
         if isinstance(kind, Sessions) and triggers.when is None:
-            raise UsageError("sessions change as a whole with a batch", code="trigger-element")
+            raise UsageError(
+                "sessions change once for each batch, so they cannot emit a pane for each element: use a trigger "
+                "by batch",
+                code="trigger-element",
+            )
     alone = triggers.early is None and triggers.when is None
     shows_late = triggers.late is not None or triggers.closing != "never"
     if alone and triggers.on_time == "never" and not shows_late:
-        raise UsageError("with these triggers nothing is ever emitted", code="trigger-nothing")
+        raise UsageError("these triggers never emit a pane: choose others", code="trigger-nothing")
     once = alone and not shows_late and not isinstance(kind, Sessions)
     if once and description.mode == "retracting":
         raise UsageError(
-            "every window emits one pane with these triggers: there is nothing to retract", code="nothing-to-retract"
+            "with these triggers every window emits one pane, so there is nothing to retract: remove "
+            '.accumulation("retracting")',
+            code="nothing-to-retract",
         )
 
 
@@ -121,28 +151,34 @@ def _check_retention(description: Windowed) -> None:
     if retained is None:
         return
     if isinstance(kind, Global | Counted):
-        raise UsageError("count and global windows are kept until they are full, or for ever", code="retention")
+        raise UsageError(
+            "count and global windows are kept until they are full, or for ever: remove the retention of windows",
+            code="retention",
+        )
     if isinstance(kind, Sessions) and kind.by_offset:
         raise UsageError(
-            "sessions of offsets are kept while they take offsets: offset_sessions(…, late=…)", code="retention"
+            "sessions of offsets are kept as long as they accept offsets: set offset_sessions(…, late=…) and no "
+            "retention",
+            code="retention",
         )
     own_gaps = isinstance(kind, Sessions) and kind.gap_column is not None
     if own_gaps and description.late_rule == "window":
         raise UsageError(
-            "by the rule of windows, sessions of gaps of their own may begin where one that is kept began: give them "
-            'one gap, or .allowed_lateness(rule="event")',
+            'with rule="window" and a gap column, a session may begin where one that is still kept began: give '
+            'all sessions one gap, or use .allowed_lateness(rule="event")',
             code="retention",
         )
     if retained.windows is not None and not isinstance(kind, Sliding):
-        raise UsageError("only windows of a fixed size are retained by number", code="retention")
+        raise UsageError("only windows of a fixed size can be retained by number", code="retention")
     if kind is not None and kind.by_offset:
         if retained.span_us is not None:
             raise UsageError(
-                "windows of offsets are retained by number: .retain_windows(windows=…)", code="retention"
+                "windows of offsets are retained by number: use .retain_windows(windows=…)", code="retention"
             )
     elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
-            "a window is retained for as long as it takes events, or longer",
+            "windows must be retained at least as long as they accept late events: raise the retention or lower "
+            "the allowed lateness",
             code="retention",
             retain=retained.span_us,
         )

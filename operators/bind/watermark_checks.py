@@ -11,11 +11,12 @@ from tidestate.statestore.errors import UsageError
 
 
 def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: str) -> None:
-    """That windows by lifetime get no edges. Raises `UsageError`."""
+    """Check that windows by lifetime get no edges. Raises `UsageError`."""
     if isinstance(kind, Sliding) and kind.end_column is not None and has_edges(watermarks):
         raise UsageError(
-            "an edge lasts until its end arrives, so windows by lifetime would count it as a point, and rows with "
-            'a shape_column= may be edges: give events with their ends, lifetime(end="…"), or windows of="start"',
+            "an edge lasts until its end arrives, so windows by lifetime would count it as a point, and with "
+            'shape_column= rows may be edges: give events with their ends, lifetime(end="…"), or use windows with '
+            'of="start"',
             code="edge-window",
             operator=operator,
             end=kind.end_column,
@@ -32,14 +33,14 @@ def has_edges(watermarks: Watermarks | None) -> bool:
 
 
 def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator: str) -> None:
-    """That buffers are of rows of all sides. Raises `UsageError`."""
+    """Check that buffers are of rows of all sides. Raises `UsageError`."""
     generator = watermarks.generator if watermarks is not None else None
     if not isinstance(generator, BufferProgress):
         return
     if of_one := [name for name in generator.columns if name not in shared]:
         raise UsageError(
-            "rows of the other side have no buffers in these columns, so that side would not hold the watermark: "
-            "give the streams a watermark_delay=, or take watermark.bounded(…) over all sides",
+            "rows of the other side have no buffers in these columns, so that side would not hold back the "
+            "watermark: give the streams a watermark_delay=, or set watermark.bounded(…) over all sides",
             code="watermark-sides",
             operator=operator,
             columns=of_one,

@@ -86,17 +86,19 @@ def _ordered(description: Windowed) -> Windowed:
 def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
     """The columns that are read, as the plan has them, and those it adds."""
     if not description.aggregates:
-        raise UsageError("say what to compute: .aggregate(n=agg.count())", code="no-aggregate")
+        raise UsageError(
+            "no aggregate is given: say what to compute, such as .aggregate(n=agg.count())", code="no-aggregate"
+        )
     check_sense(description)
     check_edges(description.windows, description.watermarks, description.name)
     if isinstance(description, Merge) and not description.sides.same_columns:
         check_buffers(description.watermarks, description.sides.shared, description.name)
     if description.windows is None and not {START, END} <= set(schema.names):
-        raise UsageError("say which windows: .window(tumbling(…))", code="no-window")
+        raise UsageError("no windows are given: add .window(tumbling(…))", code="no-window")
     columns = require_columns(input_columns(description, schema.names, signed=signed), schema)
     lacking = added(description)
     if clash := sorted(set(lacking) & set(schema.names)):
-        raise UsageError("this name is ours: rename the input column", code="name-taken", names=clash)
+        raise UsageError("this name is reserved: rename the input column", code="name-taken", names=clash)
     bounds = (START, END) if description.windows is None else ()
     end = description.windows.end_column if isinstance(description.windows, Sliding) else None
     times = [name for name in (description.event_time, *bounds, end) if name]
@@ -118,8 +120,8 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
         aggregates = tuple(with_signs(bound, adds_up=difference) for bound in aggregates)
         if wrong := [bound.name for bound in aggregates if difference and not linear(bound)]:
             raise UsageError(
-                "its input takes rows back: of that only a count, or a sum of whole numbers or decimals, can emit "
-                "what is new alone; take another accumulation",
+                'the input retracts rows, and with "discarding" only a count, or a sum of integers or decimals, '
+                "can be emitted as a difference: use another accumulation",
                 code="signed",
                 aggregates=wrong,
             )

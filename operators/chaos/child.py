@@ -91,7 +91,7 @@ def _of_folder(name: str, folder: Path, what: str) -> Any:
         inspect.signature(function).bind(folder)
     except (TypeError, ValueError):
         raise UsageError(
-            f"this makes {what} from a folder: a function with one argument, an empty folder for each run",
+            f"{what} must be made by a function with one argument: an empty folder, a new one for each run",
             code="chaos-sink",
             found=name,
         ) from None

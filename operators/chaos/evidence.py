@@ -38,7 +38,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run left."""
+    """The results of a run that are compared with those of the undisturbed one."""
 
     panes: Sequence[RowTexts]
     late: Mapping[str, Sequence[RowTexts]]
@@ -55,7 +55,7 @@ class Evidence:
 
 
 def evidence(place: RoundFolders, target: pa.Table | None, net: pa.Table | None) -> Evidence:
-    """Of a root that is drained; what the target has, and the net of the panes, where they are wanted."""
+    """The evidence of a drained root; with what the target has, and the net of the panes, where they are wanted."""
     checkpoint = Checkpoint.open(place.root)
     outputs = list(checkpoint.outputs())
     steps = list(_steps(checkpoint))

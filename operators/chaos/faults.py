@@ -69,7 +69,7 @@ class RoundPlan:
 
     @property
     def on_spark(self) -> bool:
-        """Whether it runs on Spark."""
+        """Whether one of its classes needs the runner on Spark."""
         return any(kind in ON_SPARK for kind in self.kinds)
 
 
@@ -77,18 +77,22 @@ def chosen_kinds(runner: str, only: Sequence[str] = (), *, recut: bool = False) 
     """The classes for a runner: ``standalone``, ``spark`` or ``both``. Raises `UsageError`."""
     if unknown := sorted(set(only) - FAULTS.keys()):
         raise UsageError(
-            "there is no such class of faults", code="chaos-fault", found=unknown, there=", ".join(FAULTS)
+            "unknown class of faults: choose from those listed",
+            code="chaos-fault",
+            found=unknown,
+            there=", ".join(FAULTS),
         )
     if "recut" in only and not recut:
         raise UsageError(
-            "another cut of the batches changes what is late: give --recut too if the net of your panes stays",
+            "other batches may change which rows are late: add --recut too if the net of your panes does not "
+            "depend on that",
             code="chaos-fault",
             found="recut",
         )
     alone = {**ALONE, **(RECUT if recut else {})} if runner != "spark" else {}
     there = alone | (ON_SPARK if runner != "standalone" else {})
     if only and (absent := [kind for kind in only if kind not in there]):
-        raise UsageError("these faults are for another runner: --runner both", code="chaos-fault", found=absent)
+        raise UsageError("these faults need another runner: add --runner both", code="chaos-fault", found=absent)
     return [kind for kind in there if not only or kind in only]
 
 

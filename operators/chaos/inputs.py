@@ -21,7 +21,7 @@ def copied_input(
     """Copies of the files of the streams of these ``names``. Raises `UsageError` unless each has some."""
     if set(given) != set(names):
         raise UsageError(
-            "give files of each stream, by name", code="streams", streams=list(names), found=sorted(given)
+            "give the files of each stream by its name", code="streams", streams=list(names), found=sorted(given)
         )
     schema = schema_of(columns) if columns else None
     folders = {}

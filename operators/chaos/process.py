@@ -69,7 +69,7 @@ class JobProcess(Protocol):
         """Its process id."""
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end."""
@@ -95,7 +95,7 @@ class Running:
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
         return self._process.is_alive()
 
     def signal(self, number: int) -> None:
@@ -198,7 +198,7 @@ class ForkedProcess:
         return self._process.pid or 0
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process is still running."""
         return self._process.is_alive()
 
     def join(self, timeout: float | None = None) -> None:

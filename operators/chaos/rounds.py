@@ -102,16 +102,14 @@ class ChaosRounds:
             with child_of(start, 0) as child:
                 ended = child.ended(self.patience_s)
             if not ended.done:
-                raise UsageError(
-                    f"the job does not get to its end by itself: {error_text(ended)}", code="chaos-undisturbed"
-                )
+                raise UsageError(f"the job fails even without faults: {error_text(ended)}", code="chaos-undisturbed")
             if cut is None:
                 self._usual = Usual(len(self.job.given.cut), ended.calls, ended.seconds, self.patience_s)
             self._expected[cut] = self._evidence(start)
         return self._expected[cut]
 
     def _evidence(self, start: ChildStart) -> Evidence:
-        """What a run has left, read in a process of its own."""
+        """Read what a run has left, in a process of its own."""
         ended = left_by(start, self.patience_s)
         if not start.place.evidence.exists():
             raise UsageError(f"what the run left cannot be read: {error_text(ended)}", code="chaos-left")

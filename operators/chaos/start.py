@@ -32,7 +32,7 @@ class JobInput:
     """Their columns as Spark writes them; None: those of the first file."""
 
     def files(self, name: str) -> list[Path]:
-        """Of one stream."""
+        """The input files of one stream."""
         return sorted(self.folders[name].iterdir())
 
     @property

@@ -53,7 +53,7 @@ class ChaosRun:
         return f"{self.command} --seed {self.seed} --round {one.plan.number}"
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it, as plain values."""
+        """The summary as plain values."""
         return {
             "job": self.job,
             "runner": self.runner,

@@ -18,38 +18,44 @@ adopt_command = typer.Typer(add_completion=False)
 
 @adopt_command.command(
     "adopt",
-    short_help="Go on with the state of a Spark query.",
+    short_help="Take over the state of a Spark query.",
     epilog="Example: tidestate adopt /data/old-checkpoint /data/flights jobs:flights --confirm",
 )
 def adopt_query(
     spark_checkpoint: Annotated[
         str, typer.Argument(metavar="SPARK_CHECKPOINT", help="The checkpointLocation of the stopped query.")
     ],
-    root: Annotated[str, typer.Argument(metavar="ROOT", help="The new folder, the checkpoint= of the job.")],
-    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
+    ],
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it.")],
     schema: Annotated[
         str | None,
         typer.Option(
-            metavar="COLUMNS", help='The columns of the stream: "t timestamp, k string"; default: of the last file.'
+            metavar="COLUMNS",
+            help='The columns of the stream, such as "t timestamp, k string". By default those of the last file.',
         ),
     ] = None,
     buffers: Annotated[
         list[str] | None,
-        typer.Option("--buffer", metavar="NAME=NUMBER", help="The first column of an aggregate in Spark's state."),
+        typer.Option(
+            "--buffer", metavar="NAME=NUMBER", help="The first column in Spark's state of this aggregate. Repeatable."
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="State partitions; by default one for each core.")
+        int | None, typer.Option(min=1, help="The number of state partitions. By default one for each core.")
     ] = None,
     undelivered: Annotated[
-        bool, typer.Option("--no-deliver", help="Record early panes without delivering them.")
+        bool, typer.Option("--no-deliver", help="Record early panes without delivering them to sinks.")
     ] = False,
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new root with the state, watermark and offsets of a Spark query. The job goes on exactly there.
+    """Create a new root with the state, watermark and offsets of a Spark query, so that a job continues exactly where
+    the query ended.
 
-    The query is stopped or was killed; its checkpoint is read through Spark (4.0 or later, in a local session), and
-    never changed. What cannot be taken over is refused before anything is written.
+    The query must be stopped. Its checkpoint is read through Spark (4.0 or later, in a local session) and never
+    changed. If something cannot be taken over, this ends with an error before anything is written.
     """
     from tidestate.operators.local.bootstrap import load_job
     from tidestate.operators.root.adoption import AdoptionPlan
@@ -67,5 +73,5 @@ def adopt_query(
 def _buffer(given: str) -> tuple[str, int]:
     name, sign, place = given.partition("=")
     if not sign or not place.isdecimal():
-        raise UsageError("a buffer is NAME=NUMBER", code="read-value", found=given)
+        raise UsageError("a buffer must be given as NAME=NUMBER", code="read-value", found=given)
     return name, int(place)

@@ -19,41 +19,47 @@ bootstrap_command = typer.Typer(add_completion=False)
 
 @bootstrap_command.command(
     "bootstrap",
-    short_help="Make a root from files of past events.",
+    short_help="Create a root from files of past events.",
     epilog="Example: tidestate bootstrap flights:job /data/flights --input history/ --confirm",
 )
 def bootstrap_root(
-    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one.")],
-    root: Annotated[str, typer.Argument(help="The new folder, the checkpoint= of the job.")],
+    job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it.")],
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
+    ],
     files: Annotated[
-        list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern; repeatable.")
+        list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern. Repeatable.")
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The files of one of several streams.")
+        list[str] | None,
+        typer.Option("--stream", metavar="NAME=FILES", help="The files of this stream, if there are several."),
     ] = None,
     offsets: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="The offsets from which Spark goes on; for several streams, by name."),
+        typer.Option(metavar="JSON", help="The offsets from which Spark continues; of several streams, by name."),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(metavar="COLUMNS", help='Their columns, for Spark: "t timestamp, k string".')
+        str | None,
+        typer.Option(
+            metavar="COLUMNS", help='The columns of the files, as Spark writes them, such as "t timestamp, k string".'
+        ),
     ] = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="State partitions; by default one for each core.")
+        int | None, typer.Option(min=1, help="The number of state partitions. By default one for each core.")
     ] = None,
     standalone: Annotated[
-        bool, typer.Option("--standalone", help="For the standalone runner, not for Spark.")
+        bool, typer.Option("--standalone", help="Create the root for the standalone runner, not for Spark.")
     ] = False,
     undelivered: Annotated[
-        bool, typer.Option("--no-deliver", help="Record the panes without delivering them.")
+        bool, typer.Option("--no-deliver", help="Record the panes without delivering them to sinks.")
     ] = False,
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new root with the state that results from files of past events.
+    """Create a new root with the state that results from files of past events.
 
-    The files are Parquet, CSV, JSON or Arrow on this host, and are read in one process, without Spark. Spark's query
-    then reads all other files, or goes on from the given offsets.
+    The files are Parquet, CSV, JSON or Arrow files on this host, and are read in one process, without Spark. The
+    Spark query then reads all other files, or continues from the given offsets.
     """
     from tidestate.operators.local.bootstrap import load_job, named_files
     from tidestate.operators.root.past_files import BootstrapPlan

@@ -90,65 +90,78 @@ class _Asked:
 
 @chaos_command.command(
     "chaos",
-    short_help="Put a job of yours under faults, and compare.",
+    short_help="Run a job under faults, and compare its results.",
     epilog="Example: tidestate chaos flights:job --input history/ --sink flights:sink --sink-rows flights:rows",
 )
 def chaos_job(
     job: Annotated[
         str,
-        typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one; or FILE.py:JOB."),
+        typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it; FILE.py:JOB works too."),
     ],
     files: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="A file, folder or pattern; each file is a batch. Repeatable."),
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="The files of one of several streams.")
+        list[str] | None,
+        typer.Option("--stream", metavar="NAME=FILES", help="The files of this stream, if there are several."),
     ] = None,
     schema: Annotated[
-        str | None, typer.Option(metavar="COLUMNS", help='Their columns, for Spark: "t timestamp, k string".')
+        str | None,
+        typer.Option(
+            metavar="COLUMNS", help='The columns of the files, as Spark writes them, such as "t timestamp, k string".'
+        ),
     ] = None,
     sink: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="Makes your sink, given an empty folder for its target."),
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="A function that makes your sink, given an empty folder for its target."
+        ),
     ] = None,
     sink_rows: Annotated[
         str | None,
         typer.Option(
-            "--sink-rows", metavar="MODULE:FUNCTION", help="Reads the rows in that target, given the folder."
+            "--sink-rows",
+            metavar="MODULE:FUNCTION",
+            help="A function that reads the rows of that target, given the folder.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The same one draws the same rounds.")] = 1,
-    span: Annotated[str, typer.Option("--for", metavar="SPAN", help="How long; each class has a round at least.")] = (
-        "1 minute"
-    ),
-    runner: Annotated[ChaosRunner, typer.Option(help="Where the job runs.")] = ChaosRunner.standalone,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same rounds.")] = 1,
+    span: Annotated[
+        str,
+        typer.Option("--for", metavar="SPAN", help="How long to run; each class of faults gets at least one round."),
+    ] = ("1 minute"),
+    runner: Annotated[ChaosRunner, typer.Option(help="The runner of the job.")] = ChaosRunner.standalone,
     stores: Annotated[
         list[ChaosStore] | None,
-        typer.Option("--store", help="The store; repeatable, then in turn. Default: parquet."),
+        typer.Option("--store", help="The store of the job. Repeatable: then rounds take turns. Default: parquet."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="CLASS", help="Only these faults; repeatable, or with commas."),
+        typer.Option("--only", metavar="CLASS", help="Only these classes of faults. Repeatable, or with commas."),
     ] = None,
     recut: Annotated[
-        bool, typer.Option("--recut", help="The net of the panes does not depend on how rows are cut into batches.")
+        bool,
+        typer.Option(
+            "--recut", help="Also cut the rows into other batches: the net of your panes must not depend on that."
+        ),
     ] = False,
     number: Annotated[
-        int | None, typer.Option("--round", metavar="N", min=1, help="Only this round, as it was drawn.")
+        int | None, typer.Option("--round", metavar="N", min=1, help="Repeat only this round of the seed.")
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report.")] = None,
     folder: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Run in this new folder. Default: a temporary one.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Run in this new or empty folder. By default in a temporary one."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put your job under faults, and compare what it leaves with a run that was not disturbed: panes, late rows,
-    state, progress, and what your sink has.
+    """Run your job under faults, and compare its results with those of an undisturbed run: panes, late rows, state,
+    progress, and the rows in the target of your sink.
 
-    The job runs in processes of their own, on new roots and copies of the files, again and again until the time is
-    over: killed at any call of the operating system, stopped and woken up, without power, without disk, raced, with
-    files damaged. Exit code 1 if something differs. Needs the extra `chaos`; Spark too for its runner.
+    The job runs in separate processes, on new roots and copies of the files, again and again until the time is over:
+    killed at any system call, stopped and resumed, with a power cut, with a full disk, with a second driver, with
+    damaged files. Exit code 1 if any results differ. Needs the extra `chaos`, and Spark for --runner spark.
     """
     from tidestate.operators.chaos.page import write_chaos_page
     from tidestate.operators.chaos.summary import ChaosRun
@@ -157,7 +170,9 @@ def chaos_job(
     if report is not None:
         check_report_output(report)
     if sink_rows is not None and sink is None:
-        raise UsageError("--sink-rows reads the target of a --sink", code="chaos-sink", found=sink_rows)
+        raise UsageError(
+            "--sink-rows needs --sink, as it reads the target of that sink", code="chaos-sink", found=sink_rows
+        )
     classes = [one for several in only or () for one in several.split(",") if one]
     asked = _Asked(job, files or (), named or (), schema, sink, sink_rows, runner, stores or (), classes, recut)
     work, began = _new_folder(folder), time.time()
@@ -230,12 +245,12 @@ def _new_folder(folder: Path | None) -> Path:
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="tidestate-chaos-", dir=temporary_folder()))
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError("chaos runs in a new folder, or an empty one", code="chaos-folder", found=folder)
+        raise UsageError("the folder must be new or empty: choose another one", code="chaos-folder", found=folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise UsageError(f"this folder cannot be made: {reason}", code="chaos-folder", found=folder) from None
+        raise UsageError(f"the folder cannot be created: {reason}", code="chaos-folder", found=folder) from None
     return folder.resolve()
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 diff_command = typer.Typer(add_completion=False)
 TableOption = Annotated[
     str | None,
-    typer.Option("--table", help="Compare this state table, as it is stored.", autocompletion=table_names),
+    typer.Option("--table", help="Compare the stored rows of this state table.", autocompletion=table_names),
 ]
 
 
@@ -42,8 +42,10 @@ TableOption = Annotated[
 )
 def print_difference(
     root: RootPath,
-    before: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
-    after: Annotated[int, typer.Argument(metavar="ID", autocompletion=checkpoint_ids)],
+    before: Annotated[int, typer.Argument(metavar="ID", help="The first checkpoint.", autocompletion=checkpoint_ids)],
+    after: Annotated[
+        int, typer.Argument(metavar="ID", help="The one to compare it with.", autocompletion=checkpoint_ids)
+    ],
     operator: Operator = None,
     table: TableOption = None,
     key: KeyOption = None,
@@ -58,8 +60,8 @@ def print_difference(
 ) -> None:
     """Compare the windows at two checkpoints: bounds, key, and each value before and after.
 
-    Windows that are not kept any more are removed, a session that has grown is another window. With --table, and for
-    an operator without windows, rows of a state table are compared by key: added, removed, or was and is.
+    Windows that are no longer kept count as removed, and a session that has grown is another window. With --table,
+    and for an operator without windows, rows of a state table are compared by key: added, removed, or was and is.
     """
     from tidestate.operators.cli.answers import ROWS, print_answers
     from tidestate.operators.inspect.window_changes import difference_of

@@ -13,10 +13,14 @@ from tidestate.recovery.cli.progress_bar import bar
 
 history_command = typer.Typer(add_completion=False)
 HistoryKeys = Annotated[
-    list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window.")
+    list[str] | None,
+    typer.Option("--key", metavar="COLUMN=VALUE", help="The key of the window; one option for each column."),
 ]
 HistoryWindow = Annotated[
-    str, typer.Option("--window", metavar="TIME", help="Its start or end, or a time in it and in no other window.")
+    str,
+    typer.Option(
+        "--window", metavar="TIME", help="The start or end of the window, or a time in it and in no other window."
+    ),
 ]
 
 
@@ -36,7 +40,7 @@ def history_of_window(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain the result of one window: what was added to it, emitted, rejected, and when it expired."""
+    """Explain the result of one window: events added, emitted and rejected, and when it expired."""
     from tidestate.operators.inspect.history.printing import print_history
     from tidestate.operators.inspect.history.window_history import window_history
     from tidestate.recovery.log.checkpoint import Checkpoint

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 messages_command = typer.Typer(add_completion=False)
 FromOffset = Annotated[
-    int | None, typer.Option("--from-offset", metavar="OFFSET", help="The first offset at that time, or at all.")
+    int | None,
+    typer.Option("--from-offset", metavar="OFFSET", help="The first offset: of those at the time --from, or of all."),
 ]
-ToOffset = Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET", help="The last one, inclusive.")]
+ToOffset = Annotated[int | None, typer.Option("--to-offset", metavar="OFFSET", help="The last offset, inclusive.")]
 
 _Bounds = tuple[tuple[str | None, int | None], tuple[str | None, int | None]]
 MESSAGE_ARGUMENTS = {
@@ -50,7 +51,7 @@ MESSAGE_ARGUMENTS = {
 
 @messages_command.command(
     "messages",
-    short_help="Print the messages that a job keeps, at any checkpoint.",
+    short_help="Print the messages that a job stores, at any checkpoint.",
     epilog="Example: tidestate messages /data/orders --key id=7 --from 2013-01-01T10:00 --to 2013-01-01T11:00",
 )
 def print_messages(
@@ -69,10 +70,11 @@ def print_messages(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages that an operator keeps, from (--from, --from-offset) to (--to, --to-offset).
+    """Print the messages that an operator stores, from (--from, --from-offset) to (--to, --to-offset), both
+    inclusive.
 
-    A table has the first ones by time, offset and origin. With all columns of a key that messages are stored by, such
-    as the key of the windows or of the join, only the messages of this key are read.
+    A table shows the first messages by time, offset and origin. If --key gives all columns of a key that messages are
+    stored by, such as the key of the windows or of the join, only messages of that key are read.
     """
     from tidestate.operators.cli.answers import print_answers
     from tidestate.operators.inspect.query import query

@@ -34,29 +34,31 @@ def plan_job(
     root: RootPath,
     job: Annotated[
         str,
-        typer.Argument(metavar="MODULE:JOB", help="A job, or a function that returns one; or FILE.py:JOB."),
+        typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it; FILE.py:JOB works too."),
     ],
     files: Annotated[
         list[str] | None,
-        typer.Option("--input", metavar="FILES", help="Files with the columns of the input; repeatable."),
+        typer.Option("--input", metavar="FILES", help="Files that have the columns of the input. Repeatable."),
     ] = None,
     named: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME=FILES", help="Those of one of several streams.")
+        list[str] | None,
+        typer.Option("--stream", metavar="NAME=FILES", help="Such files of this stream, if there are several."),
     ] = None,
     dropped: Annotated[
-        DroppedChoice, typer.Option(help="What the start does with values that it would lose: Policy(dropped=…).")
+        DroppedChoice, typer.Option(help="What a start does with values that it would lose, as Policy(dropped=…).")
     ] = DroppedChoice.ask,
     time_zone: Annotated[
-        str | None, typer.Option("--time-zone", metavar="NAME", help="The zone of times in files that have none.")
+        str | None,
+        typer.Option("--time-zone", metavar="NAME", help="The time zone of times in files that have none."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a start of a job would change of a root, what it would drop, and why it would be refused. Nothing is
-    touched, and the job may run meanwhile.
+    """Print what a start of the job would change in the root, what it would drop, and why it would fail. Nothing is
+    changed, and the job may be running.
 
-    The input has the types that it had at the newest checkpoint; where the job reads more columns than then, --input
-    or --stream name files that have them. Exit code 1 if it would not start; 5 for a job that does not fit its input,
-    3 for a root that a start could not read.
+    The input is assumed to have the types that it had at the newest checkpoint; if the job reads more columns than it
+    did then, name files that have them with --input or --stream. Exit codes: 1 if the job would not start, 5 if it
+    does not fit its input, 3 if the root cannot be read.
     """
     from tidestate.operators.local.bootstrap import load_job
     from tidestate.recovery.start.policy import Policy

@@ -29,16 +29,16 @@ def write(
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="The file to write.")] = Path(
         "report.html"
     ),
-    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 500,
+    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints to include.")] = 500,
     read_data: ReadPercent = 0.0,
-    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
     """Write an HTML report about a root: damage, progress, watermarks, late events, state, windows.
 
-    The report is one file that needs no network. It replaces an earlier report, but no other file. Needs the extra
-    `report`.
+    The report is a single file that needs no network. It replaces an earlier report, but no other file. Needs the
+    extra `report`.
     """
     from tidestate.operators.inspect.report.document import write_report
 

@@ -22,29 +22,29 @@ serve_command = typer.Typer(add_completion=False)
 
 @serve_command.command(
     "serve",
-    short_help="Serve the report about a root, renewed, and its metrics.",
+    short_help="Serve the report about a root, always up to date, and its metrics.",
     epilog="Example: tidestate serve /data/flights --port 8765",
 )
 def serve(
     root: RootPath,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")] = 8765,
-    host: Annotated[str, typer.Option(help="The address to listen at; this host alone by default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 chooses one that is free.")] = 8765,
+    host: Annotated[str, typer.Option(help="The address to listen on. By default for this host only.")] = "127.0.0.1",
     names: Annotated[
-        list[str] | None, typer.Option("--name", help="A name of this host that browsers use; may be repeated.")
+        list[str] | None, typer.Option("--name", help="Another name of this host that browsers may use. Repeatable.")
     ] = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints.")] = 500,
+    last: Annotated[int, typer.Option("--last", min=1, help="How many of the newest checkpoints to include.")] = 500,
     every: Every = "10 seconds",
     for_: For = None,
     modules: Import = None,
 ) -> None:
-    """Serve the report about a root to browsers, which renew it, and metrics for Prometheus at /metrics.
+    """Serve the report about a root to browsers, which refresh it, and metrics for Prometheus at /metrics.
 
-    /healthz answers with 200 or 503 as `tidestate check` does; its limits are in the address:
+    /healthz answers 200 or 503, as `tidestate check` would; its limits are given in the address:
     /healthz?running&max-lag=10+minutes.
 
-    The job need not run, here or at all. There is no password: all who reach the address can read the report, by an
-    address, localhost, or a name that --host or --name allows (another may be of a foreign site). Needs the extras
-    `report` and, for metrics, `metrics`.
+    The job need not be running, on this host or at all. There is no password: everybody who reaches the address can
+    read the report. Browsers must use an IP address, localhost, or a name given with --host or --name, so that pages
+    of other sites cannot read it. Needs the extras `report` and, for metrics, `metrics`.
     """
     from tidestate.operators.inspect.report.document import report_page
     from tidestate.operators.inspect.report.server import ReportServer

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 windows_command = typer.Typer(add_completion=False)
 ValueOption = Annotated[
-    list[str] | None, typer.Option("--value", metavar="NAME", help="Only this result; repeatable. By default all.")
+    list[str] | None,
+    typer.Option("--value", metavar="NAME", help="Print only this result. Repeatable. By default all."),
 ]
 
 WINDOW_ARGUMENTS = {"side": "--side", "key": "--key", "values": "--value"}
@@ -58,10 +59,11 @@ def print_windows(
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the windows that overlap --from to --to, each with what a pane of it would have now.
+    """Print the windows that overlap the range from --from to --to, each with what a pane of it would contain now.
 
-    Next to their results: the number of events, of emitted panes, and where messages have an identity the offsets of
-    each origin. A table has the first windows by start and key. Results that functions of yours compute are left out.
+    With the results come the number of events, the number of emitted panes and, if messages have an identity,
+    the offsets of each origin. A table shows the first windows by start and key. Results that are computed by
+    functions of your own are left out.
     """
     from tidestate.operators.cli.answers import print_answers
     from tidestate.operators.inspect.query import query
@@ -109,12 +111,15 @@ def windows_between(
         name: value_of_text(text, kinds[name], name).as_py() if name in kinds else text for name, text in key.items()
     }
     if side is not None and not asked.sides:
-        raise UsageError("only joins that keep messages have sides: leave side= out", code="sides", found=side)
+        raise UsageError("only joins that keep messages have sides: remove side=", code="sides", found=side)
     if asked.sides:
         names = asked.message_key(side)["session"]
         if given and sorted(given) != sorted(names):
             raise UsageError(
-                "sessions of a join are found by their whole key", code="window-key", key=names, given=sorted(given)
+                "sessions of a join are found by their whole key: give a value for each of its columns",
+                code="window-key",
+                key=names,
+                given=sorted(given),
             )
         rows = asked.get_windows(*bounds, key=tuple(given[name] for name in names) if given else None, side=side)
         yield rows.slice(0, 0)

@@ -17,7 +17,7 @@ withdraw_command = typer.Typer(add_completion=False)
 
 @withdraw_command.command(
     "withdraw",
-    short_help="Remove what a target has of abandoned checkpoints.",
+    short_help="Remove rows of abandoned checkpoints from the target of a sink.",
     epilog="Example: tidestate withdraw /data/flights flights:sink --confirm",
 )
 def withdraw(
@@ -25,17 +25,20 @@ def withdraw(
     sink: Annotated[
         str,
         typer.Argument(
-            metavar="MODULE:SINK", help="A sink as the job has it, or a function that makes it; or FILE.py:SINK."
+            metavar="MODULE:SINK",
+            help="The sink as the job has it, or a function that returns it; FILE.py:SINK works too.",
         ),
     ],
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what the target of a sink has of checkpoints that a rewind or a repair has abandoned.
+    """Remove the rows of abandoned checkpoints, those that a rewind or a repair has undone, from the target of a
+    sink.
 
-    In a folder of Parquet files those of abandoned checkpoints go. In tables of Delta, Iceberg and PostgreSQL, with
-    append or changelog, their rows go in one transaction: the sink needs delivery_column=. An upsert and messages of
-    Kafka are refused, with what to do instead. The job must not run.
+    From a folder of Parquet files the files of these checkpoints are removed. From Delta, Iceberg and PostgreSQL
+    tables with append or changelog their rows are removed in one transaction, for which the sink needs
+    delivery_column=. Upserts and messages in Kafka cannot be withdrawn: the error says what to do instead. The job
+    must not be running.
     """
     from tidestate.operators.sinks.withdrawal import WithdrawalPlan
     from tidestate.recovery.cli.plans import print_plan
@@ -61,7 +64,8 @@ def _sink(name: str) -> Any:
         return given()
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"this makes no sink ({type(error).__name__}: {error}): give a sink, or a function without arguments",
+            f"no sink can be made from this ({type(error).__name__}: {error}): give a sink, or a function without "
+            "arguments that returns one",
             code="withdraw-sink",
             found=name,
         ) from None

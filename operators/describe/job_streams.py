@@ -46,7 +46,7 @@ class JobStreams:
         several = dict(given) if isinstance(given, Mapping) else dict.fromkeys(names, given)
         if set(several) != set(names) or (not isinstance(given, Mapping) and len(names) > 1):
             raise UsageError(
-                "give each stream by its name, if only without rows",
+                "give each stream by its name, even if it has no rows",
                 code="streams",
                 streams=list(names),
                 found=sorted(map(str, several)) if isinstance(given, Mapping) else type(given).__name__,
@@ -70,10 +70,12 @@ class JobStreams:
         names = self.by_user
         if not isinstance(batch, Mapping):
             if len(names) > 1 and not self._travels:
-                raise UsageError("give a table for each stream, by name", code="streams", streams=list(names))
+                raise UsageError("give one table for each stream, by name", code="streams", streams=list(names))
             return as_table(batch, self.time_zone)
         if strange := sorted(set(batch) - set(names)):
-            raise UsageError("no operator reads these streams", code="streams", found=strange, streams=list(names))
+            raise UsageError(
+                "no operator reads these streams: remove them", code="streams", found=strange, streams=list(names)
+            )
         tables = {names[name]: as_table(rows, self.time_zone) for name, rows in batch.items()}
         return self._packed(self.description, tables) if isinstance(self.description, Sided) else tables
 
@@ -82,8 +84,8 @@ class JobStreams:
         if self.packed is None:
             if lacking := [name for name, side in self.by_user.items() if side not in tables]:
                 raise UsageError(
-                    "the first batch has a table for each stream, if only without rows: they have the types of the "
-                    "job",
+                    "the first batch must have a table for each stream, even if it has no rows, as the types of "
+                    "the job follow from it",
                     code="streams",
                     lacking=lacking,
                     streams=list(self.by_user),

@@ -84,7 +84,8 @@ class Join(Sided, frozen=True, tag="join"):
         """The windows of a side; None if one holds everything. Raises `UsageError` if the join has no windows."""
         if self.own is None and self.windows is None:
             raise UsageError(
-                "this join goes by the distance of rows, not by windows: ask for its messages", code="query-windows"
+                "this join matches rows by distance and has no windows: query its messages instead",
+                code="query-windows",
             )
         return self.windows if self.own is None else self.own[SIDES.index(side)]
 

@@ -48,7 +48,7 @@ def accumulation(
         return accumulate_by_side(name, columns, state, lift, merge, result, result_type, version)
     if isinstance(columns, Mapping) or isinstance(lift, Mapping):
         raise UsageError(
-            "columns and lift are both of one stream, or both by side", code="aggregate-option", name=name
+            "give both columns and lift for one stream, or both by side", code="aggregate-option", name=name
         )
     return accumulate(
         name=name,
@@ -77,7 +77,10 @@ def accumulate_by_side(
     """
     if any(isinstance(names, str) or not names for names in columns.values()) or columns.keys() != lifts.keys():
         raise UsageError(
-            "each side has a lift, which reads a list of columns", code="aggregate-option", name=name, sides=[*lifts]
+            "each side needs a lift and a list of the columns that it reads",
+            code="aggregate-option",
+            name=name,
+            sides=[*lifts],
         )
     fields = tuple((column, kind) for column, kind in state.items())
     by_side = tuple((side, tuple(columns[side]), lift) for side, lift in lifts.items())
@@ -122,7 +125,7 @@ class _BySide:
         wanted, facts = pa.schema(self.state), {"accumulation": self.name, "step": f"lift_{side}"}
         if not isinstance(found, pa.Table) or found.num_rows != rows or set(wanted.names) - set(found.column_names):
             raise UsageError(
-                "a lift returns an Arrow table of the state's columns, as many rows as it was given",
+                "a lift must return an Arrow table with the columns of the state, and as many rows as it was given",
                 code="own-function",
                 expected=f"{rows} rows of {', '.join(wanted.names)}",
                 found=repr(type(found)),
@@ -132,5 +135,5 @@ class _BySide:
             return found.select(wanted.names).cast(wanted)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
             raise UsageError(
-                f"the state has other types than declared ({error})", code="own-function", **facts
+                f"the state does not have the declared types ({error})", code="own-function", **facts
             ) from None

@@ -37,12 +37,13 @@ SAME_NAMES = Renames()
 
 
 def given_renames(aggregates: Mapping[str, str] | None, columns: Mapping[str, str] | None) -> Renames:
-    """As a user gives them. Raises `UsageError` where the pairs contradict each other."""
+    """The renames that a user gives. Raises `UsageError` where the pairs contradict each other."""
     for pairs in (aggregates or {}, columns or {}):
         twice = sorted(set(pairs) & set(pairs.values()))
         if twice or len(set(pairs.values())) != len(pairs):
             raise UsageError(
-                "each name becomes one other, which is nobody's old name: rename step by step",
+                "two names cannot become one, and a new name must not also be an old one: rename step by step, in "
+                "several starts",
                 code="renamed",
                 found=dict(pairs),
             )

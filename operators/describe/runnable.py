@@ -24,7 +24,7 @@ from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema
 def checked_name(name: str) -> str:
     """The name of an operator or stream, which is also that of a folder. Raises `UsageError`."""
     if not name or not all(c.isalnum() or c in "-_" for c in name):
-        raise UsageError("a name has letters, digits, - and _", code="operator-name", found=repr(name))
+        raise UsageError('a name may only have letters, digits, "-" and "_"', code="operator-name", found=repr(name))
     return name
 
 
@@ -32,7 +32,7 @@ def tick_us(tick: Span | None) -> int:
     """How often time goes on by itself, in microseconds."""
     found = 1_000_000 if tick is None else span_us(tick)
     if found <= 0:
-        raise UsageError("a tick comes after a span of time", code="tick", found=tick)
+        raise UsageError('a tick must be a span of time above 0, such as "1 minute"', code="tick", found=tick)
     return found
 
 
@@ -79,7 +79,12 @@ class Sided(Runnable, frozen=True):
         ``time_zone``.
         """
         if strange := sorted(set(sides) - set(self.sides.names)):
-            raise UsageError("there is no such side", code="sides", sides=self.sides.names, found=strange)
+            raise UsageError(
+                "the job has no such side: choose from those listed",
+                code="sides",
+                sides=self.sides.names,
+                found=strange,
+            )
         there = [(name, rows) for name in self.sides.names if (rows := sides.get(name)) is not None]
         parts = [self.sides.rows(schema, name, as_table(rows, time_zone)) for name, rows in there]
         return pa.concat_tables([schema.empty_table(), *parts])

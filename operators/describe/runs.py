@@ -57,7 +57,8 @@ def several(batches: Batch | Iterable[Batch]) -> Iterable[Batch]:
         return cast(Iterable[Batch], [batches])
     if not isinstance(batches, Iterable):
         raise UsageError(
-            "the input is a table of Arrow, or several, by stream if there are several streams: [table]",
+            "the input must be an Arrow table, or several in a list: [table]; with several streams, a mapping of "
+            "tables by stream",
             code="argument",
             found=f"{batches!r:.100} ({type(batches).__name__})",
         )

@@ -42,7 +42,7 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pa.int64() if self.by_offset else TIME
 
     def check_time(self, column: str, schema: pa.Schema) -> None:
-        """That a column can be the event time, or the offset that stands for it. Raises `UsageError`."""
+        """Check that a column can be the event time, or the offset that stands for it. Raises `UsageError`."""
         if self.by_offset:
             check_offset(schema, column)
         else:
@@ -65,9 +65,9 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         names = [field.name for field in fields]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise UsageError(
-                "the one stream of all sides would have two columns of one name: rename the column on each side "
-                f"(it has {SIDE} and {AT} of its own, and the columns that are not shared with their side's name in "
-                "front)",
+                "joining the sides would make two columns of the same name: rename the column on each side (the "
+                f"join adds the columns {SIDE} and {AT}, and puts the name of the side in front of columns that "
+                "are not shared)",
                 code="name-taken",
                 names=twice,
             )
@@ -124,13 +124,20 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise missing_columns("a side lacks columns", missing, columns, side=side)
             if self.same_columns and (more := sorted(set(schemas[side].names) - {*shared, SIDE, AT})):
                 raise UsageError(
-                    "all sides have the same columns: select them first", code="side-columns", side=side, more=more
+                    "all sides must have the same columns: select them first",
+                    code="side-columns",
+                    side=side,
+                    more=more,
                 )
             self.check_time(self.time_of(side), schema)
             if differ := [
                 name for name in shared if not _same_values(schema.field(name).type, first.field(name).type)
             ]:
-                raise UsageError("a column has different types: cast one", code="side-types", columns=differ)
+                raise UsageError(
+                    "a column has different types on the two sides: cast one of them",
+                    code="side-types",
+                    columns=differ,
+                )
         return shared
 
 
@@ -140,13 +147,13 @@ def _same_values(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def check_event_time(column: str, schema: pa.Schema) -> None:
-    """That a column can be an event time. Raises `UsageError`."""
+    """Check that a column can be an event time. Raises `UsageError`."""
     event_type = schema.field(column).type
     if not pa.types.is_timestamp(event_type) or event_type.tz is None:
         naive = pa.types.is_timestamp(event_type)
         way = "cast it to timestamp on Spark, elsewhere give time_zone=" if naive else "make it one in the input"
         raise UsageError(
-            f"the event time is a timestamp with a time zone: {way}",
+            f"the event time must be a timestamp with a time zone: {way}",
             code="event-time-type",
             column=column,
             type=str(event_type),
@@ -154,7 +161,7 @@ def check_event_time(column: str, schema: pa.Schema) -> None:
 
 
 def check_offset(schema: pa.Schema, column: str) -> None:
-    """That a column can hold offsets. Raises `UsageError`."""
+    """Check that a column can hold offsets. Raises `UsageError`."""
     kind = schema.field(column).type
     if not pa.types.is_integer(kind):
-        raise UsageError("offsets are whole numbers", code="offset", column=column, type=str(kind))
+        raise UsageError("an offset column must have an integer type", code="offset", column=column, type=str(kind))

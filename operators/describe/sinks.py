@@ -64,17 +64,18 @@ class Sinks(Generic[_P]):
     def __post_init__(self) -> None:
         for sink in (one for several in self.each.values() for one in several):
             if not callable(sink) or not callable(getattr(sink, "ready", callable)):
-                raise UsageError("a sink is a function, and its ready() one too", code="sink", found=repr(sink))
+                raise UsageError("a sink must be a function, and so must its ready()", code="sink", found=repr(sink))
             if type(may_be_behind(sink)) is not int or may_be_behind(sink) < 0:
                 raise UsageError(
-                    "behind is the number of checkpoints that a sink may be behind",
+                    "behind must be the number of checkpoints that the sink may be behind, 0 or more",
                     code="sink",
                     found=may_be_behind(sink),
                 )
         for sink in self.each.get("late", ()):
             if getattr(sink, "changes", "append") != "append":
                 raise UsageError(
-                    'late rows change nothing that is out: give this sink changes="append"',
+                    "late rows change nothing that was emitted, so there is nothing to update: give this sink "
+                    'changes="append"',
                     code="sink-form",
                     sink=sink_name(sink),
                 )

@@ -31,12 +31,14 @@ def spark_trigger(
     if len(given) != 1:
         raise _refusal('choose one trigger: processingTime="10 seconds", or availableNow=True', given)
     if not given.keys().isdisjoint(_WITHOUT_BATCHES):
-        raise _refusal("each batch is a checkpoint, and with this trigger Spark hands out none", given)
+        raise _refusal(
+            "with this trigger Spark hands out no batches, and each batch is a checkpoint: choose another one", given
+        )
     if processingTime is not None:
         return {"processingTime": _interval(processingTime)}
     ((name, value),) = given.items()
     if value is not True:
-        raise _refusal(f"{name} is True, or left out", given)
+        raise _refusal(f"{name} must be True, or left out", given)
     return {name: True}
 
 
@@ -44,7 +46,7 @@ def _interval(span: Span) -> str:
     """A span as Spark reads it."""
     interval_us = span_us(span)
     if interval_us < 0:
-        raise _refusal("the time between two batches is not negative", {"processingTime": span})
+        raise _refusal("the time between two batches must not be negative", {"processingTime": span})
     return text_of(interval_us)
 
 

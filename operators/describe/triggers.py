@@ -37,7 +37,7 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @property
     def nodes(self) -> tuple[Trigger, ...]:
-        """This and all parts, parents first."""
+        """This trigger and all of its parts, parents first."""
         return (self, *(node for part in self.of for node in part.nodes))
 
 
@@ -101,7 +101,7 @@ def after_count(count: int) -> Trigger:
     ``.trigger(evaluate="element")`` at each element, which needs ``stream(offset=…)``. `each_batch` is ``count=1``.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
-        raise UsageError("a count trigger counts to a whole number, one at least", code="trigger-count", found=count)
+        raise UsageError("a count trigger needs a whole number, 1 or more", code="trigger-count", found=count)
     return Trigger("each_batch") if count == 1 else Trigger("after_count", count=count)
 
 
@@ -153,7 +153,9 @@ def repeatedly(trigger: Trigger) -> Trigger:
 def or_finally(trigger: Trigger, until: Trigger) -> Trigger:
     """Fires with ``trigger``; fires a last time, and is finished, with ``until``."""
     if isinstance(until, Trigger) and until.kind == "repeatedly":
-        raise UsageError("what repeats is never finished: leave repeatedly out of until=", code="trigger-parts")
+        raise UsageError(
+            "a repeated trigger never finishes, so it cannot be until=: remove repeatedly", code="trigger-parts"
+        )
     return Trigger("or_finally", of=_parts((trigger, until), 2))
 
 
@@ -162,7 +164,8 @@ def _parts(triggers: tuple[Trigger, ...], least: int) -> tuple[Trigger, ...]:
     inside = [part for part in triggers if isinstance(part, Trigger) and part.kind in _NOT_INSIDE]
     if len(triggers) < least or wrong or inside:
         raise UsageError(
-            "a composite trigger is made of counts, after_processing_time, after_watermark and other composites",
+            "a composite trigger can be made only of counts, after_processing_time, after_watermark and other "
+            "composite triggers",
             code="trigger-parts",
             found=[repr(part) for part in (wrong or inside or triggers)],
         )
@@ -182,5 +185,7 @@ def _counting(trigger: Trigger) -> Trigger:
 def _positive(span: Span) -> int:
     found = span_us(span)
     if found <= 0:
-        raise UsageError("the span of a trigger is longer than nothing", code="trigger-span", found=text_of(found))
+        raise UsageError(
+            'a trigger needs a span above 0, such as "1 minute"', code="trigger-span", found=text_of(found)
+        )
     return found

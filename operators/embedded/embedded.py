@@ -147,7 +147,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             self._ready = self._ready[ids.index(delivery_id) + 1 :]
         elif delivery_id.checkpoint > self._job.delivered.panes:
             raise UsageError(
-                "no result has this id: acknowledge what get_result gave",
+                "no result has this id: acknowledge the id that get_result returned",
                 code="acknowledge",
                 id=str(delivery_id),
                 ready=[str(one) for one in ids],
@@ -391,7 +391,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
                 self._let_go()
 
     def _durable(self) -> EmbeddedState:
-        """As the newest checkpoint has it."""
+        """The state as of the newest checkpoint."""
         return EmbeddedState(self._job.progress[self._plan.name], self._job.head.processing_us)
 
 

@@ -146,7 +146,9 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
 
     def _side(self, side: str) -> MessageTables:
         if side not in SIDES:
-            raise UsageError("there is no such side", code="sides", sides=SIDES, found=side)
+            raise UsageError(
+                "the join has no such side: choose from those listed", code="sides", sides=SIDES, found=side
+            )
         return self._plan.stores[side]
 
     def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
@@ -162,14 +164,14 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     plan = bind_plan(description, description.schema(left, right)) if known else None
     if not isinstance(plan, JoinPlan | SessionJoinPlan):
         raise UsageError(
-            "by hand there are windows, merges, joins and session joins alone: run others in this process with "
-            ".standalone(checkpoint=…)",
+            "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run "
+            "others in this process with .standalone(checkpoint=…)",
             code="operator-window",
             found=type(description).__name__,
         )
     if missing := sorted(set(SIDES) - set(plan.identified)):
         raise UsageError(
-            "a join by hand knows messages by their offsets: name them, stream(offset=…)",
+            "a join that is fed by hand identifies messages by their offsets: name the column, stream(offset=…)",
             code="join-offset",
             sides=missing,
         )
@@ -227,5 +229,5 @@ def _opened(plan: JoinPlan, at: StepTimes, newest: int | None) -> int | None:
 
 
 def _number(windows: Sliding, place: int) -> int:
-    """Of the newest window that has begun."""
+    """The number of the newest window that has begun."""
     return (place - windows.shift) // windows.slide

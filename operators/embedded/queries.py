@@ -72,8 +72,7 @@ def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[State
     """
     if tables.name not in plan.identified:
         raise UsageError(
-            "messages of this side are not known by an identity: name their offsets, stream(offset=…), with "
-            "identity=True",
+            "messages of this side have no identity: name their offsets, stream(offset=…), and set identity=True",
             code="no-messages",
             side=tables.name,
         )
@@ -118,7 +117,7 @@ def side_windows(
         found = pa.concat_tables([sessions_over(tables, view, start, end, key) for view in views])
         return _sorted(found, [START, *_public(tables.session_names)])
     if key is not None:
-        raise UsageError("windows of a side have no key: leave key= out", code="message-range")
+        raise UsageError("the windows of a side have no key: remove key=", code="message-range")
     bounds = around(kind, tables, start, end)
     return windows_over(kind, pa.concat_tables([messages_in(tables, view, bounds) for view in views]), start, end)
 
@@ -147,12 +146,12 @@ def _asked(
 ) -> tuple[MessageTables, tuple[Any, ...], tuple[Any, ...], dict[str, Any]]:
     if tables is None:
         raise UsageError(
-            "no messages are kept here: ask for it with .messages(retain=…) or layout=", code="no-messages"
+            "this operator keeps no messages: keep them with .messages(retain=…) or layout=", code="no-messages"
         )
     start_time, start_offset, end_time, end_offset = bounds
     if not tables.layout.by_time and (start_time is not None or end_time is not None):
         raise UsageError(
-            "messages of this layout have no times in their keys: ask by start_offset= and end_offset=",
+            "this layout stores no times in the keys of messages: use start_offset= and end_offset=",
             code="message-range",
             layout=tables.layout.name,
         )
@@ -161,10 +160,10 @@ def _asked(
     given: dict[str, Any] = {}
     if session is not None:
         given["session"] = _values(
-            _public(tables.session_names), session, "these messages have no session key: leave session= out"
+            _public(tables.session_names), session, "these messages have no session key: remove session="
         )
     if equal is not None:
-        given["equal"] = _values(tables.equal_names, equal, "these messages have no equal fields: leave equal= out")
+        given["equal"] = _values(tables.equal_names, equal, "these messages have no equal fields: remove equal=")
     return tables, start, end, given
 
 
@@ -225,7 +224,7 @@ def sessions_over(
         first = None if low is None or low == _MOST else (low + 1,)
         parts = [part.select([*names, START, END]) for part in view[ENDS].scan(key_range(first))]
     else:
-        values = _values(_public(names), key, "these sessions have no key: leave key= out")
+        values = _values(_public(names), key, "these sessions have no key: remove key=")
         asked = pa.table({name: _one(tables, name, value) for name, value in zip(names, values, strict=True)})
         parts = [view[SESSIONS].ranges(asked).rows.select([*names, START, END])]
     keys = [tables.schema.field(name) for name in names]
@@ -269,7 +268,9 @@ def _one(tables: MessageTables, name: str, value: Any) -> pa.Array:
     try:
         return pa.array([value], kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"a value does not fit its column ({error})", code="message-range", column=name) from None
+        raise UsageError(
+            f"the value does not fit the type of its column ({error})", code="message-range", column=name
+        ) from None
 
 
 def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) -> tuple[Any, ...]:
@@ -278,14 +279,14 @@ def _bound(tables: MessageTables, time: Moment | None, offset: Moment | None) ->
     if not tables.layout.ordered:
         if offset is not None:
             raise UsageError(
-                "messages are known by an identity without an order: bound them by time alone",
+                "the identity of these messages has no order, so it cannot bound them: give bounds of time only",
                 code="identity-order",
                 layout=tables.layout.name,
             )
         return (moment_us(time),)
     if time is None and offset is not None:
         raise UsageError(
-            "messages of this layout are in order of time: an offset bound needs its time",
+            "messages of this layout are in order of time: an offset bound also needs a time bound",
             code="message-range",
             layout=tables.layout.name,
         )
@@ -300,6 +301,6 @@ def _values(names: list[str], given: Any, none: str) -> tuple[Any, ...]:
     """One value for each of these columns; a single one may stand by itself."""
     values = given if isinstance(given, tuple) else (given,)
     if len(values) != len(names):
-        why = "give a value for each of these columns" if names else none
+        why = "give one value for each of these columns" if names else none
         raise UsageError(why, code="message-range", columns=names, found=len(values))
     return values

@@ -181,7 +181,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
             return as_table(batch, self._time_zone)
         if self._merged is None or batch is not None:
             raise UsageError(
-                "a batch is one table, or of a merge one for each side, by its name",
+                "a batch must be one table, or for a merge one table for each side, by its name",
                 code="sides",
                 sides=self._merged.sides.names if self._merged is not None else (),
                 found=sorted(sides),
@@ -218,8 +218,8 @@ def _with_messages(
     """The description with its messages known by these columns, unless it names some itself. Raises `UsageError`."""
     if not isinstance(description, Windowed):
         raise UsageError(
-            "by hand there are windows, merges, joins and session joins alone: run others in this process with "
-            ".standalone(checkpoint=…)",
+            "an operator that is fed by hand must have windows, or be a merge, a join or a session join: run "
+            "others in this process with .standalone(checkpoint=…)",
             code="operator-window",
             found=type(description).__name__,
         )
@@ -230,7 +230,7 @@ def _with_messages(
         return msgspec.structs.replace(named, known=msgspec.structs.replace(known, retention=retention))
     if retention is not None or layout is not None or equal:
         raise UsageError(
-            "the job says how messages are kept, .messages(…): leave retention=, layout= and equal= out",
+            "the job itself says how messages are kept, with .messages(…): remove retention=, layout= and equal=",
             code="message-identity",
         )
     return description

@@ -51,7 +51,7 @@ def check_new(objects: Objects) -> Callable[[Manifest | None], None]:
     def check(head: Manifest | None) -> None:
         if (head is not None and _took_input(head)) or objects.names(SPARK_FOLDER):
             raise UsageError(
-                "a job has begun here: start it as it is, or bootstrap a new folder",
+                "a job has already begun in this folder: start it as it is, or bootstrap into a new folder",
                 code="bootstrap-used",
                 root=objects.root,
                 checkpoint=head.id if head else None,
@@ -125,8 +125,8 @@ def _is_kafka(offset: object) -> bool:
 
 def _wrong(given: object, source: str) -> UsageError:
     return UsageError(
-        'an offset is JSON as Spark writes it, for Kafka {"topic":{"0":100}} with the offset to read next of every '
-        "partition: the endingOffsets of the batch read, as numbers",
+        'offsets must be JSON as Spark writes it, for Kafka {"topic":{"0":100}} with the offset to read next '
+        "of every partition: the endingOffsets of the batch read, as numbers",
         code="bootstrap-offsets",
         source=source,
         found=given,

@@ -87,7 +87,8 @@ class Offers:
         since_s = self.calling_since_s
         if timeout_s is not None and since_s is not None and time.monotonic() - since_s >= timeout_s:
             raise UnavailableError(
-                "a sink was called and has not returned: end this process, the next start offers it the same again",
+                "a sink was called and has not returned: end this process; the next start offers it the same rows "
+                "again",
                 code="sink-hangs",
                 seconds=int(time.monotonic() - since_s),
             )
@@ -160,7 +161,7 @@ class Offers:
     def _end_of_wait(self, what: str) -> None:
         if self.waiting_since_us is not None:
             seconds = time.monotonic() - self._waiting_since_s
-            log.warning("input is processed again after %.0f s: %s no longer", seconds, what)
+            log.warning("input is processed again, after %.0f s: %s no longer", seconds, what)
         self.give_up()
 
     def _called(self, attempt: Callable[[], bool]) -> bool:
@@ -177,7 +178,8 @@ class Offers:
         left_s = self._patience_until_s - time.monotonic()
         if left_s <= 0:
             raise UnavailableError(
-                f"{what}, and the time to wait for it is over: the next start offers it first", code="sink-refuses"
+                f"{what}, and the time to wait for it is over: the next start offers it these rows first",
+                code="sink-refuses",
             )
         return min(pause_s, left_s)
 

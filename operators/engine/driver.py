@@ -147,7 +147,9 @@ class Driver(Generic[B, _P]):
             if acknowledge:
                 self.job.acknowledge()
         except TidestateError as error:
-            log.warning("the last deliveries could not be recorded, and are repeated at the next start: %s", error)
+            log.warning(
+                "the last deliveries could not be recorded, so they are repeated at the next start: %s", error
+            )
         finally:
             self.job.log_rest()
             self.offers.give_up()

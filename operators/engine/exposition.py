@@ -33,7 +33,9 @@ def address_of(given: int | str) -> tuple[str, int]:
     host, _, port = str(given).rpartition(":")
     if isinstance(given, bool) or not port.isdecimal() or int(port) > 65535:
         raise UsageError(
-            'metrics are served at a port, 9464, or at a host and port, "0.0.0.0:9464"', code="metrics", found=given
+            'metrics need a port, such as 9464, or a host and port, such as "0.0.0.0:9464"',
+            code="metrics",
+            found=given,
         )
     return host.strip("[]") or LOOPBACK, int(port)
 
@@ -67,7 +69,7 @@ class Endpoint:
             self._server.set_app(_with_health(self._server.get_app(), checkpoint))
         except OSError as error:
             raise UnavailableError(
-                f"metrics cannot be served there ({error.strerror or error}): choose another port",
+                f"metrics cannot be served at this host and port ({error.strerror or error}): choose another port",
                 code="metrics-port",
                 host=at[0],
                 port=at[1],

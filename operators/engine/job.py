@@ -386,8 +386,8 @@ def _first(graph: Graph, checkpoint: Checkpoint, partitions: int) -> Manifest:
 def _warn_of_other(partitions: int | None, head: Manifest, checkpoint: Checkpoint) -> None:
     if partitions not in (None, head.partitions):
         log.warning(
-            "partitions=%d is for a new checkpoint, this one has %d: to change it, stop the job and run tidestate "
-            "rescale %s --partitions %d --confirm",
+            "partitions=%d applies only to a new checkpoint, and this one has %d: to change the number, stop the "
+            "job and run tidestate rescale %s --partitions %d --confirm",
             partitions,
             head.partitions,
             checkpoint.objects.root,

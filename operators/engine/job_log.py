@@ -181,12 +181,12 @@ def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak
     after = manifest.operators[plan.name].watermark_us
     log.warning(
         "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: events before "
-        "%s are late from now on; %s; tidestate rewind %s %d goes back",
+        "%s are late from now on; %s; to go back, run tidestate rewind %s %d",
         manifest.id,
         plan.name,
         watermark_text(plan, before),
         watermark_text(plan, after),
-        f"because of one with {peak.event}" if peak.event else "by the report of its sources",
+        f"because of an event with {peak.event}" if peak.event else "as its sources reported",
         watermark_text(plan, after),
         _prevention(plan),
         job.root,
@@ -198,13 +198,12 @@ def _prevention(plan: Plan) -> str:
     """The settings that keep one event from moving the watermark so far."""
     generator = plan.watermarks.generator
     if not isinstance(generator, MaxEventTime):
-        return "the sources report it themselves (docs/how-to/watermarks.md)"
+        return "the sources report their own progress (docs/how-to/watermarks.md)"
     waits = f" or {plan.waits_by}" if plan.waits_by else ""
     held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
     return (
-        f"if its time is wrong, watermark.bounded(…, hold_future=…{held}) ignores "
-        f"events ahead of the clock; if it is right, a longer watermark delay (now {text_of(plan.delay_us)})"
-        f"{waits} waits for the others"
+        f"if its time is wrong, watermark.bounded(…, hold_future=…{held}) ignores events ahead of the clock; if it "
+        f"is right, a longer watermark delay (now {text_of(plan.delay_us)}){waits} waits for the other events"
     )
 
 

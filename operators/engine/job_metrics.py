@@ -42,7 +42,7 @@ def job_families(figures: JobFigures) -> list[Family]:
 
 
 def stored_families(name: str, head: Manifest, progress: Mapping[str, Progress]) -> list[Family]:
-    """Those that a checkpoint has, of a job that may not be running."""
+    """The metrics that follow from a checkpoint alone, whether the job is running or not."""
     found = [*_of_operators(head, progress), *_of_newest(head)]
     return [one.labelled({"query": name}) for one in _joined(found)]
 

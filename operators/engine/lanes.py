@@ -56,11 +56,11 @@ class Lane(Generic[_P]):
         return head.id if head.drained else head.id - self.behind
 
     def full(self, head: Manifest) -> bool:
-        """Whether it can be no further behind."""
+        """Whether the sink is as far behind as it may be."""
         return head.id - self.had >= self.behind
 
     def lags(self, head: Manifest) -> bool:
-        """Whether it has something to accept, and has had its rest."""
+        """Whether the sink is behind and its retry delay has passed."""
         return self.had < head.id and time.monotonic() >= self._asked_again_s
 
     def refused(self, took_s: float) -> None:
@@ -70,7 +70,7 @@ class Lane(Generic[_P]):
         if not self.lagging:
             self.lagging = True
             log.warning(
-                "%s refuses: it falls behind, by up to %d checkpoints, and input is processed",
+                "%s refuses rows: it may fall behind by up to %d checkpoints, while input is processed",
                 self.name,
                 self.behind,
             )
@@ -81,7 +81,7 @@ class Lane(Generic[_P]):
             self.had, self.counted = max(self.had, counted), counted
 
     def accepted(self, output: Output, head: Manifest) -> None:
-        """All of this."""
+        """Record that the sink has accepted this output."""
         self.had, self.parts, self._pause_s, self._asked_again_s = output.id, set(), PAUSE_S, 0.0
         if self.lagging and self.had == head.id:
             self.lagging = False
@@ -188,7 +188,7 @@ class Lanes(Generic[_P]):
                     self._ask(lane)
                 except (Refused, NotAskedError) as error:
                     log.warning(
-                        "%s cannot be asked what it has, so what it may lack is not delivered again: %s",
+                        "%s cannot be asked what it has stored, so rows that it may lack are not delivered again: %s",
                         lane.name,
                         error,
                     )

@@ -245,8 +245,8 @@ def with_rebuild(error: CorruptionError, round_: Round) -> CorruptionError:
     if not any(ref.path == path and ref.table in round_.replayable for ref in files):
         return error
     return CorruptionError(
-        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them; or '
-        'give up on them, Policy(messages="forget")',
+        f'{error.message}; or start without these messages, Policy(messages="rebuild"), and replay them, or give '
+        'up on them, Policy(messages="forget")',
         code=error.code,
         **error.context,
     )

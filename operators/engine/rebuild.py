@@ -32,10 +32,10 @@ def check_replayed(graph: Graph) -> None:
     """Raise `UsageError` if no operator has messages that a replay can put back."""
     if not replayed(graph):
         raise UsageError(
-            "there are no messages to rebuild: windows keep some with .messages(retain=…) or for functions of all "
-            "rows, joins by distance, tumbling windows or (inner) session with stream(offset=…) for both sides; not "
-            "counted windows, nor with CTIs, buffers or lifetimes, nor what reads the panes of another operator: "
-            "rewind instead",
+            "this operator stores no messages that could be rebuilt: windows store them with .messages(retain=…) "
+            "or for functions of all rows, joins by distance, by tumbling windows or (inner) by session with "
+            "stream(offset=…) for both sides; not count windows, nor with CTIs, buffers or lifetimes, nor an "
+            "operator that reads panes of another: rewind instead",
             code="no-messages",
         )
 
@@ -66,9 +66,9 @@ def without_lost(
         wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
         if wrong and not forget and _may_not_lose(graph.plans[name], operator):
             raise CorruptionError(
-                "rows of a join are lost again, before a rebuild has put back those that were lost first: which "
-                "pairs were emitted meanwhile is not known; rewind to a checkpoint before the loss, or give up on "
-                'what is lost: Policy(messages="forget")',
+                "rows of a join were lost again before a rebuild had put back the first ones, so which pairs were "
+                "emitted in between is not known: rewind to a checkpoint before the loss, or give up on the lost "
+                'rows with Policy(messages="forget")',
                 code="lost-again",
                 operator=name,
                 since=operator.rebuilding.since if operator.rebuilding else None,
@@ -81,7 +81,7 @@ def without_lost(
         if forget:
             found[name] = _given_up(graph.plans[name], operator, found[name])
         elif wrong:
-            log.warning("operator %s goes on without these messages; rebuild() puts back those of a replay", name)
+            log.warning("operator %s continues without these messages; rebuild() puts them back from a replay", name)
     return found
 
 

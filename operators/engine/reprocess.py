@@ -30,12 +30,12 @@ def late_rows(job: Job, rows: pa.Table | None, operator: str | None = None) -> d
     taking = {name: plan for name, plan in job.graph.plans.items() if plan.reprocesses}
     if not taking:
         raise UsageError(
-            "this job has nothing that takes late events again: no windows, no deduplication", code="feed"
+            "this job has no windows and no deduplication, so no operator can process late events again", code="feed"
         )
     chosen = [name for name in taking if operator in (None, name)]
     if not chosen or (rows is not None and len(chosen) > 1):
         raise UsageError(
-            "name the operator that takes them: operator=...",
+            "name the operator that processes these events again, one of those listed: operator=",
             code="feed-operator",
             operator=operator,
             there=list(taking),
@@ -85,11 +85,14 @@ def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
     ]
     command = advice(job.checkpoint.objects.root, kept[-1]) if kept else None
     log.warning(
-        "checkpoint %d: the windows of %d late events have expired: these are in its late ledger again (%s)%s",
+        "checkpoint %d: the windows of %d late events have expired: these events are in its late ledger again (%s)%s",
         fed.id,
         rows.num_rows,
         PURGED,
-        f"; to process them, start a job where the windows are, and reprocess_late(rows) there: {command}"
+        (
+            "; to process them, start a job that still has their windows, and call reprocess_late(rows) there: "
+            f"{command}"
+        )
         if command
         else "",
     )

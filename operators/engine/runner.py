@@ -31,7 +31,7 @@ def runner_of(head: Manifest) -> Runner | None:
 def drained_error(checkpoint_id: int) -> UsageError:
     """Why a root takes no more input."""
     return UsageError(
-        "this checkpoint is drained: every window has fired, so it accepts no more input; start with a new "
+        "this checkpoint is drained: every window has fired, and no more input is accepted; start with a new "
         "checkpoint folder",
         code="drained",
         id=checkpoint_id,

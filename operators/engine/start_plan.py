@@ -63,9 +63,11 @@ def plan_start(
     errors = [*_errors(checkpoint, head, graph), *comparison.refusals, *_after(checkpoint, head, policy, runner)]
     if head.drained:
         comparison.changes.clear()
-        notes.append("the input has ended: a start would deliver what sinks lack, and take no more input")
+        notes.append("the input has ended: a start would deliver what sinks lack, and accept no more input")
     if not errors and runner != "spark" and other_names(description, head):
-        notes.append("streams have other names: a standalone run takes its newest batch for another one by them")
+        notes.append(
+            "streams have new names, so a standalone run would take its newest batch for another one (input-differs)"
+        )
     driver = running(checkpoint)
     if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
@@ -75,7 +77,11 @@ def plan_start(
 
 def _new_root(description: Runnable, root: str, schema: Schemas | None) -> StartPlan:
     if schema is None:
-        return StartPlan(public_url(root), None, notes=("the columns of its input are not known here",))
+        return StartPlan(
+            public_url(root),
+            None,
+            notes=("the columns of its input are not known: give files or a schema to check them",),
+        )
     bind_graph(description, schema)
     return StartPlan(public_url(root), None)
 
@@ -102,7 +108,8 @@ def _bound(description: Runnable, head: Manifest, schema: Schemas | None) -> Gra
         if error.code != "column-missing" or error.context.get("columns") not in [each.names for each in streams]:
             raise
         raise UsageError(
-            f"{error.message}; the newest checkpoint has the types of columns that were read: give schema= for more",
+            f"{error.message}; the newest checkpoint has the types only of columns that were read: give schema= "
+            "for others",
             code=error.code,
             **error.context,
         ) from None

@@ -26,7 +26,7 @@ def progress_of(operator: OperatorState) -> Progress | None:
         return Progress(tracker, advances, buffers)
     except msgspec.ValidationError as error:
         raise CorruptionError(
-            f"the manifest is damaged ({error}): nothing was changed; put back a good copy",
+            f"the manifest is damaged ({error}): nothing was changed; restore a good copy",
             code="manifest-damaged",
             part="progress",
         ) from None

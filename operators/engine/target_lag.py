@@ -62,7 +62,7 @@ class CountedRows:
             last, size = first - 1, min(2 * size, 512)
 
     def is_withheld(self, output: Output) -> bool:
-        """Whether it was never to be delivered: its manifest counts it as such."""
+        """Whether this output was withheld from the sinks: its manifest counts it as such."""
         manifest = self.manifest(output.id)
         return manifest is not None and manifest.delivered.up_to(self.kind) >= output.id
 
@@ -87,7 +87,7 @@ def _compared(counted: CountedRows, name: str, last: LastOfRun) -> int:
     for output in counted.newest_first(gone):
         found = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans)]
         if None in found:
-            raise NotAskedError("nobody can say it of this target")
+            raise NotAskedError("this target cannot tell")
         ends = [one or 0 for one in found]
         if ends and min(ends) >= output.id:
             return _behind(name, output.id, lacking, gone if lacking and lacking[-1] <= gone else 0) or up_to
@@ -97,7 +97,7 @@ def _compared(counted: CountedRows, name: str, last: LastOfRun) -> int:
         if output.id <= up_to - (LACKING if lacking else QUIET):
             break
     if lacking and not partly:
-        log.warning("%s has nothing of what was delivered by then: it gets what follows checkpoint %d", name, up_to)
+        log.warning("%s has nothing of what was delivered before: it gets what follows checkpoint %d", name, up_to)
     return _behind(name, partly, lacking, gone if partly < gone else 0) if partly else up_to
 
 
@@ -107,8 +107,8 @@ def _behind(name: str, had: int, lacking: list[int], gone: int) -> int:
         return 0
     if gone:
         raise CorruptionError(
-            "the target lacks panes or late rows that were delivered and have been collected since: put it back from "
-            "a newer copy, or give the job a new target, which gets what comes from then on",
+            "the target lacks panes or late rows that were delivered and have been collected since: restore the "
+            "target from a newer copy, or give the job a new target, which gets what comes from then on",
             code="sink-panes-gone",
             sink=name,
             has=had,

@@ -131,7 +131,7 @@ def marks_retractions(plan: Plan) -> bool:
 def check_net(plan: Plan) -> None:
     """Raise `UsageError` (``net-panes``) where the last panes of windows are not their results."""
     if reason := partial_panes(plan):
-        raise UsageError(f"{reason}: read them without net", code="net-panes", operator=plan.name)
+        raise UsageError(f"{reason}: read the panes without net", code="net-panes", operator=plan.name)
 
 
 def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], state: OperatorState) -> RowScan:

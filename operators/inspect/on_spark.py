@@ -103,7 +103,8 @@ def register(spark: SparkSession) -> None:
 
     if not SPARK_4:
         raise UsageError(
-            "sources in Python need Spark 4.0: use panes_on_spark, late_on_spark, state_on_spark, changes_on_spark",
+            "data sources in Python need Spark 4.0: use panes_on_spark, late_on_spark, state_on_spark or "
+            "changes_on_spark",
             code="spark-version",
         )
     from tidestate.operators.inspect.spark_source import TidestateSource

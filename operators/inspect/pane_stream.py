@@ -48,8 +48,8 @@ class PaneStream:
         name, _ = operator_of(manifest, None)
         if plan_of(manifest, name).retracts:
             raise UsageError(
-                "panes of this job retract others, and who counts the rows of a stream counts both: take them with "
-                "the option retractions=keep, and go by their column kind",
+                "some panes of this job retract others, and a query that counts the rows of the stream would "
+                'count both: read them with the option retractions=keep, and use their column "kind"',
                 code="retractions",
                 root=self.root,
                 operator=name,
@@ -79,8 +79,8 @@ class PaneStream:
         gone, new = output_changes(folder, start["checkpoint"], end["checkpoint"], "panes")
         if any(one.panes for one in gone) and not self.again:
             raise IncompatibleError(
-                "the root was rewound to before panes that this stream has read: go back with what reads them, or "
-                "take them again, with the option rewound=again",
+                "the root was rewound to before panes that this stream has read: rewind its reader too, or read "
+                "them again with the option rewound=again",
                 code="stream-rewound",
                 root=self.root,
                 read_up_to=start["checkpoint"],
@@ -93,13 +93,13 @@ class PaneStream:
         return scan_of_files(folder, columns, [(file, {}) for file in files])
 
     def _check(self, folder: Checkpoint, position: StreamOffset) -> None:
-        """That the checkpoint is the one that was meant, if it can still be seen."""
+        """Check that the checkpoint is the one that was meant, if it can still be seen."""
         number, run = position["checkpoint"], position["run"]
         head = folder.chosen(None).manifest
         found = next(iter(folder.outputs(number, number)), None) if run and not head.abandons(number) else None
         if (found is not None and found.run != run) or number > head.id:
             raise IncompatibleError(
-                "this root is not the one that the stream has read, or an older copy of it: begin a new stream",
+                "this root is not the one that the stream has read, or an older copy of it: start a new stream",
                 code="stream-root",
                 root=self.root,
                 checkpoint=number,

@@ -101,7 +101,12 @@ class Query:
         """The rows of a state table, by partition, in the order of its key. Raises `UsageError` for another name."""
         specs = {spec.name: spec for spec in self._tables}
         if table not in specs:
-            raise UsageError("there is no such table", code="query-table", table=table, tables=sorted(specs))
+            raise UsageError(
+                "the operator has no such table: choose from those listed",
+                code="query-table",
+                table=table,
+                tables=sorted(specs),
+            )
         rows = (batch for view in self._views() for batch in view[table].scan())
         return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
@@ -203,13 +208,15 @@ class Query:
     ) -> tuple[WindowPlan, Asked]:
         plan = self._plan or self._stored
         if not isinstance(plan, WindowPlan):
-            raise UsageError("this operator has no windows with values", code="query-windows", operator=self.operator)
+            raise UsageError(
+                "this operator has no windows with results", code="query-windows", operator=self.operator
+            )
         if side is not None:
-            raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
+            raise UsageError("only joins have sides: remove side=", code="sides", found=side)
         if lacking := [name for name in self.own_functions if values is None or name in values]:
             raise UsageError(
-                "functions of yours compute these results: give the job that has them, or name other results, "
-                "values=[…]",
+                "these results are computed by functions of the job: give the job that has them, or name other "
+                "results with values=[…]",
                 code="query-description",
                 results=lacking,
             )
@@ -302,7 +309,7 @@ class Query:
     def _messages_plan(self) -> MessageWindows:
         if not isinstance(self._stored, MessageWindows):
             raise UsageError(
-                "the windows of this operator do not know their messages: see .messages(identity=…) in "
+                "the windows of this operator do not record their messages: set .messages(identity=…), see "
                 "docs/how-to/messages.md",
                 code="no-messages",
                 operator=self.operator,
@@ -312,16 +319,18 @@ class Query:
     def _side(self, side: str | None) -> MessageTables:
         if not self._stores:
             raise UsageError(
-                "this operator keeps no messages: joins do, and windows with .messages(retain=…), see "
+                "this operator stores no messages: joins do, and windows with .messages(retain=…), see "
                 "docs/how-to/messages.md",
                 code="no-messages",
                 operator=self.operator,
             )
         if side is not None and not self.sides:
-            raise UsageError("only joins have sides: leave side= out", code="sides", found=side)
+            raise UsageError("only joins have sides: remove side=", code="sides", found=side)
         if (side or "") not in self._stores:
             raise UsageError(
-                "say which side: side=" if side is None else "there is no such side",
+                "choose one of the sides listed: side="
+                if side is None
+                else "the operator has no such side: choose one of those listed",
                 code="sides",
                 sides=sorted(self._stores),
                 found=side,
@@ -358,7 +367,12 @@ def query(
     manifest = head_at(folder, checkpoint).manifest
     name = operator if operator is not None else next(reversed(manifest.operators))
     if name not in manifest.operators:
-        raise NotFoundError("no such operator", code="no-such-operator", found=name, there=sorted(manifest.operators))
+        raise NotFoundError(
+            "unknown operator: choose one of those listed",
+            code="no-such-operator",
+            found=name,
+            there=sorted(manifest.operators),
+        )
     state = manifest.operators[name]
     plan = None if description is None else _described(name, state, description, schema)
     store = Parquet(budget_bytes=budget_bytes)
@@ -378,14 +392,24 @@ def messages_asked(root: str, question: Mapping[str, Any], **form: Any) -> Itera
 def _described(name: str, state: OperatorState, description: Runnable, schema: QuerySchemas | None) -> Plan:
     """The plan of the description, which must be what the state was written by."""
     if schema is None:
-        raise UsageError("give the schema of the input with the job: schema=", code="query-description")
+        raise UsageError(
+            "the job alone is not enough: give the schema of its input too, schema=", code="query-description"
+        )
     if BY_HAND in state.configuration and isinstance(description, Windowed) and description.known is None:
         description = replace(description, known=of_type(stored_description(state), Windowed).known)
     found = bind_graph(description, schema).plans.get(name)
     if found is None or _described_settings(found.configuration) != _described_settings(state.configuration):
-        raise UsageError("the job and schema are not those of this operator", code="query-description", operator=name)
+        raise UsageError(
+            "the job and schema are not those that the state of this operator was written with",
+            code="query-description",
+            operator=name,
+        )
     if not has_tables(found, state):
-        raise UsageError("the schema is not that of this operator", code="query-description", operator=name)
+        raise UsageError(
+            "the schema is not the one that the state of this operator was written with",
+            code="query-description",
+            operator=name,
+        )
     return with_bounds(found, state)
 
 

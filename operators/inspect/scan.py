@@ -141,7 +141,11 @@ def changes_of_root(
 ) -> RowScan:
     """`scan_changes`, not yet a dataset."""
     if kind not in OUTPUT_KINDS:
-        raise UsageError("changes are of panes or of late", code="read-kind", found=kind)
+        raise UsageError(
+            'changes can only be read of "panes" or of "late" rows',
+            code="read-kind",
+            found=kind,
+        )
     folder, manifest = _at(root, until)
     name, _ = operator_of(manifest, operator if kind == "late" else None)
     first = checkpoint_at(folder, since)

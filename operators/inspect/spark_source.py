@@ -68,7 +68,7 @@ class TidestateSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """The name of the format."""
         return FORMAT
 
     def schema(self) -> StructType:
@@ -90,7 +90,8 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         given = {"kind": "panes", "rewound": "fail", "retractions": "fail", **self._given(STREAM_OPTIONS)}
         if given["kind"] != "panes" or any(given[name] not in allowed for name, allowed in CHOICES.items()):
             raise UsageError(
-                "a stream is of panes, and takes the options since=, rewound=fail or again, retractions=fail or keep",
+                "a stream can only read panes, and takes the options since=, rewound=fail or again, and "
+                "retractions=fail or keep",
                 code="read-option",
                 **{name: given[name] for name in ("kind", *CHOICES)},
             )
@@ -102,7 +103,12 @@ class TidestateSource(DataSource):  # type: ignore[misc]
     def _scan(self) -> RowScan:
         kind = self.options.get("kind", "panes")
         if kind not in TABLE_KINDS:
-            raise UsageError("there is no such kind of table", code="read-kind", found=kind, there=list(TABLE_KINDS))
+            raise UsageError(
+                "unknown kind of table: choose from those listed",
+                code="read-kind",
+                found=kind,
+                there=list(TABLE_KINDS),
+            )
         read, options = TABLE_KINDS[kind]
         given = self._given(options | (STREAM_OPTIONS if kind == "panes" else set()))
         if kind == "changes" and "since" not in given:
@@ -120,7 +126,9 @@ class TidestateSource(DataSource):  # type: ignore[misc]
         unknown = sorted(given.keys() - {"path", "kind"} - options)
         if unknown or "path" not in given:
             raise UsageError(
-                "these options are not known here" if unknown else "name the root: load(path), or the option path",
+                "unknown options: choose from those listed"
+                if unknown
+                else "name the root: load(path), or the option path",
                 code="read-option",
                 found=unknown,
                 there=sorted({"path", "kind"} | options),

@@ -91,7 +91,7 @@ def changes_between(before: Query, after: Query, wanted: Wanted) -> Iterator[pa.
     """
     if before.key != after.key:
         raise UsageError(
-            "the key changed between the two checkpoints: compare two before or two after the change",
+            "the key changed between the two checkpoints: compare two from before the change, or two from after it",
             code="read-column",
             before=list(before.key),
             after=list(after.key),

@@ -1,4 +1,4 @@
-"""Rows that were not to meet all lost rows: some of these would have expired before them. Pure.
+"""During a rebuild: which rows could not have met a lost row, because that row would already have expired. Pure.
 
 While rows are missing nothing expires, and a row that a replay puts back meets all that have come since the loss. One
 that came long after its time, or that another one waits for only as long as it is retained, would not have met what

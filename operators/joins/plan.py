@@ -156,7 +156,10 @@ class SessionJoinPlan(SessionJoinTables):
             raise no_bound(self, column, "its sessions are of offsets")
         if column not in (AT, END, PANE_TIME):
             raise UsageError(
-                "a session may have begun at any time: go by its end", code="chain-time", column=column, use=AT
+                "a session may have begun at any time, so its start cannot be an event time: use its end",
+                code="chain-time",
+                column=column,
+                use=AT,
             )
         return self.meeting.output_watermark(watermark)
 

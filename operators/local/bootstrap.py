@@ -60,7 +60,9 @@ class Archive:
         if len(names) == 1 and len(given) == 1:
             given = dict(zip(names, given.values(), strict=True))
         if set(given) != set(names):
-            raise UsageError("give files of each stream, by name", code="streams", streams=names, found=sorted(given))
+            raise UsageError(
+                "give the files of each stream by its name", code="streams", streams=names, found=sorted(given)
+            )
         return cls(description, {name: given[name] for name in names})
 
     @property
@@ -106,7 +108,10 @@ class Archive:
         graph = self.graph
         if strange := sorted(set(offsets or ()) - set(self.streams)):
             raise UsageError(
-                "give offsets by the names of the streams", code="streams", streams=list(self.streams), found=strange
+                "give the offsets of each stream by its name",
+                code="streams",
+                streams=list(self.streams),
+                found=strange,
             )
         ends = {name: offset_text(given, name) for name, given in (offsets or {}).items()}
         job = new_job(graph, root, partitions)
@@ -165,10 +170,12 @@ def named_files(streams: Sequence[str], files: Sequence[str], named: Sequence[st
     for text in named:
         name, sign, path = text.partition("=")
         if not sign:
-            raise UsageError("a stream is NAME=FILES", code="read-value", found=text)
+            raise UsageError("a stream must be given as NAME=FILES", code="read-value", found=text)
         by_stream.setdefault(name, []).append(path)
     if not by_stream:
-        raise UsageError("give the files with past events: --input FILES", code="bootstrap-input", found="none")
+        raise UsageError(
+            "no files are given: give those with past events, --input FILES", code="bootstrap-input", found="none"
+        )
     single = len(streams) == len(by_stream) == 1
     return dict(zip(streams, by_stream.values(), strict=True)) if single else by_stream
 
@@ -179,7 +186,7 @@ def load_object(name: str) -> Any:
     folder = local_path("")
     if module.endswith(".py"):
         if not Path(module).is_file():
-            raise UsageError("there is no such file", code="bootstrap-job", found=name)
+            raise UsageError("this file does not exist", code="bootstrap-job", found=name)
         folder, module = str(Path(module).resolve().parent), Path(module).stem
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -203,7 +210,7 @@ def load_job(name: str) -> OperatorStream:
         raise _not_loaded(error, name) from None
     if not isinstance(made, OperatorStream):
         raise UsageError(
-            "this is no job: give MODULE:NAME of what .aggregate(…), .join(…) and so on return",
+            "this is not a job: give MODULE:NAME of what .aggregate(…), .join(…) or another verb returned",
             code="bootstrap-job",
             found=name,
         )
@@ -212,8 +219,8 @@ def load_job(name: str) -> OperatorStream:
 
 def _not_loaded(error: Exception | SystemExit, name: str) -> UsageError:
     return UsageError(
-        f"this cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME, from the folder where Python "
-        "finds the module",
+        f"this cannot be loaded ({type(error).__name__}: {error}): give MODULE:NAME, with the module on Python's "
+        "path or in this folder",
         code="bootstrap-job",
         found=name,
     )

@@ -128,7 +128,9 @@ class Harness:
         """Move the clock to ``time``. Returns the panes. Raises `UsageError` for a step back."""
         time_us = moment_us(time)
         if time_us < self._now:
-            raise UsageError("processing time does not go back", code="clock", clock_us=self._now, asked=time_us)
+            raise UsageError(
+                "processing time cannot go back: give a later time", code="clock", clock_us=self._now, asked=time_us
+            )
         self._now = time_us
         return self._tick(lambda round_: round_.after({}))
 
@@ -176,7 +178,12 @@ class Harness:
         plan = self._plan(operator)
         specs = {spec.name: spec for spec in plan.tables}
         if table not in specs:
-            raise UsageError("there is no such table", code="harness-state", table=table, tables=sorted(specs))
+            raise UsageError(
+                "the operator has no such table: choose from those listed",
+                code="harness-state",
+                table=table,
+                tables=sorted(specs),
+            )
         rows = self._read(plan, lambda store: list(store[table].scan()))
         return pa.concat_tables([specs[table].schema.empty_table(), *rows])
 
@@ -188,7 +195,12 @@ class Harness:
         """The operator of this name; by default the output operator."""
         plans = self._job.graph.plans
         if operator is not None and operator not in plans:
-            raise UsageError("there is no such operator", code="harness-operator", found=operator, there=list(plans))
+            raise UsageError(
+                "the job has no such operator: choose from those listed",
+                code="harness-operator",
+                found=operator,
+                there=list(plans),
+            )
         return plans[operator] if operator is not None else self._job.plan
 
     def _read(self, plan: Plan, rows: Callable[[StateView], list[pa.Table]]) -> list[pa.Table]:
@@ -229,16 +241,18 @@ class Harness:
         schemas = self._schemas
         names = list(self._streams.by_user)
         if isinstance(schemas, Mapping) and stream is None and len(schemas) > 1:
-            raise UsageError("give rows of each stream by its name", code="streams", streams=names)
+            raise UsageError("give the rows of each stream by its name", code="streams", streams=names)
         if not isinstance(rows, Sequence) or not all(isinstance(row, Mapping) for row in rows):
             raise UsageError(
-                'rows are a table of Arrow, or a list of dictionaries: [{"t": …, "v": 1}]',
+                'rows must be an Arrow table, or a list of dictionaries: [{"t": …, "v": 1}]',
                 code="argument",
                 found=f"{rows!r:.100} ({type(rows).__name__})",
             )
         if isinstance(schemas, Mapping):
             if stream is not None and stream not in schemas:
-                raise UsageError("no operator reads these streams", code="streams", found=[stream], streams=names)
+                raise UsageError(
+                    "no operator reads these streams: remove them", code="streams", found=[stream], streams=names
+                )
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
         return pa.Table.from_pylist(list(rows), schemas)
 

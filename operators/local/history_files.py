@@ -67,7 +67,7 @@ class HistoryFiles:
         """
         files = tuple(dict.fromkeys(path.absolute() for one in named for path in _meant(one)))
         if not files:
-            raise UsageError("there are no such files", code="bootstrap-input", found=list(named))
+            raise UsageError("these files do not exist", code="bootstrap-input", found=list(named))
         stamps = tuple(_stamp(path) for path in files)
         try:
             found = schema or pa.schema(
@@ -99,7 +99,7 @@ class HistoryFiles:
         pairs = zip(self.files, self.stamps, strict=True)
         if changed := [path for path, stamp in pairs if not path.exists() or _stamp(path) != stamp]:
             raise ConflictError(
-                "files of the history changed while it was read: bootstrap again, from files that stay as they are",
+                "files of the history changed while they were read: bootstrap again, from files that do not change",
                 code="bootstrap-files-changed",
                 files=len(changed),
                 first=str(changed[0]),
@@ -116,7 +116,8 @@ def schema_of(text: str) -> pa.Schema:
             kind = pa.decimal128(int(match[3]), int(match[4]))
         if match is None or kind is None:
             raise UsageError(
-                "columns are NAME TYPE, NAME TYPE, as in t timestamp, k string, v bigint, p decimal(10,2)",
+                "columns must be given as NAME TYPE, NAME TYPE, such as t timestamp, k string, v bigint, p "
+                "decimal(10,2)",
                 code="bootstrap-schema",
                 found=rest.strip(),
             )
@@ -142,7 +143,7 @@ def _dataset(files: Sequence[Path], schema: pa.Schema | None) -> ds.Dataset:
     (form,) = formats if len(formats) == 1 else (None,)
     if form is None:
         raise UsageError(
-            "files of a stream are all Parquet, CSV, JSON or Arrow, with the suffix of that format",
+            "the files of a stream must all be Parquet, CSV, JSON or Arrow, with the suffix of that format",
             code="bootstrap-input",
             found=sorted({path.suffix for path in files}),
         )

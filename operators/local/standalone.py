@@ -114,8 +114,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             if number == taken.batches - 1:
                 if mark != taken.last and taken.last:
                     raise IncompatibleError(
-                        "this is not the input of the checkpoint, of which the last batch differs: give all of it "
-                        "from the beginning, what the checkpoint contains is passed over",
+                        "the input differs from that of the checkpoint in its last batch: give "
+                        "all of the input from the beginning; what the checkpoint contains is skipped",
                         code="input-differs",
                         batch=number,
                     )
@@ -124,8 +124,8 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         held = self._driver.head.input if self._driver is not None else None
         if held is not None and number + 1 < held.batches:
             raise IncompatibleError(
-                "this is not the input of the checkpoint, which has more batches: give all of it from the beginning, "
-                "what the checkpoint contains is passed over",
+                "the input differs from that of the checkpoint, which has more batches: give all of the input "
+                "from the beginning; what the checkpoint contains is skipped",
                 code="input-differs",
                 expected=held.batches,
                 found=number + 1,
@@ -152,7 +152,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         batches = (self._streams.rows(one) for one in several(history))
         first = next(batches, None)
         if first is None:
-            raise UsageError("there is no history: give a table, or tables", code="no-input")
+            raise UsageError("there is no history: give one or more tables", code="no-input")
         check = check_new(Objects(self._root))
         if self._driver is not None:
             check(self._driver.head)
@@ -194,7 +194,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
                 panes.append(driver.rows(driver.rebuild([streams])))
         finally:
             self._end()
-        driver = self._started("there is no replay: give a table, or tables")
+        driver = self._started("there is no replay: give one or more tables")
         return pa.concat_tables([driver.job.plan.pane_schema.empty_table(), *panes])
 
     @property
@@ -260,7 +260,9 @@ def _plain(position: Any) -> Any:
         plain = None
     if plain is None or plain != position:
         raise UsageError(
-            "a position is a number, a text, or lists and mappings of these, by text", code="position", found=position
+            "a position must be a number, a text, or lists and mappings of these with text keys",
+            code="position",
+            found=position,
         )
     return plain
 

@@ -227,7 +227,7 @@ def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         return plain_table(rows).cast(schema)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"a batch has other types than the input was bound with ({error})", code="batch-type"
+            f"the types of the batch are not those of the first input ({error})", code="batch-type"
         ) from None
 
 
@@ -338,8 +338,8 @@ def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     kinds = PANE_KIND in events.column_names and not plan.signed
     if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
         raise UsageError(
-            "some of these panes are retractions, which an aggregate of panes cannot apply: use an operator "
-            "that accumulates and emits each window once",
+            "some of these panes are retractions, which an aggregate of panes cannot apply: read an operator that "
+            "accumulates and emits each window once",
             code="retractions",
         )
     bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))

@@ -13,11 +13,11 @@ _NONE = pa.scalar(0, pa.uint64())
 
 
 def check_gap(schema: pa.Schema, column: str) -> None:
-    """That a column can hold the gaps of sessions. Raises `UsageError`."""
+    """Check that a column can hold the gaps of sessions. Raises `UsageError`."""
     kind = schema.field(column).type
     if not pa.types.is_duration(kind) and not pa.types.is_integer(kind):
         raise UsageError(
-            "gaps are durations, or whole numbers of microseconds", code="session-gap", column=column, type=str(kind)
+            "gaps must be durations, or integers of microseconds", code="session-gap", column=column, type=str(kind)
         )
 
 

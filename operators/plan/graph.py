@@ -202,9 +202,9 @@ class Graph:
         """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""
         if self.standing:
             raise UsageError(
-                "rows of an outer join are missing, so which rows have no partner is not known, and the input cannot "
-                'end: rebuild() from a replay until none are, or start with Policy(messages="forget") to give up on '
-                "them",
+                "rows of an outer join are missing, so which rows have no partner is not known, and the input "
+                "cannot end: call rebuild() with replays until none are missing, or start with "
+                'Policy(messages="forget") to give up on them',
                 code="rebuilding",
                 operators=sorted(self.standing),
             )
@@ -266,9 +266,12 @@ def one_batch(graph: Graph, batch: pa.Table | Mapping[str, pa.Table]) -> dict[st
     if isinstance(batch, Mapping):
         if strange := sorted(set(batch) - set(graph.streams)):
             raise UsageError(
-                "no operator reads these streams", code="streams", found=strange, streams=list(graph.streams)
+                "no operator reads these streams: remove them",
+                code="streams",
+                found=strange,
+                streams=list(graph.streams),
             )
         return {name: with_fields(rows, graph.streams[name]) for name, rows in batch.items()}
     if len(graph.streams) > 1:
-        raise UsageError("give a table for each stream, by name", code="streams", streams=list(graph.streams))
+        raise UsageError("give one table for each stream, by name", code="streams", streams=list(graph.streams))
     return {name: with_fields(batch, columns) for name, columns in graph.streams.items()}

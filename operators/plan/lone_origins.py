@@ -18,8 +18,8 @@ def one_origin(plan: Plan, known: Iterable[str], seen: Iterable[str]) -> tuple[s
         found = [origin.removeprefix(front) for origin in origins if origin.startswith(front)]
         if len(found) > 1:
             raise UsageError(
-                "windows of offsets take one origin, a side of a join one too, as offsets of two are not comparable: "
-                "give each its own job, or count messages instead, count_windows(…)",
+                "windows of offsets, and each side of a join, can read only one origin, as offsets of two origins "
+                "cannot be compared: run a job for each origin, or count messages instead, count_windows(…)",
                 code="several-origins",
                 column=column,
                 found=tuple(found[:2]),

@@ -18,7 +18,7 @@ def output_watermark(plan: Plan, watermark: int, column: str) -> int:
     bounds = _bounds(plan, watermark)
     meaning = _meaning(plan, column)
     if meaning not in bounds:
-        raise no_bound(plan, column, "its windows end with the input" if not bounds else _instead(plan))
+        raise no_bound(plan, column, "its windows end only with the input" if not bounds else _instead(plan))
     return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, bounds[meaning])
 
 

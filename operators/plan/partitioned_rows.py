@@ -38,7 +38,7 @@ class PartitionedRows:
         return self.between(partition, partition + 1).rows
 
     def between(self, first: int, last: int) -> PartitionedRows:
-        """Those of partitions from ``first`` to before ``last``."""
+        """The rows of the partitions from ``first`` up to, but not including, ``last``."""
         counts = tuple(one for one in self.counts if first <= one[0] < last)
         if len(counts) == len(self.counts):
             return self

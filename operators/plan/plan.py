@@ -144,7 +144,7 @@ class Plan(ABC):
 
     @property
     def stands(self) -> bool:
-        """Whether its output waits while such rows are missing: what is due may depend on them."""
+        """Whether panes are withheld until lost messages have been replayed."""
         return False
 
     @property
@@ -261,7 +261,7 @@ class Plan(ABC):
 
     @property
     def taken(self) -> TableSpec:
-        """The rows that `step` goes by: those that were sent, unless it makes others of them first."""
+        """Schema of the rows that `step` receives; by default the rows sent by `arrive`."""
         return self.exchanged
 
     @property
@@ -400,7 +400,8 @@ class Plan(ABC):
 def no_bound(plan: Plan, column: str, why: str) -> UsageError:
     """The error for a column that cannot be the event time of operators downstream."""
     return UsageError(
-        f"later values of this column have no bound, so it cannot be the event time of the next operator: {why}",
+        "later values of this column have no lower bound, so it cannot be the event time of the next operator: "
+        f"{why}",
         code="chain-time",
         operator=plan.name,
         column=column,

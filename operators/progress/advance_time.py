@@ -112,7 +112,8 @@ def lifetimes(
         raise missing_columns("a batch lacks columns of its lifetimes", missing, events.column_names)
     if shape not in SHAPES or (end is None and shape_column is None and shape in ("interval", "edge_end")):
         raise UsageError(
-            "give a shape of events, and the column of their ends if the shape has one",
+            "the shape and the column of ends do not fit each other: give a shape of events, and the column of "
+            "their ends only if the shape has one",
             code="event-shape",
             shape=shape,
             end=end,

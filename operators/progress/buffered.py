@@ -176,7 +176,7 @@ def _flagged(events: pa.Table, name: str | msgspec.UnsetType) -> Flags:
         return np.zeros(events.num_rows, bool)
     flags = source_column(events, name)
     if not pa.types.is_boolean(flags.type):
-        raise UsageError("empty= is a flag", code="progress-column", column=name, found=flags.type)
+        raise UsageError("empty= must be a boolean column", code="progress-column", column=name, found=flags.type)
     return np.asarray(pc.fill_null(flags, False)).astype(bool)
 
 

@@ -81,7 +81,7 @@ def _sized(column: Any, name: str, rows: int | None) -> Any:
     array = column if isinstance(column, pa.ChunkedArray | pa.Array | np.ndarray) else pa.array(column)
     if rows is not None and len(array) != rows:
         raise UsageError(
-            "columns of buffers are of equal length",
+            "the columns of buffers must have the same length",
             code="progress-column",
             column=name,
             expected=rows,
@@ -105,5 +105,10 @@ def _flags(column: Any, rows: int) -> Flags:
         return column
     array = column if isinstance(column, pa.ChunkedArray | pa.Array) else pa.array(column)
     if not pa.types.is_boolean(array.type):
-        raise UsageError("the last chunk is a flag", code="progress-column", column="last", found=array.type)
+        raise UsageError(
+            "the column that marks the last chunk must be boolean",
+            code="progress-column",
+            column="last",
+            found=array.type,
+        )
     return np.asarray(pc.fill_null(array, False)).astype(bool, copy=False)

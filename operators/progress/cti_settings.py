@@ -40,11 +40,13 @@ def generation(every: int | Span, delay: Span = "0 seconds", *, final: bool = Fa
     """
     if isinstance(every, int):
         if every < 1 or isinstance(every, bool):
-            raise UsageError("a CTI comes after at least one event", code="advance-time", every=every)
+            raise UsageError(
+                "the number of events between two CTIs must be 1 or more", code="advance-time", every=every
+            )
         return Generation(every=every, delay_us=span_us(delay), final=final)
     span = span_us(every)
     if span <= 0:
-        raise UsageError("the span between two CTIs must be positive", code="advance-time", every=text_of(span))
+        raise UsageError("the span between two CTIs must be above 0", code="advance-time", every=text_of(span))
     return Generation(span_us=span, delay_us=span_us(delay), final=final)
 
 
@@ -56,10 +58,10 @@ def advance_time(
     generation and a stream to import from.
     """
     if policy not in ("drop", "adjust"):
-        raise UsageError("violating events are dropped or adjusted", code="advance-time", policy=policy)
+        raise UsageError('policy= must be "drop" or "adjust"', code="advance-time", policy=policy)
     if generation is None and not import_from:
         raise UsageError(
-            "give a generation of CTIs, a stream to import them from, or both",
+            "no CTIs are set: give generate=, import_from=, or both",
             code="advance-time",
             import_from=import_from,
         )
@@ -73,7 +75,7 @@ def effective_settings(at_source: AdvanceTime | None, at_query: AdvanceTime | No
     """
     if at_source is not None and (at_source.import_from is not None or at_source.generation is None):
         raise UsageError(
-            "a source generates CTIs; only a query imports them",
+            "a source can only generate CTIs; set import_from= on the query",
             code="advance-time",
             import_from=at_source.import_from,
         )
@@ -154,14 +156,15 @@ class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
         still = sorted(name for name in still if self.columns_of(name).shape_column is None)
         if still:
             raise UsageError(
-                "nothing would advance the time of a source: give it settings, or rows of shape cti (shape_column=)",
+                "nothing advances the time of this source: give it CTI settings, or rows of shape cti "
+                "(shape_column=)",
                 code="advance-time",
                 sources=still,
             )
         own = {*(self.at_query or {}), *(self.at_source or {})} - {""}
         if strange := sorted((own | set(self.imports)) - declared):
             raise UsageError(
-                "settings are for declared sources, and import from them: sources=[...]",
+                "CTI settings and import_from= can name only declared sources: add these to sources=[...]",
                 code="advance-time",
                 not_declared=strange,
             )

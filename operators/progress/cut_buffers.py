@@ -123,7 +123,8 @@ def _needed(whole: pa.ChunkedArray) -> Numbers:
         return np.where(last, 0, UNKNOWN)
     if not pa.types.is_integer(whole.type):
         raise UsageError(
-            "whole= is a column with the number of rows of a buffer, or a flag on its last row",
+            "whole= must be a column with the number of rows of a buffer, or a boolean column that marks its last "
+            "row",
             code="progress-column",
             found=whole.type,
         )

@@ -127,7 +127,7 @@ class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """Raises `UsageError`: only the description has the generator."""
         raise UsageError(
-            "only the job has this generator of watermarks: give description= and schema=",
+            "only the job itself has this watermark generator: give description= and schema=",
             code="query-description",
             generator=self.name,
         )
@@ -157,13 +157,17 @@ def fixed(delay: Span) -> Fixed:
 def _not_negative(span: Span) -> int:
     found = span_us(span)
     if found < 0:
-        raise UsageError("a watermark cannot be ahead of its source", code="watermark-delay", found=text_of(found))
+        raise UsageError(
+            "a watermark cannot be ahead of its source: the delay must be 0 or more",
+            code="watermark-delay",
+            found=text_of(found),
+        )
     return found
 
 
 def _wrong_flag(name: str, kind: pa.DataType) -> UsageError:
     return UsageError(
-        "control rows are flagged by a boolean column, or by a value of the column's type",
+        "control rows must be marked by a boolean column, or by a value of the column's type",
         code="progress-column",
         column=name,
         found=kind,

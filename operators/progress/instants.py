@@ -76,7 +76,7 @@ def instants(column: Any, name: str) -> tuple[Times, Flags]:
         array = array.cast(pa.int64())
     else:
         raise UsageError(
-            "instants are timestamps, or numbers of microseconds",
+            "the column must hold timestamps, or integers of microseconds",
             code="progress-column",
             column=name,
             found=array.type,

@@ -207,7 +207,7 @@ def end(known: Origins, last_sequences: Mapping[int, int]) -> Origins:
         place = np.flatnonzero(known.ids == origin)
         if not len(place) or last < 0 or known.prefixes[place[0]] > last:
             raise UsageError(
-                "a known origin ends at or after its longest prefix",
+                "an origin must be known, and must not end before the prefix that has already arrived",
                 code="origin-end",
                 origin=origin,
                 last=last,

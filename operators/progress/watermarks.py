@@ -45,7 +45,7 @@ def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping
     occurs twice, and for a timeout that is not positive.
     """
     if len(set(names)) != len(names) or not all(names):
-        raise UsageError("each source needs a name of its own", code="progress-source", found=list(names))
+        raise UsageError("each source needs a different name", code="progress-source", found=list(names))
     by_name = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
     return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), by_name)
 
@@ -66,7 +66,7 @@ def side_sources(
 def _timeout(span: Span) -> int:
     timeout_us = span_us(span)
     if timeout_us <= 0:
-        raise UsageError("an idle timeout must be positive", code="progress-source", found=text_of(timeout_us))
+        raise UsageError("an idle timeout must be above 0", code="progress-source", found=text_of(timeout_us))
     return timeout_us
 
 
@@ -135,7 +135,7 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
         if self.patience is None:
             return
         if span_us(self.patience) <= 0:
-            raise UsageError("a patience must be positive", code="watermark", patience=self.patience)
+            raise UsageError("patience= must be above 0", code="watermark", patience=self.patience)
         msgspec.structs.force_setattr(self, "patience", text_of(span_us(self.patience)))
 
     filters_rows: ClassVar[bool] = True
@@ -160,9 +160,11 @@ class BufferProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     def check(self, by: str | None, names: Iterable[str]) -> None:
         """Raises `UsageError` if ``by`` is another column, or a source is not a whole number."""
         if by not in (None, self.origin):
-            raise UsageError("with buffers each origin is a source", code="watermark", by=by, origin=self.origin)
+            raise UsageError(
+                "with buffers each origin is a source: remove by=", code="watermark", by=by, origin=self.origin
+            )
         if wrong := [name for name in names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
-            raise UsageError("origins of buffers are whole numbers", code="progress-source", found=wrong)
+            raise UsageError("the origins of buffers must be integers", code="progress-source", found=wrong)
 
 
 @runtime_checkable
@@ -260,7 +262,7 @@ def given_watermarks(generator: Generator | BufferProgress, by: str | None, know
         return Watermarks(generator, known, generator.origin)
     if not hasattr(generator, "read"):
         raise UsageError(
-            "give a generator of watermarks, as watermark.bounded(…) or watermark.fixed(…)",
+            "this is not a watermark generator: give one such as watermark.bounded(…) or watermark.fixed(…)",
             code="watermark",
             found=repr(generator),
         )
@@ -271,6 +273,8 @@ def given_sources(by: str | None, known: Sources) -> Sources:
     """The declared sources, or the single one. Raises `UsageError` for several without a column ``by``."""
     if by is None and known.names:
         raise UsageError(
-            "several sources need a column with the source of each row: by=", code="watermark", sources=known.names
+            "several sources are declared: name the column that holds the source of each row, by=",
+            code="watermark",
+            sources=known.names,
         )
     return known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us)

@@ -119,8 +119,8 @@ def _columns(schema: pa.Schema | str | None, location: str) -> pa.Schema:
     path = local_file(names[-1]) if names else None
     if path is None or path.suffix.lower() != ".parquet" or not path.exists():
         raise UsageError(
-            "the columns of the job's stream are not known, as the query has read no local Parquet file: give them, "
-            'schema=, such as "t timestamp, k string"',
+            "the columns of the job's stream are not known, as the query has read no local Parquet file: give "
+            'them with schema=, such as "t timestamp, k string"',
             code="adopt-schema",
         )
     return HistoryFiles.find([str(path)]).schema
@@ -132,7 +132,9 @@ def _session() -> SparkSession:
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise UsageError(f"spark reads its state: {install('spark')}", code="adopt-spark") from error
+        raise UsageError(
+            f"an adoption needs spark to read its state: {install('spark')}", code="adopt-spark"
+        ) from error
     if (active := SparkSession.getActiveSession()) is not None:
         return active
     builder: Any = SparkSession.builder
@@ -142,7 +144,7 @@ def _session() -> SparkSession:
         session: SparkSession = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         raise UsageError(
-            "spark does not start here: it needs Java, 17 or 21 for Spark 4, by JAVA_HOME or on the path",
+            "spark cannot be started here: it needs Java, 17 or 21 for Spark 4, in JAVA_HOME or on the path",
             code="adopt-spark",
             why=next(iter(str(error).splitlines()), type(error).__name__),
         ) from None

@@ -24,7 +24,7 @@ def described_job(job: object) -> Runnable:
     if isinstance(described, Runnable):
         return described
     raise UsageError(
-        "a job is what an operator returned, such as stream(…).deduplicate(…), or what runs one: job=per_hour",
+        "a job must be what a verb such as stream(…).deduplicate(…) returned, or what runs it: job=per_hour",
         code="argument",
         parameter="job",
         found=f"{job!r:.100} ({type(job).__name__})",

@@ -117,7 +117,8 @@ def files_of_streams(streams: Mapping[str, str], files: Any) -> dict[str, list[s
     several = {name: [names] if isinstance(names, str | os.PathLike) else names for name, names in by_stream.items()}
     if not all(isinstance(names, Sequence) and names for names in several.values()) or not several:
         raise UsageError(
-            'files are names of files, folders or patterns, such as files="history/*.parquet", or these by stream',
+            'files must be names of files, folders or patterns, such as files="history/*.parquet", or a mapping '
+            "of these by stream",
             code="argument",
             parameter="files",
             found=f"{files!r:.100}",
@@ -139,6 +140,8 @@ def offsets_of_streams(
         by_stream = None
     if not isinstance(by_stream, Mapping):
         raise UsageError(
-            "offsets of several streams are JSON by their names", code="bootstrap-offsets", found=offsets
+            "the offsets of several streams must be JSON, by the names of the streams",
+            code="bootstrap-offsets",
+            found=offsets,
         )
     return by_stream

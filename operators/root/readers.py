@@ -155,7 +155,9 @@ class RootReaders(Rooted):
         """
         if until is not None and self.moment is not None:
             raise UsageError(
-                "as of a checkpoint, changes are until then: leave until= out", code="root-at", at=str(self.moment)
+                "this root is read as of a checkpoint, where changes end: remove until=",
+                code="root-at",
+                at=str(self.moment),
             )
         until = self.moment if until is None else until
         return _read(changes_of_root(self.url, since, until, of, operator), where, spark)
@@ -229,11 +231,11 @@ class RootReaders(Rooted):
         form: dict[str, Any] = {"start": start, "end": end, "key": key}
         form["values"] = None if values is None else list(values)
         if side is not None and not reader.sides:
-            raise UsageError("only joins that keep messages have sides: leave side= out", code="sides", found=side)
+            raise UsageError("only joins that keep messages have sides: remove side=", code="sides", found=side)
         if reader.sides:
             if spark is not None:
                 raise UsageError(
-                    "windows of a side are computed from its messages, and not by tasks: leave spark= out",
+                    "windows of a side are computed in this process, from its messages: remove spark=",
                     code="root-spark",
                     sides=reader.sides,
                 )

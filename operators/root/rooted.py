@@ -33,7 +33,8 @@ class Rooted:
     def _check_whole(self, method: str) -> None:
         if self.moment is not None:
             raise UsageError(
-                f"{method} is of a root with all its checkpoints, and not as of one: call it without .at(…)",
+                f"{method} needs the root with all its checkpoints, and this is the root as of one of them: call "
+                "it without .at(…)",
                 code="root-at",
                 at=str(self.moment),
             )

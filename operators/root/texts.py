@@ -18,7 +18,7 @@ def key_texts(key: Any, columns: Sequence[str]) -> dict[str, str]:
         return {name: _text(value) for name, value in (key or {}).items()}
     values = key if isinstance(key, tuple) else (key,)
     if len(values) != len(columns):
-        why = "give a value for each column of the key" if columns else "there is no key: leave key= out"
+        why = "give one value for each column of the key" if columns else "there is no key: remove key="
         raise UsageError(why, code="window-key", columns=list(columns), found=len(values))
     return dict(zip(columns, map(_text, values), strict=True))
 

@@ -39,5 +39,10 @@ class UnionPlan(Plan):
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No later row has an earlier time, except for rows that arrive behind ``watermark``."""
         if column != AT:
-            raise UsageError("a union goes by the times of its rows", code="chain-time", column=column, use=AT)
+            raise UsageError(
+                'the event time of a union must be the time of its rows: use the column "time"',
+                code="chain-time",
+                column=column,
+                use=AT,
+            )
         return watermark

@@ -21,7 +21,7 @@ def checked_changes(schema: str) -> ColumnChanges:
         return "refuse"
     if schema == "merge":
         return "merge"
-    raise UsageError('schema is "refuse" or "merge"', code="sink-form", found=schema)
+    raise UsageError('schema= must be "refuse" or "merge"', code="sink-form", found=schema)
 
 
 def new_columns(
@@ -36,8 +36,9 @@ def new_columns(
     less = [name for name in table.names if name not in rows.names and not own]
     if schema == "refuse" and (new or less):
         raise UsageError(
-            "the table has other columns than these rows, and nothing of them was stored: give it those that it has "
-            'not, and drop those that are gone, or let the sink do it with schema="merge", which leaves those null',
+            "the table and these rows have different columns, so none of these rows were stored: add the missing "
+            'columns to the table and drop those that are gone, or let the sink do it with schema="merge", which '
+            "leaves the latter null",
             code="sink-target",
             sink=sink,
             missing=[field.name for field in new],
@@ -45,7 +46,8 @@ def new_columns(
         )
     if cut := [field.name for field in rows if field.name in table.names and _cuts(table.field(field.name), field)]:
         raise UsageError(
-            "the table has numbers of a type that would cut these, and nothing of them was stored: change its type",
+            "a column of the table has a numeric type that cannot hold these values, so none of these rows were "
+            "stored: change its type",
             code="sink-target",
             sink=sink,
             columns=cut,
@@ -56,13 +58,13 @@ def new_columns(
 
 
 def check_identity(new: Sequence[str], by: Sequence[str], sink: str) -> None:
-    """That no new column of a table identifies its rows: those that are there would have a null in it, so a renamed
-    key would leave them forever. Raises `UsageError` (``sink-target``).
+    """Check that no new column of a table identifies its rows: those that are there would have a null in it, so a
+    renamed key would leave them forever. Raises `UsageError` (``sink-target``).
     """
     if unknown := [name for name in new if name in by]:
         raise UsageError(
-            "the table lacks columns that identify rows, and nothing of these was stored: if the key has another name"
-            " now, rename its column in the table too, else take a new table",
+            "the table lacks columns that identify rows, so none of these rows were stored: if the key has a new "
+            "name, rename its column in the table too, else use a new table",
             code="sink-target",
             sink=sink,
             missing=unknown,

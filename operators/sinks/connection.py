@@ -17,9 +17,9 @@ def check_connection(driver: Any, uri: str, secrets: Secrets, sink: str) -> None
     reason = "it is empty" if not uri.strip() else _complaint(driver, nowhere(uri))
     if reason:
         raise UsageError(
-            "the driver of PostgreSQL cannot read the connection string: correct it, as in "
-            "postgresql://user@host:5432/database or host=… dbname=…, options as libpq calls them, with %XX for what "
-            f"has a meaning in a URL ({' '.join(secrets.without(reason).split())})",
+            "the PostgreSQL driver cannot read the connection string: correct it, as in "
+            "postgresql://user@host:5432/database or host=… dbname=…, with options as libpq names them, and %XX "
+            f"for characters that have a meaning in a URL ({' '.join(secrets.without(reason).split())})",
             code="sink-connection",
             sink=sink,
         )

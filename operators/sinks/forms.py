@@ -47,12 +47,10 @@ def check_key(emitted: Emitted, key: tuple[str, ...] | None) -> tuple[str, ...]:
     where there is none, and for one that takes different rows for the same, or the same for different ones.
     """
     if emitted.partial:
-        raise UsageError(
-            f'{emitted.partial}: store them with changes="append"', code="sink-form", operator=emitted.operator
-        )
+        raise UsageError(f'{emitted.partial}: use changes="append"', code="sink-form", operator=emitted.operator)
     if emitted.key is None and not key:
         raise UsageError(
-            "these rows have no key of their own: name the columns that identify one, key=…",
+            "these rows have no key of their own: name the columns that identify a row, key=…",
             code="sink-key",
             operator=emitted.operator,
             columns=emitted.schema.names,
@@ -63,7 +61,7 @@ def check_key(emitted: Emitted, key: tuple[str, ...] | None) -> tuple[str, ...]:
     more = [name for name in key if emitted.key is not None and name not in (*own, *_BOUNDS)]
     if missing or (more and not emitted.withdraws):
         raise UsageError(
-            "rows are identified by the key of the job: leave out key=, or name these columns",
+            "the key of the sink must be the key of the job: remove key=, or name these columns",
             code="sink-key",
             operator=emitted.operator,
             columns=list(own),
@@ -79,14 +77,14 @@ def identity(schema: pa.Schema, key: Sequence[str] | None) -> list[str]:
     """
     if key is None:
         raise UsageError(
-            "which columns identify a row is not known: give the sink itself to the job, which tells it, or name "
-            "them, key=…",
+            "the columns that identify a row are not known: give the sink itself to the job, which sets them, or "
+            "name them, key=…",
             code="sink-key",
             columns=schema.names,
         )
     names = [*(name for name in _BOUNDS if name in schema.names and name not in key), *key]
     if not names or (missing := [name for name in names if name not in schema.names]):
-        message = "a sink that updates rows needs the columns that identify one, key=…"
+        message = "a sink that updates rows needs the columns that identify a row, key=…"
         raise missing_columns(message, missing if names else [], schema.names, code="sink-key")
     return names
 
@@ -98,7 +96,11 @@ def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
     if form == "append":
         return Formed(rows)
     if nulls := [name for name in by if rows[name].null_count]:
-        raise UsageError("a column that identifies rows is null in some", code="sink-key", columns=nulls)
+        raise UsageError(
+            'a column that identifies rows is null in some: use another key, or changes="append"',
+            code="sink-key",
+            columns=nulls,
+        )
     return Formed(_changelog(rows, by)) if form == "changelog" else _net(rows, by)
 
 

@@ -56,8 +56,8 @@ class IcebergSink(WithdrawingSink):
     ) -> None:
         if not isinstance(catalog, str):
             raise UsageError(
-                "catalog is the name of a catalogue, which each process loads for itself: give what it needs as "
-                "properties=…",
+                "catalog= must be the name of a catalogue, which each process loads for itself: give its settings "
+                "as properties=…",
                 code="sink-form",
                 found=type(catalog).__name__,
             )

@@ -57,7 +57,10 @@ class IncludedSink(ABC):
     ) -> None:
         if changes not in self.forms:
             raise UsageError(
-                "this sink has another form of changes", code="sink-form", found=changes, forms=list(self.forms)
+                "this sink does not support this form of changes: choose from those listed",
+                code="sink-form",
+                found=changes,
+                forms=list(self.forms),
             )
         self.changes: Form = changes
         self.key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
@@ -78,7 +81,7 @@ class IncludedSink(ABC):
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it
         will never take; nothing was stored then.
         """
-        refused = "the target refuses these rows for good, and nothing of them was stored"
+        refused = "the target rejects these rows for good, and none of them were stored"
         self._tried(lambda: self.store(rows, delivery), refused, delivery=str(delivery))
 
     def last(self, run: str) -> int | None:

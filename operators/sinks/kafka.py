@@ -86,7 +86,7 @@ class KafkaSink(IncludedSink):
             self._checked = True
         except kafka.KafkaException as error:
             raise UsageError(
-                "librdkafka does not take the options of this sink: correct options= "
+                "librdkafka rejects the options of this sink: correct options= "
                 f"({self._secrets.without(str(error))})",
                 code="sink-connection",
                 sink=str(self),

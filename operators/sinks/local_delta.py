@@ -51,9 +51,9 @@ class LocalDelta:
         named = zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
         if torn := [path for path, size in named if "://" not in path and self._size(path) != size]:
             raise CorruptionError(
-                "the table names files that are torn or gone, as after a power cut: put it back from a copy, or "
-                "delete the entries of its log from the first that names one, then start again, which delivers what "
-                "they had",
+                "the table names files that are truncated or missing, as after a power cut: restore it from a "
+                "copy, or delete the entries of its log from the first that names one of them on, then start "
+                "again, which delivers their rows again",
                 code="sink-torn",
                 table=str(self._top),
                 files=torn[:3],

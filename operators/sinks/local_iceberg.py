@@ -29,7 +29,7 @@ class _LocalOutput(PyArrowFile):  # type: ignore[misc]
         self._local = path
 
     def create(self, overwrite: bool = False) -> Any:
-        """It is durable, and so is its name, when the stream is closed."""
+        """Open a file for writing; when the stream is closed, the file and its name are durable."""
         self._local.parent.mkdir(parents=True, exist_ok=True)
         return io.BufferedWriter(_SyncedFile(self._local, "wb" if overwrite else "xb"))
 

@@ -224,7 +224,7 @@ def _signed(rows: pa.Table) -> pa.Table:
             rows = rows.set_column(place, field.name, rows[field.name].cast(_WHOLE))
         elif "uint64" in str(field.type):
             raise UsageError(
-                "PostgreSQL has no unsigned numbers of 64 bits inside of lists and structs: cast them",
+                "PostgreSQL has no unsigned 64-bit integers inside lists and structs: cast them",
                 code="sink-target",
                 column=field.name,
                 type=str(field.type),

@@ -29,13 +29,15 @@ class StoredColumns:
         """
         if self.names is not None:
             if missing := [name for name in self.names if name not in columns]:
-                raise _wrong("these are no columns of the rows", found=missing, columns=list(columns))
+                raise _wrong("the rows do not have these columns", found=missing, columns=list(columns))
             if left := [name for name in needed if name not in self.names]:
-                raise _wrong("without these columns nobody knows what a row stands for: add them", missing=left)
+                raise _wrong(
+                    "without these columns the rows in the target cannot be interpreted: add them", missing=left
+                )
         if self.delivery is not None:
             stored = columns if self.names is None else list(self.names.values())
             if taken := [name for name in stored if name.casefold() == self.delivery.casefold()]:
-                raise _wrong("delivery_column= is the name of another column: choose a new one", found=taken)
+                raise _wrong("delivery_column= is already the name of another column: choose a new one", found=taken)
 
     def target_names(self, columns: Sequence[str]) -> list[str]:
         """The names in the target."""
@@ -60,19 +62,19 @@ class StoredColumns:
 def stored_columns(columns: ColumnChoice, delivery_column: str | None) -> StoredColumns:
     """The settings of a sink. Raises `UsageError` (``sink-columns``)."""
     if delivery_column is not None and not _is_name(delivery_column):
-        raise _wrong("delivery_column= is the name of a column", found=repr(delivery_column))
+        raise _wrong("delivery_column= must be the name of a column", found=repr(delivery_column))
     return StoredColumns(None if columns is None else _target_names(columns), delivery_column)
 
 
 def _target_names(columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
     if isinstance(columns, str) or not isinstance(columns, Sequence | Mapping) or not columns:
-        raise _wrong("columns= is a list of names, or {column: name in the target}", found=repr(columns))
+        raise _wrong("columns= must be a list of names, or {column: name in the target}", found=repr(columns))
     pairs = list(columns.items()) if isinstance(columns, Mapping) else [(name, name) for name in columns]
     if wrong := [name for pair in pairs for name in pair if not _is_name(name)]:
-        raise _wrong("columns= has something that is no name", found=repr(wrong[0]))
+        raise _wrong("columns= has a value that is not a name", found=repr(wrong[0]))
     spelled = Counter(target.casefold() for _, target in pairs)
     if twice := [target for _, target in pairs if spelled[target.casefold()] > 1]:
-        raise _wrong("columns= has two columns of one name", found=twice)
+        raise _wrong("columns= has the same name twice", found=twice)
     return dict(pairs)
 
 

@@ -109,7 +109,7 @@ class WithdrawalPlan(RootPlan):
         yield "removed" if self.done else "to remove", _deliveries(planned.deliveries)
         yield "stays", pluralize(planned.stays, "delivery", "deliveries")
         if planned.unknown:
-            yield "", f"{planned.unknown:,} of them are of no run that this root has a record of"
+            yield "", f"{planned.unknown:,} of them are of runs that this root has no record of"
         if planned.without_id:
             yield "", f"{pluralize(planned.without_id, 'row')} without an id"
 
@@ -161,29 +161,29 @@ def delivery_of(text: str) -> DeliveryId | None:
 def _withdrawing(sink: object) -> WithdrawingSink:
     if not isinstance(sink, IncludedSink):
         raise UsageError(
-            "only what sinks that are included have stored is found again: give one as the job has it, or a function "
-            "that makes it; of a sink of your own remove what it has stored with ids of abandoned checkpoints",
+            "withdraw works only with the included sinks: give one as the job has it, or a function that returns "
+            "it; from a sink of your own remove what it has stored under ids of abandoned checkpoints",
             code="withdraw-sink",
             found=type(sink).__name__,
         )
     if sink.changes == "upsert":
         raise UsageError(
-            "an upsert has replaced what counts now by what was abandoned, so nothing is left to go back to: start "
-            "the job, whose windows replace theirs again, or give it a new target",
+            "the upserts of abandoned checkpoints have overwritten the valid rows, so there is nothing to go back "
+            "to: start the job, which upserts its windows again, or give it a new target",
             code="withdraw-form",
             sink=str(sink),
         )
     if not isinstance(sink, WithdrawingSink):
         raise UsageError(
-            "messages cannot be taken back: let readers leave out those whose header tidestate-delivery has the id of"
-            " an abandoned checkpoint, or give the job a new topic",
+            "messages in Kafka cannot be withdrawn: let consumers skip those whose header tidestate-delivery has "
+            "the id of an abandoned checkpoint, or give the job a new topic",
             code="withdraw-form",
             sink=str(sink),
         )
     if sink.needs_column and sink.columns.delivery is None:
         raise UsageError(
-            "which delivery a row is of is not stored, so nothing can be withdrawn: remove the rows of abandoned "
-            'checkpoints by hand, and give the sink delivery_column="…" for the next time',
+            "the target does not store which delivery a row is from, so nothing can be withdrawn: remove the rows "
+            'of abandoned checkpoints by hand, and give the sink delivery_column="…" for the next time',
             code="withdraw-column",
             sink=str(sink),
         )
@@ -191,7 +191,7 @@ def _withdrawing(sink: object) -> WithdrawingSink:
 
 
 def _all_outputs(checkpoint: Checkpoint) -> Iterator[Output]:
-    """Of all checkpoints that can still be read, whether they count or not."""
+    """The outputs of all checkpoints that can still be read, whether they count or not."""
     yield from outputs_below(checkpoint.objects, checkpoint.boundary())
     for _, read in checkpoint.load_each(checkpoint.stored_ids()):
         with suppress(CorruptionError, NotFoundError):
@@ -249,9 +249,9 @@ def _check_clear(abandoned: AbandonedOutput, stored: StoredDeliveries, gone: Seq
     lost = [delivery for delivery in missing if _has_had(stored, delivery.run, delivery.checkpoint)]
     if lost and stored.without_id:
         raise UsageError(
-            "rows have no id, and those of abandoned checkpoints are among them, stored before the sink had its "
-            "delivery_column=: remove these by hand, then set that column of the others that have none to a text of "
-            "yours",
+            "some rows have no delivery id, as they were stored before the sink had delivery_column=, and those "
+            "of abandoned checkpoints are among them: remove these by hand, then set that column of the other "
+            "rows without an id to any text",
             code="withdraw-unclear",
             sink=sink,
             checkpoints=sorted(delivery.checkpoint for delivery in lost),

@@ -40,7 +40,7 @@ class WithdrawingSink(IncludedSink):
         return expect(self.columns.delivery, "a sink without a column for ids is refused before")
 
     def stored_deliveries(self, runs: Sequence[str]) -> StoredDeliveries:
-        """What is there. Raises `UnavailableError` (``sink-refuses``) while the target is down."""
+        """The deliveries that the target has rows of. Raises `UnavailableError` (``sink-refuses``) if it is down."""
 
         def counted() -> StoredDeliveries:
             rows, last = self.count_rows(), {run: self.stored(run) for run in runs}
@@ -59,7 +59,7 @@ class WithdrawingSink(IncludedSink):
         Raises as `stored_deliveries`, and `UsageError` (``sink-target``).
         """
         try:
-            refused = "the target keeps these rows, and nothing of them was removed"
+            refused = "the target keeps these rows, and none of them were removed"
             self._tried(lambda: self.remove(deliveries, last), refused)
         except Refused as error:
             raise _down(error) from error
@@ -75,7 +75,7 @@ class WithdrawingSink(IncludedSink):
 
 def _down(error: Refused) -> UnavailableError:
     return UnavailableError(
-        f"the target is down, and nothing of it was removed: do it again when it is back ({error})",
+        f"the target cannot be reached, and nothing was removed from it: withdraw again when it is back ({error})",
         code="sink-refuses",
     )
 

@@ -72,10 +72,12 @@ def plan_adoption(
     where there is no Spark checkpoint, and `DataError` for a damaged one.
     """
     if isinstance(description, Sided | Chain):
-        raise UsageError("only one operator on one stream can take over a query", code="adopt-job")
+        raise UsageError("only a job of one operator on one stream can take over a query", code="adopt-job")
     check_reader()
     if os.path.abspath(location) == os.path.abspath(root):
-        raise UsageError("give the job another folder than the query has", code="adopt-root", root=root)
+        raise UsageError(
+            "the root must not be the folder of the query: choose another one", code="adopt-root", root=root
+        )
     check_new(Objects(root))(newest_at(root))
     log = open_log(location)
     query = read_query(log)
@@ -125,7 +127,7 @@ def _check_stopped(adoption: Adoption) -> None:
     now = read_query(open_log(adoption.location))
     if now != adoption.query:
         raise ConflictError(
-            "the spark query has gone on meanwhile: stop it for good, and adopt again",
+            "the spark query has committed another batch in the meantime: stop it for good, and adopt again",
             code="adopt-moved",
             batch=adoption.query.batch_id,
             found=now.batch_id,
@@ -134,7 +136,11 @@ def _check_stopped(adoption: Adoption) -> None:
 
 def _check_query(query: SparkQuery) -> None:
     if len(query.stateful) != 1:
-        why = "it has several stateful operators, of which none can be taken over alone" if query.stateful else ""
+        why = (
+            "it has several stateful operators, and none can be taken over without the others"
+            if query.stateful
+            else ""
+        )
         raise UsageError(
             f"this query cannot be taken over: {why or 'it has no state; bootstrap a root with its offsets'}",
             code="adopt-operators",
@@ -145,8 +151,8 @@ def _check_query(query: SparkQuery) -> None:
         old = [one for one in files if newest is not None and _time_ms(one) < newest - MAX_AGE_MS]
         if old:
             raise UsageError(
-                "files of a batch that the query had planned are so old that spark would not read them again: start "
-                "the query once more, stop it between two batches, and adopt again",
+                "files of a batch that the query had planned are too old for spark to read them again "
+                "(maxFileAge): start the query once more, stop it between two batches, and adopt again",
                 code="adopt-file-age",
                 file=old[0].rpartition(" ")[0],
             )

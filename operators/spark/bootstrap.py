@@ -85,7 +85,9 @@ def _by_stream(names: Mapping[str, str], history: PastEvents) -> dict[str, DataF
             "give the history of each stream by its name", code="streams", streams=list(names), found=list(given)
         )
     if any(batch.isStreaming for batch in given.values()):
-        raise UsageError("history is a batch, not a stream: read it with spark.read", code="bootstrap-stream")
+        raise UsageError(
+            "the history must be a batch DataFrame, not a stream: read it with spark.read", code="bootstrap-stream"
+        )
     return {names[name]: batch for name, batch in given.items()}
 
 
@@ -108,7 +110,7 @@ def _check_columns(graph: Graph, stream: DataFrame, rows: DataFrame) -> None:
     wanted, found = (_types(arrow_schema(one.schema, graph.columns)) for one in (stream, rows))
     if wanted != found:
         raise UsageError(
-            "the history has other columns than the stream: select and cast the same",
+            "the columns of the history are not those of the stream: select and cast them to be the same",
             code="bootstrap-columns",
             differ=[
                 f"{name}: {kind}, not {found.get(name)}" for name, kind in wanted.items() if found.get(name) != kind
@@ -126,7 +128,7 @@ def _offsets(names: Mapping[str, str], offsets: Handover) -> dict[str, Any]:
         return dict.fromkeys(names.values(), offsets)
     if offsets is not None and (not isinstance(offsets, Mapping) or set(offsets) - set(names)):
         raise UsageError(
-            "give offsets by the names of the streams", code="streams", streams=list(names), found=offsets
+            "give the offsets of each stream by its name", code="streams", streams=list(names), found=offsets
         )
     return {names[name]: of_stream for name, of_stream in (offsets or {}).items()}
 
@@ -172,7 +174,7 @@ def _given(source: StreamSource, given: Offset) -> str:
     text = offset_text(given, source.name)
     if source.of_files and text != NOTHING_READ:
         raise UsageError(
-            'a source of files goes on after the files of the history: give no offset, or "-" to read all files',
+            'a file source continues after the files of the history: give no offset, or "-" to read all files',
             code="bootstrap-offsets",
             source=source.name,
             found=given,
@@ -185,15 +187,16 @@ def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: Fi
     paths = batch.inputFiles() if source.of_files else []
     if not paths:
         raise UsageError(
-            'the end of the history is not known: read it from files like the stream, or give offsets=: "-" to read '
-            'the source from its beginning, for Kafka the endingOffsets of the batch read, {"topic":{"0":100}}',
+            'where the history ends is not known: read it from files as the stream does, or give offsets=: "-" to '
+            "read the source from its beginning, for Kafka the endingOffsets of the batch read, "
+            '{"topic":{"0":100}}',
             code="bootstrap-offsets",
             source=source.name,
         )
     if dropped := Counter(dropping(batch)) - Counter(dropping(stream)):
         raise UsageError(
-            "the history drops rows of its files, which would count as read: leave out whole files instead, or drop "
-            "the same rows from the stream",
+            "the history drops rows of its files, which would count as read: leave out whole files instead, or "
+            "drop the same rows from the stream",
             code="bootstrap-rows",
             found=sorted(dropped),
         )

@@ -86,7 +86,7 @@ def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | No
     except UsageError as error:
         if error.code != "own-function":
             raise
-        log.warning("a function of yours failed in the driver, so tasks process this small batch: %s", error)
+        log.warning("a function of yours failed in the driver, so tasks process this small batch instead: %s", error)
         return None
 
 

@@ -48,7 +48,9 @@ class JobOnSpark(StreamJob, SparkJob):
     def listen(self, listener: StreamingQueryListener) -> Self:
         if not isinstance(listener, StreamingQueryListener):
             raise UsageError(
-                "a listener is a StreamingQueryListener of PySpark", code="listener", found=type(listener).__name__
+                "a listener must be a StreamingQueryListener of PySpark",
+                code="listener",
+                found=type(listener).__name__,
             )
         return replace(self, listeners=(*self.listeners, listener))
 

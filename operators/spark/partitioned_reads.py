@@ -25,7 +25,7 @@ def read_by_tasks(session: SparkSession, read: ReadPartition, partitions: range,
     """
     if not hasattr(session, "range"):
         raise UsageError(
-            "spark= takes a session of Spark, such as SparkSession.builder.getOrCreate()",
+            "spark= must be a Spark session, such as SparkSession.builder.getOrCreate()",
             code="argument",
             parameter="spark",
             found=f"{session!r:.100} ({type(session).__name__})",
@@ -40,7 +40,11 @@ def spark_columns(schema: pa.Schema) -> StructType:
     try:
         return from_arrow_schema(pa.schema([pa.field(field.name, _plain(field.type)) for field in schema]))
     except (PySparkException, TypeError) as error:
-        raise UsageError(f"Spark has no such type ({error})", code="spark-type", columns=schema.names) from None
+        raise UsageError(
+            f"Spark has no type for a column ({error}): cast it, or leave it out",
+            code="spark-type",
+            columns=schema.names,
+        ) from None
 
 
 def _read(read: ReadPartition, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -32,13 +32,13 @@ def check_classic(streams: Iterable[DataFrame]) -> None:
     for stream in streams:
         if ".connect." in type(stream).__module__:
             raise UsageError(
-                "this is a session of Spark Connect, whose client cannot plan a job's batches: start the job in the "
-                "driver, with a classic session",
+                "this is a Spark Connect session, whose client cannot plan the batches of a job: start the job in "
+                "the driver, with a classic session",
                 code="spark-connect",
             )
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < OLDEST_SPARK:
-        raise UsageError("needs PySpark 3.5 or newer", code="spark-version", found=pyspark.__version__)
+        raise UsageError("tidestate needs PySpark 3.5 or newer", code="spark-version", found=pyspark.__version__)
 
 
 def check_plan(stream: DataFrame) -> None:
@@ -47,8 +47,8 @@ def check_plan(stream: DataFrame) -> None:
     kept = sorted(name for name, reads_streams in steps if reads_streams and name in STATEFUL)
     if kept:
         log.warning(
-            "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: for "
-            "duplicates, .deduplicate(…) or .messages(…) keep it in the checkpoint",
+            "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: "
+            "to drop duplicates, use .deduplicate(…) or .messages(…), which keep it in the checkpoint",
             ", ".join(kept),
         )
     elif "EventTimeWatermark" in {name for name, _ in steps}:
@@ -72,8 +72,8 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
         found = worker_facts(session, packages)
     except (PySparkException, Py4JError) as error:
         raise UsageError(
-            "a worker of Spark cannot run Python tasks: it needs the driver's Python, and pyarrow; on one machine "
-            f"set PYSPARK_PYTHON={sys.executable} before the session begins",
+            "a Spark worker cannot run Python tasks: it needs the driver's Python version and pyarrow; on one "
+            f"machine set PYSPARK_PYTHON={sys.executable} before the session begins",
             code="worker-python",
             worker=context.pythonExec,
             driver="{}.{}".format(*sys.version_info[:2]),
@@ -82,7 +82,7 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
     for one in found:
         if one.failure:
             raise UsageError(
-                "a worker of Spark cannot import tidestate or what it needs: install it there, see "
+                "a Spark worker cannot import tidestate or its dependencies: install them there, see "
                 "docs/how-to/run-on-a-cluster.md",
                 code="worker-package",
                 host=one.host,
@@ -92,7 +92,7 @@ def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
             )
         if "unknown" not in (one.version, version()) and one.version != version():
             raise UsageError(
-                "a worker of Spark has another version of tidestate than the driver: install the same there",
+                "a Spark worker has another version of tidestate than the driver: install the same version there",
                 code="worker-version",
                 host=one.host,
                 worker=one.version,

@@ -364,7 +364,12 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress
         if operator is not None and operator not in progress:
-            raise UsageError("there is no such operator", code="operator", found=operator, there=list(progress))
+            raise UsageError(
+                "the job has no such operator: choose from those listed",
+                code="operator",
+                found=operator,
+                there=list(progress),
+            )
         return progress[operator] if operator is not None else next(iter(progress.values()))
 
     def _guard(self, wait: Callable[[], Any]) -> Any:
@@ -387,7 +392,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
     @property
     def _spark_query(self) -> StreamingQuery:
         if self._query is None:
-            raise UsageError("the query has not started", code="not-started")
+            raise UsageError("the query has not started yet", code="not-started")
         return self._query
 
 

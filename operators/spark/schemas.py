@@ -42,12 +42,12 @@ def _read_schema(description: Runnable, name: str, stream: DataFrame, prefix: st
 
 
 def _check_case(columns: list[str], available: list[str]) -> None:
-    """That Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
+    """Check that Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
     folded = Counter(column.lower() for column in available)
     read = {column.lower() for column in columns}
     if same := sorted(column for column in available if folded[column.lower()] > 1 and column.lower() in read):
         raise UsageError(
-            "Spark takes these columns for one: rename or drop one, or set spark.sql.caseSensitive to true",
+            "Spark treats these column names as the same: rename or drop one, or set spark.sql.caseSensitive to true",
             code="column-twice",
             columns=same,
         )

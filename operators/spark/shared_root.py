@@ -53,7 +53,7 @@ def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.Reco
             if probe.seen(objects):
                 answer = Probe.leave(objects, checkpoint_id)
             else:
-                failure = "the file of the driver is not there"
+                failure = "the driver's file is not there"
         except TidestateError as error:
             failure = str(error)
         row = (socket.gethostname(), answer and answer.path, answer and answer.content, failure)
@@ -65,10 +65,10 @@ def _check(objects: Objects, answers: Sequence[tuple[str, str | None, str | None
         if path is not None and content is not None and Probe(path, content).seen(objects):
             continue
         raise UsageError(
-            f"an executor and the driver have different folders at the root, so the job did not start: {ADVICE}",
+            f"an executor and the driver see different folders at the root, so the job did not start: {ADVICE}",
             code="root-not-shared",
             host=host,
             driver=socket.gethostname(),
             root=objects.root,
-            reason=failure or "the file of the executor is not at the driver's root",
+            reason=failure or "the executor's file is not at the driver's root",
         )

@@ -45,8 +45,9 @@ class StreamSource:
         others = set(there.load(chosen["path"]).inputFiles()) - set(read) if "path" in chosen else set()
         if lost := [path for path in sorted(others) if _stamp(self.session, path)[0] < oldest]:
             raise UsageError(
-                "spark would never read these files, which are older than the newest of the history by more than its "
-                'maxFileAge: add them to the history, or set that option of the stream, as maxFileAge="1000d"',
+                "these files are older than the newest of the history by more than the stream's maxFileAge, so "
+                "spark would never read them: add them to the history, or raise that option, such as "
+                'maxFileAge="1000d"',
                 code="bootstrap-file-age",
                 max_file_age=age,
                 files=len(lost),
@@ -73,7 +74,7 @@ class FileStamps:
         changed = [path for path, stamp in self._taken.items() if _stamp(self._session, path) != stamp]
         if changed:
             raise ConflictError(
-                "files of the history changed while it was read: bootstrap again, from files that stay as they are",
+                "files of the history changed while they were read: bootstrap again, from files that do not change",
                 code="bootstrap-files-changed",
                 files=len(changed),
                 first=changed[0],

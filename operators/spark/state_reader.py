@@ -25,8 +25,8 @@ def check_reader() -> None:
     """Raise `UsageError` (``adopt-spark``) for a Spark without a state reader."""
     if not SPARK_4:
         raise UsageError(
-            "spark has a reader of its state from 4.0 on, which also reads checkpoints of older ones: adopt with "
-            "such a spark; the job itself may then run on 3.5",
+            "reading spark's state needs spark 4.0 or later, which also reads checkpoints of older versions: "
+            "adopt with such a spark; the job itself may then run on 3.5",
             code="adopt-spark",
         )
 
@@ -83,8 +83,8 @@ def _collected(frame: DataFrame) -> list[Row]:
 
 def _unreadable(error: Exception) -> UsageError:
     return UsageError(
-        "spark cannot read the state of this checkpoint: nothing was written; start the query once with spark, which "
-        "repairs or refuses it",
+        "spark cannot read the state of this checkpoint: nothing was written; start the query once with spark, "
+        "which repairs the checkpoint or reports why it cannot",
         code="adopt-unreadable",
         why=next(iter(str(error).splitlines()), type(error).__name__),
     )

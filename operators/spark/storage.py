@@ -29,8 +29,8 @@ def open_with(session: SparkSession, root: str) -> Checkpoint:
         seen, reason = False, _one_line(error)
     if not seen:
         raise UsageError(
-            "spark does not find the checkpoint root of this process: give both the same endpoint and "
-            "credentials (docs/how-to/run-on-a-cluster.md)",
+            "spark does not find the checkpoint root of this process: give both the same endpoint and credentials "
+            "(docs/how-to/run-on-a-cluster.md)",
             code="spark-storage-differs",
             url=checkpoint.objects.url(MARKER),
             reason=reason,
@@ -45,8 +45,8 @@ def _file_system(session: SparkSession, url: str) -> tuple[Any, Any]:
         return path, path.getFileSystem(settings)
     except Py4JJavaError as error:
         raise UsageError(
-            f"spark has no file system for this root, and its own checkpoint ({SPARK_FOLDER}/) lies there: for s3:// "
-            "it needs hadoop-aws (docs/how-to/run-on-a-cluster.md)",
+            f"spark has no file system for this root, where its own checkpoint ({SPARK_FOLDER}/) is kept too: for "
+            "s3:// it needs hadoop-aws (docs/how-to/run-on-a-cluster.md)",
             code="spark-storage",
             url=url,
             reason=_one_line(error),

@@ -24,7 +24,7 @@ def arrow_schema(schema: StructType, columns: list[str]) -> pa.Schema:
     """
     names = [field.name for field in schema.fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError("two columns have one name: rename or drop one", code="column-twice", columns=twice)
+        raise UsageError("two columns have the same name: rename or drop one", code="column-twice", columns=twice)
     fields = [pa.field(field.name, _arrow_type(field.dataType)) for field in schema.fields if field.name in columns]
     inside = ((name, _field_of(schema, name)) for name in dict.fromkeys(columns) if name not in names)
     return pa.schema([*fields, *(pa.field(name, _arrow_type(kind)) for name, kind in inside if kind is not None)])

@@ -27,7 +27,7 @@ def aggregated(
 ) -> Windowed:
     """One stream by keys and windows. Raises `UsageError` where they do not go together."""
     if len(set(keys)) != len(keys) or view.event_time in keys:
-        raise UsageError("key columns differ from one another and from the event time", code="key-columns")
+        raise UsageError("the key columns must differ from one another and from the event time", code="key-columns")
     by_offset = windows is not None and windows.by_offset
     made = Windowed(
         view.event_time,
@@ -53,7 +53,11 @@ def merged_aggregation(
 ) -> Merge:
     """Several streams by keys and windows, in one state. Raises `UsageError` where they do not go together."""
     if windows is not None and windows.by_offset:
-        raise UsageError("offsets of several streams do not make one line: count messages instead", code="offset")
+        raise UsageError(
+            "offsets of several streams cannot be compared, so their windows cannot be of offsets: count messages "
+            "instead, count_windows(…)",
+            code="offset",
+        )
     streams = list(views.values())
     kind = None if windows is None else _of_lifetime(windows, streams)
     ends = (kind.end,) if isinstance(kind, SlidingLifetimes) else ()
@@ -81,7 +85,7 @@ def _checked_results(results: Mapping[str, Aggregate]) -> dict[str, StoredAggreg
         if not isinstance(aggregate, Aggregate):
             named = '; the name of the operator is .named("…")' if name == "name" else ""
             raise UsageError(
-                f"give an aggregate, as agg.count() or agg.mean(…){named}",
+                f"give an aggregate, such as agg.count() or agg.mean(…){named}",
                 code="aggregate",
                 name=name,
                 found=repr(aggregate),
@@ -96,8 +100,8 @@ def _of_lifetime(windows: Windows, views: Sequence[StreamView]) -> Windows:
     ends = {view.lifetime.end for view in views}
     if None in ends or len(ends) > 1:
         raise UsageError(
-            'windows of="lifetime" need the lifetimes of the events: stream(…, lifetime=lifetime(end="…")), one '
-            "column for all streams",
+            'windows with of="lifetime" need the ends of the events: stream(…, lifetime=lifetime(end="…")), with '
+            "the same column for all streams",
             code="side-columns" if len(ends) > 1 else "event-shape",
             found=sorted(str(end) for end in ends),
         )
@@ -111,7 +115,7 @@ def tolerance(nodes: Sequence[StreamInput | OperatorNode]) -> Span | None:
     ]
     if len({span_us(span) for span in spans}) > 1:
         raise UsageError(
-            "one operator has one future tolerance: give all streams the same, or say it of the operator, "
+            "an operator has one future tolerance: give all of its streams the same, or set it on the operator, "
             ".allowed_lateness(future_tolerance=…)",
             code="future-tolerance",
             found=spans,
@@ -126,5 +130,5 @@ def _tolerant(made: _W, views: Sequence[StreamView]) -> _W:
 
 def _tolerance_us(chosen: Span) -> int:
     if (tolerance_us := span_us(chosen)) < 0:
-        raise UsageError("a future tolerance cannot be negative", code="lateness", found=chosen)
+        raise UsageError("a future tolerance must not be negative", code="lateness", found=chosen)
     return tolerance_us

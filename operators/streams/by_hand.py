@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tidestate import JoinOperator, WindowOperator
 
 NOT_BY_HAND = (
-    "by hand an operator is of windows, a merge, a join or a session join, and reads streams: run others, and "
-    "several in a row, in this process with .standalone(checkpoint=…)"
+    "an operator that is fed by hand must have windows, or be a merge, a join or a session join, and must read "
+    "streams: run others, and chains of them, in this process with .standalone(checkpoint=…)"
 )
 
 

@@ -34,7 +34,7 @@ class VerbCall:
 
     @property
     def is_view(self) -> bool:
-        """Whether it returned another view of its receiver."""
+        """Whether the call returned another view of its receiver."""
         return self.function in _VIEWS
 
 

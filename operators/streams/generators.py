@@ -83,7 +83,9 @@ def ctis(settings: CtiSettings | Mapping[str, CtiSettings] | None = None) -> ByC
     several = settings.values() if isinstance(settings, Mapping) else (settings,)
     if any(not isinstance(each, CtiSettings | None) for each in several):
         raise UsageError(
-            "settings of CTIs are cti_settings(…), or such by source", code="advance-time", found=repr(settings)[:100]
+            "CTI settings must be cti_settings(…), or a mapping of these by source",
+            code="advance-time",
+            found=repr(settings)[:100],
         )
     return ByCtis(settings)
 

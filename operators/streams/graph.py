@@ -46,7 +46,7 @@ def job_graph(last: OperatorNode) -> JobGraph:
     operators = _named_operators(walk.operators)
     streams = _named_streams(walk)
     if twice := sorted(set(operators.values()) & set(streams.values())):
-        raise UsageError("a stream and an operator have one name: rename one", code="operator-name", twice=twice)
+        raise UsageError("a stream and an operator have the same name: rename one", code="operator-name", twice=twice)
     names: dict[Any, str] = {**streams, **operators}
     names |= {stream: names[walk.same(stream)] for stream, _ in walk.read}
     inputs = tuple(tuple(names[node] for node in operator.inputs) for operator in walk.operators)
@@ -98,7 +98,7 @@ def _named_operators(operators: list[OperatorNode]) -> dict[OperatorNode, str]:
         # Results of an aggregation are keywords, so it has no name=.
         way = ".named(…)" if isinstance(same[0].description, Windowed) else "name=…"
         raise UsageError(
-            f"{count} operators of this job are called {name}: give each a name, {way}",
+            f"{count} operators of this job have the name {name}: give each its own name, {way}",
             code="operator-name",
             name=name,
             reads=[
@@ -122,8 +122,8 @@ def _named_streams(walk: _Walk) -> dict[StreamInput, str]:
     names = {stream: readers[0] for stream, readers in sides.items() if len(readers) == 1}
     if len(unnamed) < len(walk.inputs) or len(names) < len(unnamed) or len(set(names.values())) < len(names):
         raise UsageError(
-            "a job of several streams names them all: stream(…) with a name first; they may be without one where "
-            "each is one side of one join, merge or union alone",
+            'a job with several streams needs a name for each: give it first, stream("orders", …); only streams '
+            "that are each one side of one join, merge or union need none",
             code="stream-name",
             named=[stream.name for stream in walk.inputs if stream.name is not None],
             unnamed=len(unnamed),
@@ -152,8 +152,8 @@ def _check_tolerances(walk: _Walk) -> None:
     for node, _ in walk.read:
         if node.future_tolerance is not None and node not in taken:
             raise UsageError(
-                "only windows and merges have a future tolerance, and none reads this stream: leave it out, or say "
-                ".allowed_lateness(future_tolerance=…) of the windows behind",
+                "only windows and merges have a future tolerance, and none of them reads this stream: remove it, "
+                "or set .allowed_lateness(future_tolerance=…) on the windows further down",
                 code="future-tolerance",
                 stream=node.name or INPUT,
             )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-_BEFORE = "filter and compute columns of the DataFrame or tables that the job is given"
-_RUNS = "an operator runs, not an input: .group_by(…).window(…).aggregate(…) first, or another verb"
+_BEFORE = "filter and compute columns in the DataFrame or tables that the job is given"
+_RUNS = "only an operator can run, not an input: call .group_by(…).window(…).aggregate(…) or another verb first"
 _INSTEAD = {
-    **dict.fromkeys(("count", "sum", "min", "max", "avg", "mean"), "results are named: .aggregate(n=agg.count())"),
+    **dict.fromkeys(
+        ("count", "sum", "min", "max", "avg", "mean"), "give each result a name: .aggregate(n=agg.count())"
+    ),
     "run": ".standalone(checkpoint=…).run(batches), on Spark .on_spark(…, checkpoint=…).start()",
     "groupBy": ".group_by(…)",
     "groupby": ".group_by(…)",
@@ -14,13 +16,13 @@ _INSTEAD = {
     "withWatermark": 'stream(event_time="…", watermark_delay="…")',
     "dropDuplicates": ".deduplicate(…, within=…)",
     "dropDuplicatesWithinWatermark": ".deduplicate(…, within=…)",
-    "unionByName": "union(…) of the package",
-    "union": "union(…) of the package",
-    "merge": "merge(…) of the package",
+    "unionByName": "use the function union(…)",
+    "union": "use the function union(…)",
+    "merge": "use the function merge(…)",
     **dict.fromkeys(("filter", "where", "select", "withColumn", "withColumnRenamed", "drop"), _BEFORE),
-    **dict.fromkeys(("writeStream", "start"), ".on_spark(…, checkpoint=…).start() of an operator"),
+    **dict.fromkeys(("writeStream", "start"), "call .on_spark(…, checkpoint=…).start() on an operator"),
     **dict.fromkeys(("on_spark", "standalone", "harness", "by_hand", "plan", "explain"), _RUNS),
-    **dict.fromkeys(("sharing", "watermark"), "say it before .group_by(…)"),
+    **dict.fromkeys(("sharing", "watermark"), "call it before .group_by(…)"),
 }
 
 

@@ -57,14 +57,21 @@ def stream(
     `UsageError` for settings that do not go together.
     """
     if span_us(watermark_delay) < 0:
-        raise UsageError("a watermark delay cannot be negative", code="watermark-delay", found=watermark_delay)
+        raise UsageError("a watermark delay must not be negative", code="watermark-delay", found=watermark_delay)
     if processing_time and (event_time is not None or span_us(watermark_delay)):
-        raise UsageError("processing time has no event time and no delay", code="processing-time")
+        raise UsageError(
+            "processing time has no event time and no delay: remove event_time= and watermark_delay=",
+            code="processing-time",
+        )
     if origin is not None and offset is None:
-        raise UsageError("an origin orders messages by their offset: name that too", code="offset", origin=origin)
+        raise UsageError(
+            "an origin needs an offset, by which its messages are ordered: add offset=", code="offset", origin=origin
+        )
     lives = lifetime or Lifetime()
     if name is not None and "__" in checked_name(name):
-        raise UsageError("the name of a stream has no two underscores side by side", code="stream-name", found=name)
+        raise UsageError(
+            "the name of a stream must not contain two underscores in a row", code="stream-name", found=name
+        )
     view = StreamView(
         StreamInput(name, future_tolerance),
         event_time,
@@ -82,7 +89,7 @@ def _of_author(author: Any, configuration: Any, shape: str) -> CtiSettings | Non
     settings = author(configuration, shape) if callable(author) else author
     if settings is not None and not isinstance(settings, CtiSettings):
         raise UsageError(
-            "settings of CTIs are cti_settings(…), or a function that returns such",
+            "CTI settings must be cti_settings(…), or a function that returns it",
             code="advance-time",
             found=repr(settings)[:100],
         )
@@ -97,9 +104,9 @@ def cti_settings(
     from another stream (``import_from``), or both. Events behind a CTI are dropped or adjusted (``policy``).
     """
     if policy not in ("drop", "adjust"):
-        raise UsageError("violating events are dropped or adjusted", code="advance-time", policy=policy)
+        raise UsageError('policy= must be "drop" or "adjust"', code="advance-time", policy=policy)
     if generate is None and not import_from:
-        raise UsageError("say what makes CTIs, generate=, a stream to import them from, or both", code="advance-time")
+        raise UsageError("no CTIs are set: give generate=, import_from=, or both", code="advance-time")
     return CtiSettings(policy, generate, import_from)
 
 
@@ -133,16 +140,21 @@ def _sides(streams: tuple[Stream, ...], named: Mapping[str, Stream]) -> dict[str
     """The streams by side. Raises `UsageError` for a side without a name, and two of one name."""
     if wrong := [value for value in (*streams, *named.values()) if not isinstance(value, Stream)]:
         raise UsageError(
-            "give streams, as stream(…) returns them, one after the other: union(a, b)",
+            "give streams, as stream(…) returns them, as separate arguments: union(a, b)",
             code="argument",
             found=repr(wrong[0])[:100],
         )
     pairs = [*((stream.view.name, stream) for stream in streams), *named.items()]
     names = [name for name, _ in pairs]
     if None in names:
-        raise UsageError("sides are called as their streams: give each a name, or a keyword", code="stream-name")
+        raise UsageError(
+            "sides are named after their streams: give each stream a name, or give the sides as keywords",
+            code="stream-name",
+        )
     if len(set(names)) < len(names) or set(names) & set(SIDES_TAKEN):
         raise UsageError(
-            "sides have names of their own, which are not name or watermark: give keywords", code="sides", sides=names
+            'sides must have different names, other than "name" and "watermark": give the sides as keywords',
+            code="sides",
+            sides=names,
         )
     return {str(name): stream for name, stream in pairs}

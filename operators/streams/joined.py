@@ -75,25 +75,26 @@ def joined(
 def _check_places(
     within: tuple[Span | None, Span | None] | None, window: Windows | None, left: SideSettings, right: SideSettings
 ) -> None:
-    """That one setting alone names where rows meet."""
+    """Check that one setting alone names where rows meet."""
     if isinstance(window, tuple):
         raise UsageError(
-            "window= is that of both sides: windows of each are in left=side(window=…) and right=side(window=…)",
+            "window= is for both sides together: for windows of each side use left=side(window=…) and "
+            "right=side(window=…)",
             code="join-window",
             found=window,
         )
     if window is not None and (within is not None or left.window is not None or right.window is not None):
         raise UsageError(
-            "rows meet within=, in a window= of both, or in windows of the sides: window= stands alone",
+            "within=, window= and windows of the sides exclude each other: give one of them",
             code="join-bounds",
         )
     if left.start is not None or right.start is not None:
-        raise UsageError("only sessions of offsets have a first offset", code="window-start")
+        raise UsageError("start= is only for sessions of offsets: remove it", code="window-start")
     for windows in (window, left.window, right.window):
         if windows is not None and (not isinstance(windows, Sliding) or windows.end_column is not None):
             raise UsageError(
-                "rows are joined in tumbling or sliding windows of time, or by side in those of offsets "
-                "(offset_windows(n))",
+                "a join needs tumbling or sliding windows of time, or for each side windows of offsets, "
+                "offset_windows(n)",
                 code="join-window",
                 found=repr(windows),
             )
@@ -115,28 +116,28 @@ def _check(join: Join, *, alone: bool) -> None:
     _check_words(join)
     if alone and (not join.on or None in join.retained):
         raise UsageError(
-            "say which rows meet: within=(lower, upper) or window=; or for how long each side keeps its rows: "
-            "on= with side(retain=…); within=(None, None) keeps them for ever",
+            "say which rows match: within=(lower, upper) or window=, or on= with how long each side keeps its "
+            "rows, side(retain=…); within=(None, None) keeps them for ever",
             code="join-bounds",
         )
     low, high = join.lower_us, join.upper_us
     if low is not None and high is not None and low > high:
         raise UsageError(
-            "the lower bound of a join lies above the upper one",
+            "the lower bound of a join must not be above the upper one",
             code="join-bounds",
             within=(text_of(low), text_of(high)),
         )
     _check_windows(join)
     if min(join.allowed_us, *join.delays_us) < 0:
-        raise UsageError("lateness and watermark delay cannot be negative", code="lateness")
+        raise UsageError("lateness and watermark delay must not be negative", code="lateness")
     if join.own is not None and join.allowed_us:
         raise UsageError(
-            "with a window of its own a side takes what lies in it, or in past windows that it retains: "
-            "say side(retain=…), not allowed_lateness=",
+            "a side with a window of its own accepts rows in that window and in past windows that it retains: use "
+            "side(retain=…) and remove allowed_lateness=",
             code="lateness",
         )
     if join.in_order and any((*join.updates, *join.late_updates)):
-        raise UsageError("update periods emit pairs as rows arrive: leave in_order= out", code="in-order")
+        raise UsageError("update periods emit pairs as rows arrive: remove in_order=", code="in-order")
     for side in SIDES:
         _check_retained(join, side)
 
@@ -144,7 +145,7 @@ def _check(join: Join, *, alone: bool) -> None:
 def _check_columns(join: Join) -> None:
     if len(set(join.on)) != len(join.on) or {join.left_time, join.right_time} & set(join.on):
         raise UsageError(
-            "rows are joined on columns, each named once, and not on their times, offsets or origins",
+            "on= must name each column once, and none that holds times, offsets or origins",
             code="join-on",
             on=join.on,
         )
@@ -155,14 +156,15 @@ def _check_columns(join: Join) -> None:
 def _check_words(join: Join) -> None:
     check_how(join.how)
     if join.occurrence not in ("first", "each"):
-        raise UsageError(
-            "a pair is emitted in its first window or in each", code="join-occurrence", found=join.occurrence
-        )
+        raise UsageError('occurrence= must be "first" or "each"', code="join-occurrence", found=join.occurrence)
     if join.occurrence == "each" and join.windows is None:
-        raise UsageError("only windows of both sides hold a pair several times", code="join-occurrence")
+        raise UsageError(
+            'occurrence="each" needs windows of both sides, window=, as only these can hold a pair several times',
+            code="join-occurrence",
+        )
     if join.unmatched not in ("close", "final"):
         raise UsageError(
-            "rows without a partner are emitted at the close, or once they are final",
+            'unmatched= must be "close" or "final"',
             code="join-unmatched",
             found=repr(join.unmatched),
         )
@@ -170,10 +172,10 @@ def _check_words(join: Join) -> None:
 
 def _check_windows(join: Join) -> None:
     if join.windows is not None and join.bounded:
-        raise UsageError("rows meet within bounds or in a window of both: give one", code="join-bounds")
+        raise UsageError("within= and window= exclude each other: give one of them", code="join-bounds")
     if join.windows is not None and join.windows.by_offset:
         raise UsageError(
-            "offsets of two streams do not make one line: give each side its window, side(window=…)",
+            "offsets of two streams cannot be compared: give each side its own window, side(window=…)",
             code="join-window",
         )
     for place, window in enumerate(join.own or ()):
@@ -191,15 +193,21 @@ def _check_retained(join: Join, side: str) -> None:
     if kept is None:
         return
     if kept.windows is not None and join.windows is None and (join.own is None or join.own[place] is None):
-        raise UsageError("only a side with windows keeps a number of them", code="join-retain", side=side)
+        raise UsageError(
+            "only a side with windows can keep a number of windows: use a span, or give it a window",
+            code="join-retain",
+            side=side,
+        )
     if kept.messages is not None and not join.by_offset(side):
         raise UsageError(
-            "only a side of which offsets place the rows keeps a number of messages: name stream(offset=…), and give "
-            "it no window or bounds of time; or give a span",
+            "only a side without a window or bounds of time can keep a number of messages, and it needs "
+            "stream(offset=…): add the offset, or use a span",
             code="join-retain",
             side=side,
         )
     if kept.span_us is not None and join.by_offset(side):
         raise UsageError(
-            "offsets place the rows of this side: keep a number of messages or windows", code="join-retain", side=side
+            "rows of this side are placed by offset: keep a number of messages or windows, not a span",
+            code="join-retain",
+            side=side,
         )

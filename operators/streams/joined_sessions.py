@@ -48,7 +48,7 @@ def joined_by_session(
     equal = columns_of(on)
     key = equal if session_key is None else columns_of(session_key)
     if any(len(set(columns)) < len(columns) for columns in (equal, key)):
-        raise UsageError("a column is named twice", code="key-columns", on=equal, session=key)
+        raise UsageError("a column is named twice: name each column once", code="key-columns", on=equal, session=key)
     check_how(how)
     starts = _first_offsets(sides, by_offset=offsets is not None)
     orders = orders_of(views, set(views) if identity or offsets is not None else ())
@@ -58,7 +58,10 @@ def joined_by_session(
         delays, allowed_us = delays_us(views, over), _lateness_us(allowed_lateness)
     else:
         if gap is not None or gap_column is not None:
-            raise UsageError("give a session a gap, or the column that holds it, or offsets", code="session-gap")
+            raise UsageError(
+                "a session needs either a gap, a column that holds it, or offsets: give one of them",
+                code="session-gap",
+            )
         windows, times = offset_sessions(offsets, late=_late_offsets(allowed_lateness)), _offset_columns(orders[0])
         # Sessions of offsets follow the offsets, and no time.
         delays, allowed_us = (0, 0), 0
@@ -75,7 +78,7 @@ def joined_by_session(
 def _lateness_us(allowed: Any) -> int:
     allowed_us = span_us(allowed)
     if allowed_us < 0:
-        raise UsageError("lateness cannot be negative", code="lateness", late=allowed)
+        raise UsageError("lateness must not be negative", code="lateness", late=allowed)
     return allowed_us
 
 
@@ -84,16 +87,16 @@ def _late_offsets(allowed: Span | int) -> int:
     if allowed == NOT_LATE:
         return 0
     if not isinstance(allowed, int):
-        raise UsageError("allowed_lateness is a number of offsets", code="window-late", found=allowed)
+        raise UsageError(
+            "in sessions of offsets allowed_lateness must be a number of offsets", code="window-late", found=allowed
+        )
     return allowed
 
 
 def _offset_columns(columns: Sequence[str | None]) -> dict[str, str]:
     """The columns of offsets, by side."""
     if None in columns:
-        raise UsageError(
-            "sessions of offsets need the column that holds them, on each side: stream(offset=…)", code="offset"
-        )
+        raise UsageError("sessions of offsets need an offset column on each side: stream(offset=…)", code="offset")
     left, right = map(str, columns)
     return {LEFT: left, RIGHT: right}
 
@@ -102,13 +105,19 @@ def _first_offsets(sides: Mapping[str, SideSettings], *, by_offset: bool) -> int
     """The first offset that counts: one for both sides, or one for each where they differ."""
     for side, settings in sides.items():
         if settings != SideSettings(start=settings.start):
-            raise UsageError("a side of a session join has a first offset alone: start=", code="join-side", side=side)
+            raise UsageError(
+                "a side of a session join can only have start=: remove its other settings",
+                code="join-side",
+                side=side,
+            )
     left, right = (sides[side].start for side in (LEFT, RIGHT))
     if left is None and right is None:
         return None
     if not by_offset:
-        raise UsageError("only sessions of offsets have a first offset", code="window-start", start=(left, right))
+        raise UsageError(
+            "start= is only for sessions of offsets: remove it", code="window-start", start=(left, right)
+        )
     left, right = left or 0, right or 0
     if any(isinstance(start, bool) or not isinstance(start, int) or start < 0 for start in (left, right)):
-        raise UsageError("offsets begin at 0", code="window-start", start=(left, right))
+        raise UsageError("the first offset must be an integer, 0 or more", code="window-start", start=(left, right))
     return left if left == right else (left, right)

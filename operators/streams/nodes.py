@@ -64,7 +64,9 @@ class WatermarkSettings:
         if isinstance(self.generator, type) or not hasattr(self.generator, "read"):
             settings = isinstance(self.generator, CtiSettings)
             way = "watermark.ctis(…) of these settings" if settings else 'watermark.bounded("5 minutes") and so on'
-            raise UsageError(f"give what makes watermarks: {way}", code="watermark", found=f"{self.generator!r:.100}")
+            raise UsageError(
+                f"this is not a watermark: give {way}", code="watermark", found=f"{self.generator!r:.100}"
+            )
 
     @property
     def is_timeout(self) -> bool:
@@ -117,7 +119,7 @@ class StreamView:
 
     @property
     def name(self) -> str | None:
-        """That of the stream or operator; None of an input without one."""
+        """The name of the stream or operator; None for an input without one."""
         return self.node.name if isinstance(self.node, StreamInput) else self.node.description.name
 
     @property

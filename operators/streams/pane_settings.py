@@ -38,9 +38,9 @@ def with_allowed_lateness(
     allowed_us = None if span is None else span_us(span)
     future_us = span_us("60 seconds" if future_tolerance is None else future_tolerance)
     if (allowed_us or 0) < 0 or future_us < 0:
-        raise UsageError("lateness and future tolerance cannot be negative", code="lateness", allowed=span)
+        raise UsageError("lateness and future tolerance must not be negative", code="lateness", allowed=span)
     if rule not in ("event", "window"):
-        raise UsageError("the rule of lateness is event or window", code="late-rule", found=repr(rule))
+        raise UsageError('rule= must be "event" or "window"', code="late-rule", found=repr(rule))
     return replace(
         made,
         allowed_lateness_us=allowed_us,
@@ -56,7 +56,7 @@ def with_retained_windows(made: _W, span: Span | None, windows: int | None) -> _
     whole = windows is None or (isinstance(windows, int) and not isinstance(windows, bool) and windows > 0)
     if (span is None and windows is None) or (retained_us is not None and retained_us < 0) or not whole:
         raise UsageError(
-            "retention is a span of time, or a number of windows, or both",
+            "windows must be retained for a span of 0 or more, for a number of 1 or more, or for both",
             code="retention",
             span=span,
             windows=windows,
@@ -77,14 +77,15 @@ def with_messages(
     columns = tuple(name for name in (made.origin, made.offset) if name) if identity is None else columns_of(identity)
     if not columns or len(set(columns)) != len(columns):
         raise UsageError(
-            'an identity is an offset, with the columns of its origin in front: ("partition", "offset")',
+            'an identity must be an offset column, with the columns of its origin before it: ("partition", "offset")',
             code="message-identity",
             found=columns,
         )
     if isinstance(made, Merge):
         if lacking := [name for name in columns if name not in (*made.sides.shared, SIDE)]:
             raise UsageError(
-                "the identity of messages of several streams is of columns that all have: name them in .sharing(…)",
+                "the identity of messages of several streams must be columns that all of them have: name them in "
+                ".sharing(…)",
                 code="message-identity",
                 columns=lacking,
             )
@@ -102,16 +103,20 @@ def with_timestamp(made: _W, choice: PaneTimestamp, reads: Runnable | None) -> _
     """
     if choice not in ("end_of_window", "earliest", "latest"):
         raise UsageError(
-            "a pane's timestamp is end_of_window, earliest or latest", code="pane-timestamp", found=repr(choice)
+            'the timestamp of panes must be "end_of_window", "earliest" or "latest"',
+            code="pane-timestamp",
+            found=repr(choice),
         )
     time = made.event_time or pane_time(reads)
     if choice != "end_of_window" and time is None:
-        raise UsageError("say which column is the event time", code="pane-timestamp", found=choice)
+        raise UsageError(
+            '"earliest" and "latest" need an event time: name its column', code="pane-timestamp", found=choice
+        )
     time = str(time)
     stamps = {"end_of_window": EndOfWindow(), "earliest": min_(time), "latest": max_(time)}
     if (own := made.aggregates.get(TIMESTAMP)) is not None and own not in stamps.values():
         raise UsageError(
-            "the panes have a result of this name already: call it otherwise",
+            "the panes already have a result of this name: rename that result",
             code="aggregate-twice",
             names=[TIMESTAMP],
         )

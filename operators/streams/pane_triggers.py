@@ -38,24 +38,32 @@ def with_triggers(
     ]
     by_element = any(isinstance(node, EachElement) for trigger in triggers for node in trigger.nodes)
     if evaluate not in (None, "element", "batch"):
-        raise UsageError('evaluate= is "element" or "batch"', code="trigger-element", found=evaluate)
+        raise UsageError('evaluate= must be "element" or "batch"', code="trigger-element", found=evaluate)
     if by_element and evaluate == "batch":
-        raise UsageError('each_element() is a pane per element: leave evaluate="batch" out', code="trigger-element")
+        raise UsageError(
+            'each_element() makes a pane for each element: remove evaluate="batch"', code="trigger-element"
+        )
     if by_element and any(_once_a_batch(trigger) for trigger in triggers):
-        raise UsageError("panes are made by element or by batch: give one of the two", code="trigger-element")
+        raise UsageError(
+            "panes are made either by element or by batch: use one kind of trigger", code="trigger-element"
+        )
     chosen = evaluate or ("element" if by_element else "batch")
     if chosen == "element" and isinstance(made.windows, Sessions) and when is None:
-        raise UsageError("sessions change as a whole with a batch", code="trigger-element")
+        raise UsageError(
+            "sessions change once for each batch, so they cannot emit a pane for each element: use a trigger by "
+            "batch",
+            code="trigger-element",
+        )
     if chosen == "element" and made.offset is None:
         raise UsageError(
-            'each_element() and evaluate="element" need the order of elements: stream(offset=…)',
+            'each_element() and evaluate="element" need an order of elements: stream(offset=…)',
             code="trigger-element",
         )
     _check_kinds(early, late, when, on_time, closing)
     stored_late = stored_trigger(late)
     with_each_batch = stored_late == EACH_BATCH
     if when is not None and (early is not None or on_time != "always" or not with_each_batch):
-        raise UsageError("a composite trigger stands alone", code="trigger-when")
+        raise UsageError("when= cannot be combined with other triggers: remove them", code="trigger-when")
     unseen = not with_each_batch or on_time == "never" or when is not None
     stored = Triggers(
         stored_trigger(early),
@@ -69,7 +77,7 @@ def with_triggers(
     simple = [trigger for trigger in (stored.early, stored.late) if trigger is not None]
     if stored.per_element and when is None and not (simple and all(_counts(trigger) for trigger in simple)):
         raise UsageError(
-            "a pane at each N-th element goes with each_element(), after_count(…) and composite triggers",
+            "panes by element can only use each_element(), after_count(…) and composite triggers",
             code="trigger-element",
         )
     return replace(made, triggers=stored)
@@ -81,18 +89,29 @@ def _check_kinds(
     for trigger in (early, late):
         if trigger is not None and (not isinstance(trigger, Trigger) or trigger.kind in COMPOSITE):
             raise UsageError(
-                "an early or late trigger is each_element(), each_batch(), after_count(…), every_processing_time(…), "
-                "after_processing_time(…) or every_event_time(…), which repeat by themselves; give a composite one "
-                "as when=",
+                "an early or late trigger must be each_element(), each_batch(), after_count(…), "
+                "every_processing_time(…), after_processing_time(…) or every_event_time(…), which all repeat; "
+                "give a composite trigger as when=",
                 code="trigger",
                 found=repr(trigger),
             )
     if late is not None and late.kind == "every_event_time":
-        raise UsageError("only early panes go by event time", code="trigger", found=repr(late))
+        raise UsageError(
+            "every_event_time(…) is only for early panes: choose another late trigger",
+            code="trigger",
+            found=repr(late),
+        )
     if when is not None and not isinstance(when, Trigger):
-        raise UsageError("give a trigger, as repeatedly(after_count(3))", code="trigger", found=repr(when))
+        raise UsageError(
+            "when= must be a trigger, such as repeatedly(after_count(3))", code="trigger", found=repr(when)
+        )
     if on_time not in ("always", "non_empty", "never") or closing not in (None, "never", "if_new", "always"):
-        raise UsageError("on_time or closing has no such choice", code="trigger", on_time=on_time, closing=closing)
+        raise UsageError(
+            'on_time= must be "always", "non_empty" or "never", and closing= "never", "if_new" or "always"',
+            code="trigger",
+            on_time=on_time,
+            closing=closing,
+        )
 
 
 def _counts(trigger: Trigger) -> bool:

@@ -89,7 +89,9 @@ class PaneSettings(ABC):
         """
         if mode not in ("accumulating", "discarding", "retracting"):
             raise UsageError(
-                'the mode is "accumulating", "discarding" or "retracting"', code="accumulation", found=repr(mode)
+                'the accumulation must be "accumulating", "discarding" or "retracting"',
+                code="accumulation",
+                found=repr(mode),
             )
         return self._with(msgspec.structs.replace(self._windowed, mode=mode))
 

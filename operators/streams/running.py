@@ -81,7 +81,7 @@ class Runs(ABC):
         """
         if isinstance(paths, str) or (strange := set(paths) - set(SHORTCUTS)):
             raise UsageError(
-                "paths are the shortcuts that a batch may take, a set of them",
+                "paths= must be a set of the shortcuts that a batch may take",
                 code="paths",
                 found=paths if isinstance(paths, str) else sorted(map(str, strange)),
                 shortcuts=list(SHORTCUTS),

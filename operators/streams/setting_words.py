@@ -419,7 +419,7 @@ def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:
 
 
 def _cti_settings(stored: StoredSettings) -> CtiSettings | dict[str, CtiSettings] | None:
-    """Of all sources, or by source."""
+    """CTI settings, the same for all sources or by source."""
     if stored is None:
         return None
     by_source = {source: _cti_setting(settings) for source, settings in stored.items()}

@@ -33,7 +33,8 @@ def lifetime(end: str | None = None, shape: str | None = None, shape_column: str
     chosen = shape or ("point" if end is None else "interval")
     if chosen not in SHAPES or (end is None and chosen in ("interval", "edge_end")):
         raise UsageError(
-            "give a shape of events, and the column of their ends if the shape has one",
+            "the shape and the column of ends do not fit each other: give a shape of events, and the column of "
+            "their ends only if the shape has one",
             code="event-shape",
             shape=chosen,
             end=end,
@@ -48,7 +49,11 @@ def period(span: Span, *, offset: Span = "0 seconds") -> Update:
     """
     period_us, offset_us = span_us(span), span_us(offset)
     if period_us <= 0:
-        raise UsageError("an update period is longer than nothing", code="join-update", period=text_of(period_us))
+        raise UsageError(
+            'an update period must be a span above 0, such as "1 minute"',
+            code="join-update",
+            period=text_of(period_us),
+        )
     return Update(period_us, offset_us % period_us)
 
 
@@ -73,24 +78,26 @@ class RetentionSettings:
         """As a store of messages keeps it; ``by_offset``: of windows of offsets. Raises `UsageError` for a field that
         has no meaning there.
         """
-        self._refuse("windows", words="messages are kept by span, offsets, messages or bytes")
+        self._refuse("windows", words="messages can be kept only by span, offsets, messages or bytes")
         if by_offset:
-            self._refuse("span", words="windows of offsets keep messages by offsets, messages or bytes")
+            self._refuse("span", words="windows of offsets can keep messages only by offsets, messages or bytes")
         else:
-            self._refuse("offsets", words="windows of time keep messages by span, messages or bytes")
+            self._refuse("offsets", words="windows of time can keep messages only by span, messages or bytes")
         oldest = self.offsets if self.span is None else span_us(self.span)
         slot = 1 if self.slot is None else self.slot if isinstance(self.slot, int) else span_us(self.slot)
         return MessageRetention(time=oldest, count=self.messages, bytes=self.bytes, slot=slot)
 
     def of_side(self) -> JoinRetention:
-        """As a join keeps rows of a side. Raises `UsageError` for a field that has no meaning there."""
-        self._refuse("messages", "bytes", "slot", words="a side of a join keeps rows by span, offsets or windows")
+        """How much a join keeps of a side. Raises `UsageError` for a field that has no meaning there."""
+        self._refuse(
+            "messages", "bytes", "slot", words="a side of a join can keep rows only by span, offsets or windows"
+        )
         retained_us = None if self.span is None else span_us(self.span)
         limits = [limit for limit in (retained_us, self.offsets, self.windows) if limit is not None]
         whole = all(isinstance(limit, int) and not isinstance(limit, bool) for limit in limits)
         if not limits or not whole or min(limits) < 0 or self.offsets == 0:
             raise UsageError(
-                "say how much a side keeps: a span, a number of offsets or of windows, none of them negative",
+                "say how much a side keeps: a span, a number of offsets above 0, or a number of windows",
                 code="join-retain",
                 found=(self.span, self.offsets, self.windows),
             )
@@ -153,7 +160,7 @@ def side(
     """
     if window is not None and not isinstance(window, Sliding):
         raise UsageError(
-            "a side has tumbling or sliding windows, or those of offsets", code="join-window", found=window
+            "a side needs tumbling or sliding windows, or windows of offsets", code="join-window", found=window
         )
     retention_of(retain)
     return SideSettings(window, update, late_update, retain, start)

@@ -29,7 +29,7 @@ def joined_by_lifetime(views: Mapping[str, StreamView], on: str | Sequence[str] 
     """Pairs of rows whose lifetimes overlap. Raises `UsageError` where a stream has no order."""
     if lacking := [side for side, view in views.items() if view.is_input and view.offset is None]:
         raise UsageError(
-            "lifetimes are joined in the order of offsets: name it, stream(offset=…)",
+            "a join by lifetimes takes rows in the order of their offsets: name the column, stream(offset=…)",
             code="join-offset",
             sides=lacking,
         )
@@ -64,9 +64,9 @@ def without_repetitions(
     within_us = None if within is None else span_us(within)
     allowed_us = None if allowed_lateness is None else span_us(allowed_lateness)
     if (within_us or 0) < 0:
-        raise UsageError("a time to remember cannot be negative", code="watermark-delay", within=within)
+        raise UsageError("the time to remember ids must not be negative", code="watermark-delay", within=within)
     if (allowed_us or 0) < 0:
-        raise UsageError("lateness cannot be negative", code="lateness", allowed=allowed_lateness)
+        raise UsageError("lateness must not be negative", code="lateness", allowed=allowed_lateness)
     made = Deduplicate(
         time_of("input", view), columns, within_us, span_us(view.delay), in_order, allowed_us, name=name
     )
@@ -80,7 +80,7 @@ def shifted(view: StreamView, by: Span, duration: Span | None, end: str | None, 
     duration_us = None if duration is None else span_us(duration)
     if duration_us is not None and (duration_us <= 0 or ends is None):
         raise UsageError(
-            "a duration is longer than nothing, and has a column of ends: end=",
+            "duration= must be above 0 and needs the column of end times: end=",
             code="altered",
             duration=duration,
             end=ends,

@@ -23,12 +23,15 @@ def sides_of(
     """
     if len(times) < 2 or not all(name.isidentifier() for name in times):
         raise UsageError(
-            "sides are two or more, with a name of letters, digits and _ each", code="sides", sides=list(times)
+            "give two or more sides, whose names have only letters, digits and underscores",
+            code="sides",
+            sides=list(times),
         )
     columns = tuple(dict.fromkeys(shared))
     if len(columns) < len(shared) or {SIDE, AT, *times.values()} & set(columns):
         raise UsageError(
-            "key and shared columns differ from one another, from the event times, and from side and time",
+            "key and shared columns must differ from one another, from the event times, and from the columns "
+            '"side" and "time"',
             code="key-columns",
             found=list(shared),
         )
@@ -44,7 +47,7 @@ def time_of(side: str, view: StreamView) -> str:
     """The event time of a side. Raises `UsageError` where it has none."""
     if view.time is None:
         raise UsageError(
-            "streams meet by their event times: name it, stream(event_time=…)",
+            "the streams are combined by their event times: name the column, stream(event_time=…)",
             code="event-time",
             side=side,
             stream=view.name,
@@ -66,7 +69,8 @@ def shared_order(views: Mapping[str, StreamView]) -> tuple[str | None, str | Non
     orders = {(view.offset, view.origin) for view in views.values()}
     if len(orders) > 1:
         raise UsageError(
-            "all streams name offset= and origin=, with the same columns, or none does",
+            "either all streams need offset= and origin= with the same columns, or none: use the same settings "
+            "for all",
             code="side-columns",
             sides=list(views),
             found=sorted({name for order in orders for name in order if name}),
@@ -75,15 +79,17 @@ def shared_order(views: Mapping[str, StreamView]) -> tuple[str | None, str | Non
 
 
 def check_order(sides: Sides, side: str, offset: str | None, origin: str | None) -> None:
-    """That offset and origin are columns of a side's own, and an origin has offsets. Raises `UsageError`."""
+    """Check that offset and origin are columns of a side's own, and an origin has offsets. Raises `UsageError`."""
     named = [name for name in (offset, origin) if name]
     if origin and not offset:
-        raise UsageError("a message is known by its origin and offset: name both", code="join-offset", side=side)
+        raise UsageError("an origin needs an offset: add offset=", code="join-offset", side=side)
     if len(set(named)) < len(named):
-        raise UsageError("origin and offset are two columns", code="join-offset", side=side, found=named)
+        raise UsageError(
+            "origin and offset must be two different columns", code="join-offset", side=side, found=named
+        )
     if {*sides.shared, *([] if sides.by_offset else [sides.time_of(side)])} & set(named):
         raise UsageError(
-            "offset and origin are columns of a side, not those it is joined by or its time",
+            "offset and origin must be columns of the side's own: not those of on=, and not the event time",
             code="join-on",
             side=side,
             found=named,
@@ -91,9 +97,9 @@ def check_order(sides: Sides, side: str, offset: str | None, origin: str | None)
 
 
 def check_how(how: str) -> None:
-    """That a join keeps rows without a partner of sides that there are. Raises `UsageError`."""
+    """Check that a join keeps rows without a partner of sides that there are. Raises `UsageError`."""
     if how not in ("inner", "left", "right", "full"):
-        raise UsageError("a join is inner, left, right or full", code="join-how", found=repr(how))
+        raise UsageError('how= must be "inner", "left", "right" or "full"', code="join-how", found=repr(how))
 
 
 def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ def ctis_of_sides(
     followed = _followed_sides(orders, stored)
     if lacking := [side for side, order in orders.items() if not order and side not in followed]:
         raise UsageError(
-            "CTIs follow event times in the order of offsets: give each side its own, stream(offset=…)",
+            "CTIs follow event times in the order of offsets: give each side its own offset, stream(offset=…)",
             code="advance-time",
             sides=lacking,
         )

@@ -69,7 +69,7 @@ class Stream(MadeByVerb):
         """
         if not self.view.is_input:
             raise UsageError(
-                "the watermark of an operator's output comes with it: say .watermark(…) of the streams in front",
+                "the watermark of an operator's output comes with it: set .watermark(…) on the streams that it reads",
                 code="chain-watermark",
                 operator=self.view.name,
             )
@@ -84,8 +84,8 @@ class Stream(MadeByVerb):
     def window(self, *_: Any, **__: Any) -> NoReturn:
         """Raises `UsageError`: a stream is grouped first, if only as one group."""
         raise UsageError(
-            "group the stream first: .group_by(…), without a key .group_by(); then .window(…), and all results in "
-            "one .aggregate(…)",
+            "windows and results need a grouped stream: call .group_by(…), without a key .group_by(), then "
+            ".window(…), and all results in one .aggregate(…)",
             code="group-by",
         )
 
@@ -336,7 +336,11 @@ class GroupedStream(MadeByVerb):
     def window(self, windows: Windows) -> GroupedStream:
         """In which windows results are: `tumbling`, `sliding`, `sessions`, `count_windows` and so on."""
         if not isinstance(windows, Windows):
-            raise UsageError("give windows, as tumbling(…) or sessions(…)", code="window", found=repr(windows))
+            raise UsageError(
+                "this is not a window: give one such as tumbling(…) or sessions(…)",
+                code="window",
+                found=repr(windows),
+            )
         return replace(self, kind=windows)
 
     @recorded
@@ -346,7 +350,7 @@ class GroupedStream(MadeByVerb):
         """
         if unnamed:
             raise UsageError(
-                "name each result: .aggregate(n=agg.count())", code="aggregate", found=repr(unnamed)[:100]
+                "each result needs a name: .aggregate(n=agg.count())", code="aggregate", found=repr(unnamed)[:100]
             )
         if self.merging is None:
             made: Windowed = aggregated(self.streams[0].view, self.keys, self.kind, results)
@@ -362,7 +366,9 @@ class GroupedStream(MadeByVerb):
         def __getattr__(self, name: str) -> Any:
             if name in vars(PaneSettings) and not name.startswith("_"):
                 raise UsageError(
-                    f"results come first: .aggregate(…).{name}(…)", code="group-by", keys=list(self.keys)
+                    f"the stream is grouped, and {name} needs results: call .aggregate(…).{name}(…)",
+                    code="group-by",
+                    keys=list(self.keys),
                 )
             return super().__getattr__(name)
 
@@ -440,7 +446,7 @@ def _columns(names: Sequence[str | Sequence[str]]) -> tuple[str, ...]:
     """Names as arguments, or one list of them."""
     several = names[0] if len(names) == 1 and isinstance(names[0], list | tuple) else names
     if not all(isinstance(name, str) for name in several):
-        raise UsageError("columns are names, or one list of names", code="key-columns", found=repr(names)[:100])
+        raise UsageError("columns must be names, or one list of names", code="key-columns", found=repr(names)[:100])
     return tuple(str(name) for name in several)
 
 

@@ -56,7 +56,7 @@ def with_watermark(description: _Described, view: StreamView) -> _Described:
 def _with_ctis(description: _Described, view: StreamView) -> _Described:
     if not isinstance(description, Windowed | Altered):
         raise UsageError(
-            "deduplication does not follow CTIs: put it behind a time shift, a union or a join that does",
+            "deduplication cannot follow CTIs: put it behind a time shift, a union or a join, which can",
             code="advance-time",
             operator=description.name,
         )
@@ -79,7 +79,7 @@ def _one_line_of_ctis(
     """
     if description.event_time is None or description.offset is None:
         raise UsageError(
-            "CTIs follow event times in the order of offsets: stream(event_time=…, offset=…)",
+            "CTIs need event times and an order of offsets: stream(event_time=…, offset=…)",
             code="advance-time",
             event_time=description.event_time,
             offset=description.offset,
@@ -101,7 +101,7 @@ def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over:
     if over is not None:
         if with_settings:
             raise UsageError(
-                "a watermark over all sides stands alone: leave those of the streams out, or this one",
+                "a watermark over all sides excludes those of the streams: remove one or the other",
                 code="watermark-sides",
                 operator=description.name,
                 sides=with_settings,
@@ -121,14 +121,16 @@ def _over_all(description: Sided, views: Mapping[str, StreamView], over: Waterma
         return _of_generator(description, resolved(generator or Bounded(delay), AT), over)
     if not isinstance(description, Merge) or over.by is None:
         raise UsageError(
-            "CTIs are those of each stream: say .watermark(watermark.ctis(…)) of the streams; only a merge has one "
-            "line of CTIs, with by= the shared column of sources",
+            "CTIs belong to each stream: set .watermark(watermark.ctis(…)) on the streams; only a merge can have "
+            "CTIs over all sides, with by= the shared column of sources",
             code="watermark-sides",
             operator=description.name,
         )
     lifetimes = {view.lifetime for view in views.values()}
     if len(lifetimes) > 1:
-        raise UsageError("one line of CTIs has one lifetime: all streams name the same", code="watermark-sides")
+        raise UsageError(
+            "with CTIs over all sides, all streams need the same lifetime settings", code="watermark-sides"
+        )
     return _one_line_of_ctis(description, stored_settings(generator.settings), None, lifetimes.pop(), over)
 
 
@@ -138,7 +140,7 @@ def _of_generator(
     """As everywhere; unless ``by`` says otherwise, each side is a source, and holds the watermark from the start."""
     if isinstance(description, OverlapJoin):
         raise UsageError(
-            "lifetimes overlap by application time: advance it by CTIs, .watermark(watermark.ctis(…)) of the streams",
+            "a join by lifetimes needs CTIs: set .watermark(watermark.ctis(…)) on the streams",
             code="advance-time",
         )
     if settings.by is not None or isinstance(generator, BufferProgress):
@@ -154,8 +156,8 @@ def _with_timeouts(description: Sided, views: Mapping[str, StreamView]) -> Water
     delays = {span_us(view.watermark_delay) for view in views.values()}
     if not plain or not inputs or len(delays) > 1:
         raise UsageError(
-            "sides may differ in watermark delay and CTI settings alone, and have idle timeouts where the delays are "
-            "equal and none reads an operator: give one watermark over all sides, watermark=",
+            "sides may have different watermark delays and CTI settings, and idle timeouts if the delays are "
+            "equal and no side reads an operator: for anything else give one watermark over all sides, watermark=",
             code="watermark-sides",
             operator=description.name,
             sides=list(settings_of),
@@ -184,7 +186,7 @@ def _by_ctis_of_sides(description: Sided, views: Mapping[str, StreamView]) -> Wa
         settings = view.watermark
         if not view.by_ctis or (settings and (settings.by or settings.sources or settings.own_timeouts)):
             raise UsageError(
-                "where one side goes by CTIs, each stream does, as one source: watermark.ctis(…) without by=",
+                "if one side uses CTIs, each stream must use them, as a single source: watermark.ctis(…) without by=",
                 code="watermark-sides",
                 operator=description.name,
                 side=side,
@@ -214,7 +216,9 @@ def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView])
         return None
     if not isinstance(settings, CtiSettings):
         raise UsageError(
-            "a stream that is a side is one source: give it one cti_settings(…)", code="watermark-sides", side=side
+            "a stream that is a side is a single source: give it one cti_settings(…)",
+            code="watermark-sides",
+            side=side,
         )
     names = {other.name: name for name, other in views.items() if other.name is not None}
     nodes = {other.node: name for name, other in views.items()}
@@ -222,7 +226,9 @@ def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView])
     if imported is not None and not isinstance(imported, str):
         imported = nodes.get(imported.view.node, names.get(imported.view.name))
         if imported is None:
-            raise UsageError("CTIs are imported from another side", code="advance-time", side=side)
+            raise UsageError(
+                "CTIs can be imported only from another side of this operator", code="advance-time", side=side
+            )
     return _stored(settings, names.get(imported, imported) if isinstance(imported, str) else None)
 
 
@@ -232,7 +238,7 @@ def _settings_of(view: StreamView) -> Any:
         return None
     if not isinstance(generator, ByCtis):
         raise UsageError(
-            "a stream with cti_settings= goes by CTIs: take the other generator off",
+            "a stream with cti_settings= gets its watermark from CTIs: remove the other generator",
             code="watermark",
             found=generator,
         )
@@ -267,7 +273,9 @@ def resolved(generator: WatermarkSource, time: str | None) -> Generator | Buffer
         return cast(Generator | BufferProgress, generator)
     if time is None:
         raise UsageError(
-            "the watermark follows an event time: name it, stream(event_time=…)", code="watermark", found=generator
+            "this watermark follows an event time: name the column, stream(event_time=…)",
+            code="watermark",
+            found=generator,
         )
     return max_event_time(time, generator.delay, hold_future=generator.hold_future, quiet=generator.quiet)
 

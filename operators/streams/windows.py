@@ -39,20 +39,20 @@ def _grid(size: Span, slide: Span, offset: Span, of: Extent, *, strict: bool) ->
     size_us, slide_us, offset_us = span_us(size), span_us(slide), span_us(offset)
     if size_us <= 0 or slide_us <= 0:
         raise UsageError(
-            "a window's size and slide are longer than nothing",
+            "the size and slide of a window must be above 0",
             code="window-size",
             size=text_of(size_us),
             slide=text_of(slide_us),
         )
     if strict and size_us % slide_us:
         raise UsageError(
-            "the slide must divide the size (strict=False allows any)",
+            "the slide must divide the size; with strict=False it need not",
             code="window-slide",
             size=text_of(size_us),
             slide=text_of(slide_us),
         )
     if of not in ("start", "lifetime"):
-        raise UsageError('windows are of="start" of events, or of="lifetime"', code="window-of", found=repr(of))
+        raise UsageError('of= must be "start" or "lifetime"', code="window-of", found=repr(of))
     grid = (size_us, slide_us, offset_us % slide_us)
     # The column of ends is the stream's, which the verb that reads it fills in.
     return Sliding(*grid) if of == "start" else SlidingLifetimes(*grid, "")
@@ -64,12 +64,12 @@ def sessions(gap: Span | None = None, *, gap_column: str | None = None) -> Sessi
     ``gap_column``, as each event says (in microseconds, or as a duration).
     """
     if (gap is None) == (gap_column is None):
-        raise UsageError("give a session a gap, or the column that holds it", code="session-gap")
+        raise UsageError("a session needs either a gap, or the column that holds it", code="session-gap")
     if gap is None:
         return Sessions(gap_column=gap_column)
     gap_us = span_us(gap)
     if gap_us <= 0:
-        raise UsageError("the gap of a session is longer than nothing", code="session-gap", gap=text_of(gap_us))
+        raise UsageError("the gap of a session must be above 0", code="session-gap", gap=text_of(gap_us))
     return Sessions(gap_us)
 
 
@@ -97,7 +97,7 @@ def offset_windows(count: int, step: int | None = None, *, late: int | None = No
     """
     each, size = _positive(count if step is None else step), _positive(count)
     if start < 0:
-        raise UsageError("offsets begin at 0", code="window-start", start=start)
+        raise UsageError("the first offset must be 0 or more", code="window-start", start=start)
     return SlidingOffsets(size, each, start, late=_late(late, count))
 
 
@@ -110,7 +110,7 @@ def global_window() -> Global:
 def _positive(count: int) -> int:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**60:
         raise UsageError(
-            "messages and offsets are counted from one, in whole numbers", code="window-count", found=repr(count)
+            "a number of messages or offsets must be an integer, 1 or more", code="window-count", found=repr(count)
         )
     return count
 
@@ -119,5 +119,5 @@ def _late(late: int | None, default: int) -> int:
     if late is None:
         return default
     if isinstance(late, bool) or not isinstance(late, int) or not 0 <= late < 2**60:
-        raise UsageError("late is a number of offsets", code="window-late", found=repr(late))
+        raise UsageError("late= must be a number of offsets, 0 or more", code="window-late", found=repr(late))
     return late

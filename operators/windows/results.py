@@ -11,7 +11,7 @@ def partial_panes(plan: Plan) -> str:
     if not isinstance(plan, GroupTables) or not plan.repeats:
         return ""
     if plan.mode == "discarding":
-        return "the panes of a window in discarding mode are parts of its result, which have to be combined"
+        return 'with "discarding" the panes of a window are parts of its result, which have to be combined'
     if plan.sessions and not plan.retracts:
-        return "sessions that grow do not withdraw their earlier panes unless the job retracts"
+        return "sessions that grow do not retract their earlier panes unless the job is retracting"
     return ""

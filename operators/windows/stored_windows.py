@@ -69,7 +69,7 @@ def asked_for(
     """
     there = [one.name for one in plan.aggregates]
     if wrong := sorted(set(values or ()) - set(there)):
-        raise missing_columns("there is no such result", wrong, there, code="read-column")
+        raise missing_columns("the windows have no such result", wrong, there, code="read-column")
     if key is None:
         given: Mapping[str, Any] = {}
     elif isinstance(key, Mapping):
@@ -77,11 +77,11 @@ def asked_for(
     else:
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(plan.key_names):
-            why = "give a value for each column of the key" if plan.key_names else "these windows have no key"
+            why = "give one value for each column of the key" if plan.key_names else "these windows have no key"
             raise UsageError(why, code="window-key", columns=plan.key_names, found=len(parts))
         given = dict(zip(plan.key_names, parts, strict=True))
     if wrong := sorted(set(given) - set(plan.key_names)):
-        raise missing_columns("this is not in the key of the windows", wrong, plan.key_names, code="window-key")
+        raise missing_columns("the key of the windows has no such column", wrong, plan.key_names, code="window-key")
     types = {column.name: column.arrow for column in plan.key_specs}
     keys = {name: value_of(value, types[name], name) for name, value in given.items()}
     return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))
@@ -92,7 +92,9 @@ def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
     try:
         return pa.scalar(value, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"a value does not fit its column ({error})", code="window-key", column=name) from None
+        raise UsageError(
+            f"the value does not fit the type of its column ({error})", code="window-key", column=name
+        ) from None
 
 
 def _bound(moment: Moment | None) -> int | None:

@@ -71,7 +71,8 @@ class GroupTables(Plan):
 
     @cached_property
     def lazy(self) -> bool:
-        """Whether windows wait in parts until they are due, as nothing that is stored decides about them before.
+        """Whether windows may stay unmerged until the watermark reaches them: no trigger, order or retraction has to
+        look at them earlier.
 
         Sessions only if their state neither grows, as it is copied from part to part, nor depends on the order of
         arrival, which cells do not keep.

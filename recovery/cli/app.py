@@ -15,14 +15,19 @@ verbs = typer.Typer()
 """The verbs that are loaded; `tidestate.recovery.cli.main` has the command group."""
 
 RootPath = Annotated[
-    str, typer.Argument(metavar="ROOT", help="The checkpoint= of the job: a folder or URL.", show_default=False)
+    str,
+    typer.Argument(metavar="ROOT", help="The root of the job, its checkpoint=: a folder or URL.", show_default=False),
 ]
 Roots = Annotated[
     list[str],
-    typer.Argument(metavar="ROOT...", help="The checkpoint= of one job or several.", show_default=False),
+    typer.Argument(
+        metavar="ROOT...", help="The root of a job, its checkpoint=; several are allowed.", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Confirm = Annotated[bool, typer.Option("--confirm", help="Do it. Without this, only print what would be done.")]
+Confirm = Annotated[
+    bool, typer.Option("--confirm", help="Make the change. Without this option, only print what would be done.")
+]
 
 
 def _import(modules: list[str] | None) -> list[str] | None:
@@ -36,7 +41,8 @@ def _import(modules: list[str] | None) -> list[str] | None:
             import_module(name)
         except Exception as error:
             raise UsageError(
-                f"the module cannot be imported ({type(error).__name__}: {error}): give one that Python finds here",
+                f"the module cannot be imported ({type(error).__name__}: {error}): give a module on Python's path, "
+                "or one in this folder",
                 code="import-failed",
                 module=name,
             ) from None
@@ -46,9 +52,14 @@ def _import(modules: list[str] | None) -> list[str] | None:
 Import = Annotated[
     list[str] | None,
     typer.Option(
-        "--import", metavar="MODULE", callback=_import, help="Import a module first, which registers your combiners."
+        "--import",
+        metavar="MODULE",
+        callback=_import,
+        help="Import this module first, to register your own combiners.",
     ),
 ]
 """For verbs that fold state: a checkpoint alone never causes an import."""
-Force = Annotated[bool, typer.Option("--force", help="Do it although a driver is running. That driver is fenced.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Go ahead even if a driver is running. That driver is fenced and stops.")
+]
 DRY = Text("dry run, nothing was changed: use --confirm to do it", style="dim")

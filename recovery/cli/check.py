@@ -18,24 +18,25 @@ from tidestate.statestore.errors import UsageError
 EXIT_UNHEALTHY, EXIT_OPTION = 1, 2
 
 
-RunningOption = Annotated[bool, typer.Option("--running", help="A driver has to be running.")]
+RunningOption = Annotated[bool, typer.Option("--running", help="Require that a driver is running.")]
 MaxLagOption = Annotated[
     str | None, typer.Option(metavar="SPAN", help="How far the watermark of a source may be behind the clock.")
 ]
 MaxAgeOption = Annotated[str | None, typer.Option(metavar="SPAN", help="How old the newest checkpoint may be.")]
 MaxRejectedOption = Annotated[
-    str | None, typer.Option(metavar="ROWS", help="How many rows may be rejected; 1% is a share of all.")
+    str | None,
+    typer.Option(metavar="ROWS", help="How many rows may be rejected: a number, or a share of all rows, such as 1%."),
 ]
-WithinOption = Annotated[str, typer.Option(metavar="SPAN", help="The span that counts for --max-rejected.")]
+WithinOption = Annotated[
+    str, typer.Option(metavar="SPAN", help="The time before now that --max-rejected applies to.")
+]
 MaxUndeliveredOption = Annotated[
     str | None, typer.Option(metavar="COUNT", help="How many checkpoints a sink may be behind.")
 ]
-MaxWaitingOption = Annotated[
-    str | None, typer.Option(metavar="SPAN", help="For how long a sink may refuse what it is given.")
-]
-CountIdleOption = Annotated[bool, typer.Option("--count-idle", help="Count the lag of idle sources too.")]
+MaxWaitingOption = Annotated[str | None, typer.Option(metavar="SPAN", help="For how long a sink may refuse rows.")]
+CountIdleOption = Annotated[bool, typer.Option("--count-idle", help="Check the lag of idle sources too.")]
 StartingOkOption = Annotated[
-    bool, typer.Option("--starting-ok", help="Take no root, or none with a checkpoint, for healthy.")
+    bool, typer.Option("--starting-ok", help="Accept a root that does not exist yet, or has no checkpoint yet.")
 ]
 
 
@@ -56,14 +57,16 @@ def check_health(
     starting_ok: StartingOkOption = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare a job with limits, for orchestrators: lag, age, rejected rows, sinks behind. It is only read.
+    """Check the health of a job against limits, for orchestrators: lag, age, rejected rows, sinks that are behind.
+    Nothing is changed.
 
-    An idle source, a drained job and what has no limit are always in order. A job without input makes no checkpoints
-    unless it has tick=. While a job runs, the next checkpoint records what sinks have of the newest, so a sink that
-    keeps up may be one checkpoint behind.
+    A limit that is not given is not checked. A drained job is always healthy, and so is an idle source unless
+    --count-idle is set. A job without input makes no checkpoints unless it has tick=. While a job runs, what sinks
+    have of the newest checkpoint is recorded in the next one, so a sink that keeps up may appear to be one checkpoint
+    behind.
 
-    Exit codes: 0 every limit holds, 1 one does not (a line each on standard error), 2 a wrong option, 3 a checkpoint
-    that counts is damaged or gone, 4 there is no root or no checkpoint yet.
+    Exit codes: 0 every limit holds; 1 a limit does not hold (one line for each on standard error); 2 an invalid
+    option; 3 a checkpoint that counts is damaged or missing; 4 there is no root or no checkpoint yet.
     """
     texts = {
         "running": "" if running else None,

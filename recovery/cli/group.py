@@ -19,19 +19,19 @@ from tidestate.statestore.plugins import loaded
 GROUP = "tidestate.commands"
 VERBS = {
     "list": ("list_show", "List the newest checkpoints."),
-    "show": ("list_show", "Show one checkpoint in full."),
-    "watch": ("watch", "Show a job as it runs."),
+    "show": ("list_show", "Show all details of one checkpoint."),
+    "watch": ("watch", "Follow a running job."),
     "state": ("rows", "Print rows of the state at any checkpoint."),
     "panes": ("rows", "Print the panes that the job has emitted."),
-    "late": ("rows", "Print rejected events, with reasons."),
-    "check": ("check", "Compare a job with limits, for orchestrators."),
+    "late": ("rows", "Print rejected events, with the reasons."),
+    "check": ("check", "Check the health of a job against limits, for orchestrators."),
     "verify": ("verify", "Check that all files are intact."),
     "rewind": ("rewind_repair", "Go back to an older checkpoint."),
     "repair": ("rewind_repair", "Make a damaged root usable again."),
     "fork": ("pin_fork_gc", "Start a new job from a checkpoint of this one."),
-    "pin": ("pin_fork_gc", "Keep a checkpoint."),
+    "pin": ("pin_fork_gc", "Protect a checkpoint from being deleted."),
     "unpin": ("pin_fork_gc", "Remove a pin."),
-    "gc": ("pin_fork_gc", "Delete old checkpoints and unneeded files."),
+    "gc": ("pin_fork_gc", "Delete old checkpoints, and files that are no longer needed."),
     "rescale": ("rescale", "Change the number of state partitions."),
     "restore": ("restore", "Measure how long a restore takes."),
 }
@@ -50,7 +50,15 @@ class Unloaded(TyperCommand):
 def load_verb(name: str) -> Any:
     """Load a verb of this package."""
     module = import_module(f"tidestate.recovery.cli.{VERBS[name][0]}")
-    return typer.main.get_group(module.verbs).commands[name]
+    return _flowing(typer.main.get_group(module.verbs).commands[name])
+
+
+def _flowing(verb: Any) -> Any:
+    """``verb`` with each paragraph of its help on one line: Typer keeps the line ends of all but the first, so at
+    another width than that of the source lines would be ragged.
+    """
+    verb.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in (verb.help or "").split("\n\n"))
+    return verb
 
 
 class Verbs(TyperGroup):
@@ -92,7 +100,7 @@ class Verbs(TyperGroup):
             return None
         verb: Any = loaded(entry, "verb", UsageError, typer.main.get_command, code="verb-broken", verb=name)
         verb.name = name
-        self.commands[name] = verb
+        self.commands[name] = _flowing(verb)
         return verb
 
 

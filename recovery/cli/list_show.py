@@ -57,13 +57,13 @@ from tidestate.statestore.errors import CorruptionError, DataError, Incompatible
 @verbs.command("list", epilog="Example: tidestate list /data/flights --last 10")
 def list_checkpoints(
     root: RootPath,
-    last: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="How many checkpoints to list.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest checkpoints, oldest first: watermark, events, panes, rejected events, state, how long its step
-    took, when it was made.
+    """List the newest checkpoints, oldest first: watermark, numbers of events, panes and rejected events, size of the
+    state, duration of the step, and time of creation.
 
-    A terminal that is too narrow for wide values has no columns batch, took and state.
+    If the terminal is too narrow, the columns batch, took and state are left out.
     """
     with bar() as progress:
         checkpoint = Checkpoint.open(root, progress)
@@ -73,7 +73,7 @@ def list_checkpoints(
         first = ids[-last] if last < len(ids) else 0
         rows, unread = _rows(checkpoint, head.manifest, first) if head is not None else ([], [])
     if lost := merged_ranges([*unread, *listing.missing_within(first, None)]):
-        print_error(f"abandoned checkpoints that cannot be read, which does no harm: {ids_text(lost)}")
+        print_error(f"these abandoned checkpoints cannot be read, which does no harm: {ids_text(lost)}")
     if as_json:
         print_json(*({name: value for name, value in row.items() if name != "made"} for row in rows))
         return
@@ -165,7 +165,7 @@ def show(
         int | None,
         typer.Argument(
             metavar="[ID]",
-            help="The checkpoint; by default the newest.",
+            help="The id of the checkpoint. By default the newest.",
             show_default=False,
             autocompletion=checkpoint_ids,
         ),
@@ -220,7 +220,7 @@ def _facts(manifest: Manifest, driver: Lease | None, up_to: Delivered) -> Table:
     if driver is not None:
         table.add_row("running", f"{driver.who()}, started {age_text(driver.since_us, now_us())}")
         if driver.waiting_us is not None:
-            table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
+            table.add_row("", f"waiting for a sink since {time_text(driver.waiting_us)} UTC")
     marks = (manifest.watermark_before_us, manifest.watermark_us)
     before, after = (readable_time(job_mark_text(manifest, mark)) for mark in marks)
     table.add_row("watermark", f"{text(after)}  (before: {text(before)})")

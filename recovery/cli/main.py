@@ -57,12 +57,12 @@ def main() -> None:
     except RuntimeError as error:
         if "can't start new thread" not in str(error):
             raise
-        _end(UnavailableError("the system starts no more threads: raise its limit (ulimit -u)", code="no-threads"))
+        _end(UnavailableError("the system cannot start more threads: raise its limit (ulimit -u)", code="no-threads"))
     except OSError as error:  # of the output: storage raises errors of ours
         with suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or else Python would write again
         reason = (error.strerror or str(error)).lower()
-        _end(UnavailableError(f"the output cannot be written ({reason}): choose another place", code="output"))
+        _end(UnavailableError(f"the output cannot be written ({reason}): write it somewhere else", code="output"))
 
 
 def _open_streams() -> None:

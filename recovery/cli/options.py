@@ -20,7 +20,7 @@ AtOption = Annotated[
     typer.Option(
         "--at",
         metavar="ID/TIME",
-        help="The checkpoint, or the newest at a time; by default the newest.",
+        help="A checkpoint, or the newest one at a time. By default the newest of all.",
         autocompletion=checkpoint_ids,
     ),
 ]
@@ -29,22 +29,28 @@ First = Annotated[
     typer.Option("--from", metavar="ID", help="The first checkpoint.", autocompletion=checkpoint_ids),
 ]
 FromTime = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="The first time, or offset where these are the bounds.")
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Start of the range: a time, or an offset where windows are of offsets."
+    ),
 ]
-ToTime = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The last one, inclusive.")]
-Side = Annotated[str | None, typer.Option("--side", help="The side, of a join.")]
+ToTime = Annotated[str | None, typer.Option("--to", metavar="TIME", help="End of the range, inclusive.")]
+Side = Annotated[str | None, typer.Option("--side", help="The side of a join.")]
 Last = Annotated[
     int | None, typer.Option("--to", metavar="ID", help="The last checkpoint.", autocompletion=checkpoint_ids)
 ]
 Operator = Annotated[
     str | None,
-    typer.Option("--operator", help="The operator; by default the last one.", autocompletion=operator_names),
+    typer.Option(
+        "--operator", help="The operator. By default the last one of the job.", autocompletion=operator_names
+    ),
 ]
 TableName = Annotated[
-    str | None, typer.Option("--table", help="The state table; by default the first.", autocompletion=table_names)
+    str | None, typer.Option("--table", help="The state table. By default the first one.", autocompletion=table_names)
 ]
 KeyOption = Annotated[
-    list[str] | None, typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value.")
+    list[str] | None,
+    typer.Option("--key", metavar="COLUMN=VALUE", help="Only rows with this value in this column. Repeatable."),
 ]
 WindowOption = Annotated[
     str | None, typer.Option("--window", metavar="TIME", help="Only windows that start or end at this time.")
@@ -54,17 +60,28 @@ SinceOption = Annotated[
 ]
 Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only windows that end before this time.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="The output format.")]
-OutputOption = Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write to a file.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=0, help="At most this many rows; 50 in a table, else all.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", metavar="FILE", help="Write to this file instead of standard output.")
+]
+Limit = Annotated[
+    int | None,
+    typer.Option("--limit", min=0, help="Print at most this many rows. By default 50 in a table, otherwise all."),
+]
 ReadPercent = Annotated[
     float,
     typer.Option(
-        "--read-data", metavar="[PERCENT]", min=0, max=100, help="Read every byte, of all files or a percentage."
+        "--read-data",
+        metavar="[PERCENT]",
+        min=0,
+        max=100,
+        help="Read and check every byte of all files, or of this percentage of them.",
     ),
 ]
 
-Every = Annotated[str, typer.Option("--every", metavar="SPAN", help="How often it is renewed.")]
-For = Annotated[str | None, typer.Option("--for", metavar="SPAN", help="End after this time; by default at Ctrl-C.")]
+Every = Annotated[str, typer.Option("--every", metavar="SPAN", help="How often to refresh it.")]
+For = Annotated[
+    str | None, typer.Option("--for", metavar="SPAN", help="Stop after this time. By default run until Ctrl-C.")
+]
 
 
 _ARGUMENT = re.compile(r"(?<![\w(.-])([a-z_]+)=(?:\[…\]|…|\.\.\.|True)?(?=[\s,;:]|$)")
@@ -108,5 +125,5 @@ def keys_of(given: list[str] | None) -> dict[str, str]:
     """Columns and their values. Raises `UsageError` for an option that is not COLUMN=VALUE."""
     pairs = [option.partition("=") for option in given or ()]
     if wrong := [name for name, sign, _ in pairs if not sign or not name]:
-        raise UsageError("a key is COLUMN=VALUE", code="read-value", found=wrong)
+        raise UsageError("a key must be given as COLUMN=VALUE", code="read-value", found=wrong)
     return {name: value for name, _, value in pairs}

@@ -19,12 +19,12 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 @verbs.command("fork", epilog="Example: tidestate fork /data/flights /data/flights-try --at 42")
 def fork_checkpoint(
     root: RootPath,
-    destination: Annotated[str, typer.Argument(help="A new or empty folder.")],
+    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="The new root: a new or empty folder.")],
     at: AtOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new job that goes on from a checkpoint of this one, which may be running. No state is copied: the new
-    job reads the files where they are, and a pin keeps them.
+    """Create a new root, whose job continues from a checkpoint of this one. The original job may be running. No state
+    is copied: the new job reads the files where they are, and a pin protects them from being deleted.
     """
     with bar() as progress:
         plan = ForkPlan.of(root, destination, at, progress).execute()
@@ -36,13 +36,15 @@ def pin_checkpoint(
     root: RootPath,
     checkpoint_id: Annotated[
         int,
-        typer.Argument(metavar="ID", help="The checkpoint.", show_default=False, autocompletion=checkpoint_ids),
+        typer.Argument(
+            metavar="ID", help="The id of the checkpoint.", show_default=False, autocompletion=checkpoint_ids
+        ),
     ],
-    name: Annotated[str, typer.Option("--name", help="The name of the pin; by default a random one.")] = "",
-    note: Annotated[str, typer.Option("--note", help="Why it is kept.")] = "",
+    name: Annotated[str, typer.Option("--name", help="The name of the pin. By default a random one.")] = "",
+    note: Annotated[str, typer.Option("--note", help="Why the checkpoint is kept.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Keep a checkpoint until it is unpinned, whatever gc deletes."""
+    """Protect a checkpoint from gc until it is unpinned."""
     print_done(PinPlan.of(Checkpoint.open(root), checkpoint_id, name, note).execute(), as_json)
 
 
@@ -51,12 +53,19 @@ def unpin_checkpoint(
     root: RootPath,
     name: Annotated[
         str,
-        typer.Argument(help="The name of the pin, from list.", show_default=False, autocompletion=pin_names),
+        typer.Argument(
+            metavar="NAME",
+            help="The name of the pin, as `tidestate list` prints it.",
+            show_default=False,
+            autocompletion=pin_names,
+        ),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Do it although a forked job needs it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Remove it even if a forked job needs the checkpoint.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a pin: gc may delete the checkpoint again."""
+    """Remove a pin, so that gc may delete the checkpoint."""
     with in_options(force="--force"):
         plan = UnpinPlan.of(Checkpoint.open(root), name, force=force)
     print_done(plan.execute(), as_json)
@@ -65,20 +74,27 @@ def unpin_checkpoint(
 @verbs.command("gc", epilog='Example: tidestate gc /data/flights --newest 100 --age "7 days" --confirm')
 def collect_checkpoints(
     root: RootPath,
-    newest: Annotated[int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest.")] = None,
-    age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep those younger than this.")] = None,
+    newest: Annotated[
+        int | None, typer.Option(metavar="COUNT", help="Keep this many of the newest checkpoints.")
+    ] = None,
+    age: Annotated[str | None, typer.Option(metavar="SPAN", help="Keep checkpoints younger than this.")] = None,
     panes: Annotated[
-        str | None, typer.Option(metavar="SPAN", help="Delete older panes and ledgers; by default they stay.")
+        str | None,
+        typer.Option(metavar="SPAN", help="Delete panes and late ledgers older than this. By default none."),
     ] = None,
     grace: Annotated[
-        str, typer.Option(metavar="SPAN", help="Keep those that were the newest in this span.")
+        str,
+        typer.Option(
+            metavar="SPAN", help="Keep checkpoints that were the newest within this time, for their readers."
+        ),
     ] = "1 hour",
     confirm: Confirm = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old checkpoints and the files that no other checkpoint needs. The job may be running.
+    """Delete old checkpoints, and the files that no other checkpoint needs. The job may be running.
 
-    A checkpoint stays if --newest or --age covers it or it is pinned. Panes and ledgers stay unless --panes is set.
+    A checkpoint is kept if --newest or --age covers it, or if it is pinned. Panes and late ledgers are kept unless
+    --panes is set.
     """
     retention = CheckpointRetention(newest=newest, age=age, panes=panes, grace=grace)
     with bar() as progress:

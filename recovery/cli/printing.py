@@ -210,7 +210,10 @@ def print_rows(
     parts = _first(parts, limit)
     on_terminal = output is None and sys.stdout.isatty()
     if form in (Format.parquet, Format.arrow) and on_terminal:
-        raise UsageError("this format cannot be printed: use --output FILE or a pipe", code="read-output")
+        raise UsageError(
+            "this format is binary and cannot be printed to a terminal: use --output FILE or a pipe",
+            code="read-output",
+        )
     schema = columns() if columns is not None and form is not Format.json else None
     try:
         with output.open("wb") if output is not None else os.fdopen(os.dup(sys.stdout.fileno()), "wb") as sink:

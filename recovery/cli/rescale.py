@@ -17,7 +17,10 @@ from tidestate.recovery.moves.plans import RescalePlan
 def rescale_root(
     root: RootPath,
     partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", help="The new number, for each operator.", show_default=False)
+        int,
+        typer.Option(
+            "--partitions", metavar="N", help="The new number of partitions of each operator.", show_default=False
+        ),
     ],
     confirm: Confirm = False,
     force: Force = False,
@@ -25,8 +28,8 @@ def rescale_root(
 ) -> None:
     """Change the number of state partitions of a job, from its next start on. No data is read or written.
 
-    A checkpoint is appended in which each partition takes over the files with keys in its range of hashes. Several
-    partitions share such a file until folding has replaced it.
+    Appends a checkpoint in which each new partition refers to the files with keys in its range of hashes. Partitions
+    share such a file until folding replaces it.
     """
     with in_options(force="--force"):
         plan = RescalePlan.of(Checkpoint.open(root), partitions, force=force)

@@ -31,15 +31,15 @@ class Store(StrEnum):
 def rehearse_restore(
     root: RootPath,
     at: AtOption = None,
-    store: Annotated[Store | None, typer.Option(help="The store; by default the job's.")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="How many state partitions at a time.")] = 1,
+    store: Annotated[Store | None, typer.Option(help="The store. By default the one of the job.")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="How many state partitions to restore at a time.")] = 1,
     modules: Import = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore the state of a checkpoint into a temporary folder and measure how long it takes.
+    """Restore the state of a checkpoint into a temporary folder, and measure how long it takes.
 
-    The root is not changed, and the folder is removed. The prediction follows from the size of the files and the
-    speed measured at the job's last starts; the budget is the `recovery_s` of the job's store.
+    The root is not changed, and the folder is removed afterwards. The prediction follows from the size of the files
+    and the speed measured at the last starts of the job; the budget is `recovery_s` of the job's store.
     """
     checkpoint = Checkpoint.open(root)
     manifest = head_at(checkpoint, at).manifest

@@ -33,7 +33,7 @@ def rewind_root(
         typer.Option(
             "--to",
             metavar="ID/TIME",
-            help="A checkpoint, or the newest at a time.",
+            help="A checkpoint, or the newest one at a time.",
             autocompletion=checkpoint_ids,
         ),
     ],
@@ -43,8 +43,8 @@ def rewind_root(
 ) -> None:
     """Go back to an older checkpoint: state, watermark and input position. The next start replays the input after it.
 
-    A new checkpoint has the content of the older one; those in between stay but no longer count. Spark's own
-    checkpoint is rewritten to match; the old one is kept in spark-replaced.
+    Appends a checkpoint with the content of the older one; those in between are kept but no longer count. Spark's own
+    checkpoint is rewritten to match, and the old one is kept in spark-replaced.
     """
     with in_options(force="--force"):
         with bar() as progress:
@@ -58,19 +58,20 @@ def repair_root(
     root: RootPath,
     to: Annotated[RepairTarget | None, typer.Option("--to", help="Go back to the newest intact checkpoint.")] = None,
     resync_spark: Annotated[
-        bool, typer.Option("--resync-spark", help="Rewrite Spark's own checkpoint from our newest.")
+        bool,
+        typer.Option("--resync-spark", help="Rewrite Spark's own checkpoint to match the newest one of this root."),
     ] = False,
     confirm: Confirm = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a damaged root usable again: go back to an intact checkpoint, or rewrite Spark's own checkpoint.
+    """Make a damaged root usable again: go back to the newest intact checkpoint, or rewrite Spark's own checkpoint.
 
-    Nothing is deleted: damaged checkpoints stay but no longer count, the old spark folder is moved to spark-replaced.
-    Every byte that is needed is read first.
+    Nothing is deleted: damaged checkpoints are kept but no longer count, and the old spark folder is moved to
+    spark-replaced. To find an intact checkpoint, every byte that it needs is read.
     """
     if (to is None) == (not resync_spark):
-        raise UsageError("choose one of --to newest-good and --resync-spark", code="repair-what")
+        raise UsageError("choose either --to newest-good or --resync-spark", code="repair-what")
     with in_options(force="--force"):
         with bar() as progress:
             plan = ResetPlan.of_repair(Checkpoint.open(root, progress), resync_spark=resync_spark, force=force)

@@ -27,13 +27,15 @@ EXIT_CODES = {"manifest": 10, "chain": 11, "file": 12, "bytes": 13, "spark": 14}
 def verify_root(
     root: RootPath,
     read_data: ReadPercent = 0.0,
-    spark: Annotated[bool, typer.Option("--spark-checkpoint", help="Compare Spark's own checkpoint too.")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark-checkpoint", help="Also check that Spark's own checkpoint matches.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that all checkpoints and their files are there and, with --read-data, that every byte is right.
 
-    Exit codes: 0 intact, 10 a manifest is damaged or the newest are gone, 11 the chain is broken, 12 files are gone
-    or cut, 13 bytes are wrong, 14 Spark's checkpoint disagrees.
+    Exit codes: 0 intact; 10 a manifest is damaged, or the newest ones are missing; 11 the chain of manifests is
+    broken; 12 files are missing or truncated; 13 bytes are wrong; 14 Spark's checkpoint does not match.
     """
     with bar() as progress:
         found = verify(Checkpoint.open(root, progress), read_percent=read_data, spark=spark)

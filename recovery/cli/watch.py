@@ -39,13 +39,13 @@ SOURCES = 6
 @verbs.command(epilog='Example: tidestate watch /data/flights --every "5 seconds"')
 def watch(
     root: RootPath,
-    last: Annotated[int, typer.Option(min=1, help="How many checkpoints.")] = 10,
+    last: Annotated[int, typer.Option(min=1, help="How many checkpoints to show.")] = 10,
     every: Every = "1 second",
     for_: For = None,
 ) -> None:
-    """Show a job as it runs, until Ctrl-C: its driver, watermark, sources, state, newest checkpoints.
+    """Follow a running job until Ctrl-C: its driver, watermark, sources, state and newest checkpoints.
 
-    The job need not run on this host. Without a terminal it is printed once.
+    The job may run on another host. If standard output is not a terminal, this is printed once.
     """
     every_s, end = span_us(every) / 1e6, None if for_ is None else time.monotonic() + span_us(for_) / 1e6
     watched = Watched(Checkpoint.open(root), last)
@@ -95,7 +95,7 @@ class Watched:
         who = "no driver" if driver is None else f"{driver.who()}, started {age_text(driver.since_us, now)}"
         table.add_row("running", Text(who))
         if driver is not None and driver.waiting_us is not None:
-            table.add_row("", f"waiting for the sink since {time_text(driver.waiting_us)} UTC")
+            table.add_row("", f"waiting for a sink since {time_text(driver.waiting_us)} UTC")
         kind = "drained" if head.drained else f"made {age_text(head.created_us, now)}"
         table.add_row("checkpoint", f"{head.id:,}, {kind}")
         table.add_row("watermark", text(readable_time(row["watermark"])))

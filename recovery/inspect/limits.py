@@ -67,10 +67,10 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
     texts = {name: text for name, text in options.items() if text is not None}
     if unknown := sorted(texts.keys() - LIMIT_OPTIONS.keys()):
         raise UsageError(
-            f"there is no such limit: choose from {', '.join(LIMIT_OPTIONS)}", code="health-option", found=unknown
+            f"unknown limit: choose from {', '.join(LIMIT_OPTIONS)}", code="health-option", found=unknown
         )
     if valued := [name for name in ("running", "count-idle") if texts.get(name)]:
-        raise UsageError("this limit is there or not, and has no value", code="health-option", found=valued)
+        raise UsageError("this limit is a flag: give it without a value", code="health-option", found=valued)
     spans = {field: _span(name, texts[name]) for name, field in LIMIT_OPTIONS.items() if field and name in texts}
     count, share = _count_or_share(texts["max-rejected"]) if "max-rejected" in texts else (None, None)
     undelivered = _count("max-undelivered", texts["max-undelivered"]) if "max-undelivered" in texts else None
@@ -90,13 +90,17 @@ def limits_of(options: Mapping[str, str | None]) -> HealthLimits:
 def _span(name: str, text: str) -> int:
     span = span_us(text)
     if span < 0:
-        raise UsageError("a limit of time is not negative", code="health-option", option=name, found=text)
+        raise UsageError(
+            "this limit must be a span of time, 0 or longer", code="health-option", option=name, found=text
+        )
     return span
 
 
 def _count(name: str, text: str) -> int:
     if not _COUNT.fullmatch(text):
-        raise UsageError("this limit is a whole number, 0 or more", code="health-option", option=name, found=text)
+        raise UsageError(
+            "this limit must be a whole number, 0 or more", code="health-option", option=name, found=text
+        )
     return int(text)
 
 
@@ -105,7 +109,7 @@ def _count_or_share(text: str) -> tuple[int | None, float | None]:
         return None, float(percent[1]) / 100
     if not _COUNT.fullmatch(text):
         raise UsageError(
-            'rejected rows are limited by a number, "100", or a share of all rows, "1%"',
+            'the limit of rejected rows must be a number, such as "100", or a share of all rows, such as "1%"',
             code="health-option",
             option="max-rejected",
             found=text,
@@ -163,7 +167,7 @@ class HealthCheck(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Of the job in ``root`` by its newest checkpoint; it holds if each check does. It prints itself."""
+    """The health of the job in ``root`` by its newest checkpoint; it holds if every check does. It prints itself."""
 
     root: str
     checkpoint: int | None
@@ -219,7 +223,7 @@ def _age(facts: RootFacts, limits: HealthLimits) -> HealthCheck:
 
 
 def _lags(facts: RootFacts, limits: HealthLimits) -> Iterator[HealthCheck]:
-    """Of each source of the operators that read the input."""
+    """The lag of each source of the operators that read the input."""
     head = facts.head
     readers = {name: one for name, one in head.operators.items() if not set(one.inputs) & set(head.operators)}
     for operator, state in readers.items():

@@ -74,7 +74,11 @@ class Wanted:
         if self.window is not None:
             bounds = [name for name in (*STARTS, *ENDS) if name in rows.column_names]
             if not bounds:
-                raise UsageError("these rows have no window", code="read-column", columns=rows.column_names)
+                raise UsageError(
+                    "these rows have no window, so they cannot be filtered by window",
+                    code="read-column",
+                    columns=rows.column_names,
+                )
             equal = [
                 pc.equal(rows[name], value_of_text(self.window, rows.schema.field(name).type, name))
                 for name in bounds
@@ -92,7 +96,12 @@ def operator_of(manifest: Manifest, name: str | None) -> tuple[str, OperatorStat
     if name is None:
         name = next(reversed(manifest.operators), "")
     if name not in manifest.operators:
-        raise NotFoundError("no such operator", code="no-such-operator", found=name, there=list(manifest.operators))
+        raise NotFoundError(
+            "unknown operator: choose one of those listed",
+            code="no-such-operator",
+            found=name,
+            there=list(manifest.operators),
+        )
     return name, manifest.operators[name]
 
 
@@ -102,7 +111,9 @@ def table_of(operator: OperatorState, name: str | None) -> TableSpec:
     if name is None and operator.tables:
         return operator.tables[0]
     if name not in specs:
-        raise NotFoundError("no such table", code="no-such-table", found=name, there=list(specs))
+        raise NotFoundError(
+            "unknown state table: choose one of those listed", code="no-such-table", found=name, there=list(specs)
+        )
     return specs[name]
 
 
@@ -227,7 +238,8 @@ def difference(before: pa.Table, after: pa.Table, key: list[str]) -> pa.Table:
     """
     if before.schema != after.schema:
         raise UsageError(
-            "the columns changed between the two checkpoints: compare two before or two after the change",
+            "the columns changed between the two checkpoints: compare two from before the change, or two from "
+            "after it",
             code="read-column",
             before=before.column_names,
             after=after.column_names,
@@ -259,7 +271,7 @@ def differing(was: pa.Table, now: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     if name not in rows.column_names:
-        raise missing_columns("no such column", [name], rows.column_names, code="read-column")
+        raise missing_columns("unknown column", [name], rows.column_names, code="read-column")
     column = rows[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
@@ -278,7 +290,7 @@ def value_of_text(text: str, kind: pa.DataType, name: str) -> pa.Scalar:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         reason = error.message if isinstance(error, UsageError) else error
         raise UsageError(
-            f"this is not a value of the column's type ({reason})",
+            f"this value does not fit the type of the column ({reason})",
             code="read-value",
             column=name,
             type=str(kind),
@@ -298,4 +310,6 @@ def _time_column(rows: pa.Table) -> str:
     for found in rows.schema:
         if pa.types.is_timestamp(found.type):
             return str(found.name)
-    raise UsageError("these rows have no time", code="read-column", columns=rows.column_names)
+    raise UsageError(
+        "these rows have no time, so they cannot be filtered by time", code="read-column", columns=rows.column_names
+    )

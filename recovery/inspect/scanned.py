@@ -76,7 +76,7 @@ def output_changes(
     head = checkpoint.chosen(None).manifest
     for one in (since, until):
         if not 0 <= one <= head.id:
-            raise NotFoundError("no such checkpoint", code="no-such-checkpoint", id=one, newest=head.id)
+            raise NotFoundError("this checkpoint does not exist", code="no-such-checkpoint", id=one, newest=head.id)
     if not head.abandons(since) and not head.abandons(until):
         # Both are on one line, so that no manifest before them has to be read.
         between = list(checkpoint.outputs(min(since, until) + 1, max(since, until), of=head))
@@ -88,7 +88,8 @@ def output_changes(
     deleted = checkpoint.boundary().gone(kind)
     if since and min(_common(head, since), _common(head, until)) < deleted:
         raise NotFoundError(
-            "output between these checkpoints has been deleted: read all that is left, and go on from there",
+            "the output between these checkpoints has been deleted: read everything that is left, and continue "
+            "from there",
             code="collected",
             since=since,
             deleted=deleted,

@@ -136,7 +136,7 @@ class RowScan:
 
 
 def conjunction(conditions: Iterable[ds.Expression]) -> ds.Expression | None:
-    """What holds if all of these do; None for none."""
+    """The conjunction of these conditions; None if there are none."""
     found = list(conditions)
     return reduce(lambda one, other: one & other, found) if found else None
 
@@ -218,7 +218,9 @@ class _PartFiles(fs.FileSystemHandler):
     open_input_stream = open_input_file
 
     def _refuse(self, *_given: object, **_named: object) -> NoReturn:
-        raise UsageError("rows of a checkpoint are read, never written", code="read-only")
+        raise UsageError(
+            "rows of a checkpoint are read-only: nothing can be written to this dataset", code="read-only"
+        )
 
     get_file_info_selector = create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = _refuse
     delete_file = move = copy_file = open_output_stream = open_append_stream = _refuse

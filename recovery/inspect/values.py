@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def other_types(error: Exception, columns: Sequence[Any]) -> UsageError:
     """The error for rows of several checkpoints whose columns have incompatible types."""
     return UsageError(
-        f"a column has changed its type ({error}): print the checkpoints separately, or as JSON",
+        f"a column changed its type between these checkpoints ({error}): print the checkpoints separately, or as "
+        "JSON",
         code="read-columns",
         columns=columns,
     )

@@ -231,7 +231,7 @@ def file_finding(checkpoint: Checkpoint, ref: FileRef, number: int, read: bool) 
     """What is wrong with a file that checkpoint ``number`` needs; ``read``: check all its bytes."""
     try:
         if (size := checkpoint.objects.at(ref.root).size(ref.path)) != ref.bytes:
-            return Finding("file", number, ref.path, f"it has {size:,} bytes, not {ref.bytes:,}")
+            return Finding("file", number, ref.path, f"it has {size:,} bytes, expected {ref.bytes:,}")
         if read:
             examine(checkpoint.objects, ref)
     except NotFoundError:

@@ -60,7 +60,7 @@ def check_unused(objects: Objects) -> None:
     used = objects.names(MANIFESTS) or newest_attempt(written_files(objects))
     if used and not objects.exists(MARKER):  # or another process has just begun here
         raise CorruptionError(
-            "the root has files of a job but no marker file: restore it, or choose a new folder",
+            "the root has files of a job but no marker file: restore the marker file, or choose a new folder",
             code="marker-missing",
             root=objects.root,
         )
@@ -182,7 +182,7 @@ class Checkpoint:
             raise absent.no_such(checkpoint_id) from None
         if manifest.id != checkpoint_id or manifest.job_id != self.marker.job_id:
             raise CorruptionError(
-                "this manifest belongs to another root or id: restore the right copy of this file",
+                "this manifest belongs to another root, or to another id: restore the right copy of this file",
                 code="manifest-foreign",
                 path=path,
                 found_id=manifest.id,
@@ -245,7 +245,7 @@ class Checkpoint:
                 continue  # it has been collected since, so there are newer ones
             if head.manifest.follows in found.ids and self.parent_differs(head):
                 raise CorruptionError(
-                    "the newest manifest does not match its parent: put back the right copies of both, or go back: "
+                    "the newest manifest does not match its parent: restore the right copies of both, or go back: "
                     "tidestate repair ROOT --to newest-good",
                     code="manifest-chain",
                     path=manifest_path(head.manifest.id),
@@ -329,8 +329,8 @@ class Checkpoint:
         invariant(manifest.job_id == self.marker.job_id, "a manifest is published in its own root")
         if manifest.id > LAST_NUMBER:
             raise CorruptionError(
-                "a manifest has an id that no job reaches, and there is none after it: remove what is not of this "
-                "job from manifests/, then repair",
+                "a manifest has the highest possible id, which no job reaches, so no other can follow: remove "
+                "what does not belong to this job from manifests/, then repair the root",
                 code="ids-used-up",
                 id=manifest.id,
             )
@@ -345,14 +345,14 @@ class Checkpoint:
                 return winner
             if winner.manifest.epoch > manifest.epoch:
                 raise FencedError(
-                    "a newer run of this job has taken over the checkpoint: this one stops",
+                    "a newer run of this job has taken over the checkpoint: this run stops",
                     code="fenced",
                     id=manifest.id,
                     epoch=manifest.epoch,
                     newer_epoch=winner.manifest.epoch,
                 ) from None
             raise ConflictError(
-                "another writer published this checkpoint first: start again from the newest",
+                "another writer published this checkpoint first: start again from the newest checkpoint",
                 code="manifest-moved",
                 id=manifest.id,
             ) from None
@@ -360,7 +360,8 @@ class Checkpoint:
             self._check_boundary(manifest)
         except UnavailableError as error:
             raise CommitUnknownError(
-                f"published, but storage did not say whether it counts ({error.message}): start again",
+                f"the checkpoint was written, but storage did not confirm that it counts ({error.message}): start "
+                "again",
                 code="commit-unknown",
                 id=manifest.id,
             ) from error
@@ -388,7 +389,7 @@ class Checkpoint:
         found = max(self.present_ids(), default=0)
         if found != newest:
             raise ConflictError(
-                "another checkpoint was published since this was planned: nothing was changed; look again",
+                "another checkpoint was published since this was planned: nothing was changed; make a new plan",
                 code="plan-moved",
                 planned_on=newest,
                 newest=found,
@@ -401,7 +402,7 @@ class Checkpoint:
         """
         if self.objects.exists(manifest_path(manifest.id + 1)):
             raise FencedError(
-                "a newer run of this job has taken over the checkpoint: this one stops and delivers nothing",
+                "a newer run of this job has taken over the checkpoint: this run stops and delivers nothing",
                 code="fenced",
                 id=manifest.id,
                 epoch=manifest.epoch,
@@ -413,7 +414,7 @@ class Checkpoint:
         bound = self.boundary().id
         if manifest.id <= bound:
             raise FencedError(
-                "newer checkpoints have already been collected, so a newer run has taken over: this one stops",
+                "newer checkpoints have already been collected, so a newer run has taken over: this run stops",
                 code="fenced",
                 id=manifest.id,
                 boundary=bound,

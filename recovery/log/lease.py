@@ -144,7 +144,7 @@ def _own(pid: int) -> Process:
 
 
 def this_process() -> Process:
-    """This process."""
+    """The host and process id of this process."""
     return _own(os.getpid())
 
 

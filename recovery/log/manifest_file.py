@@ -80,7 +80,7 @@ def decode(data: bytes, path: str) -> tuple[Manifest, str]:
 def _check_readable(found: _Reader, path: str) -> None:
     if found.format != MANIFEST_FORMAT:
         raise IncompatibleError(
-            "this manifest has another format: use the tidestate version that wrote it or a newer one",
+            "this manifest has an unknown format: use the tidestate version that wrote it, or a newer one",
             code="manifest-format",
             path=path,
             expected=MANIFEST_FORMAT,
@@ -88,8 +88,8 @@ def _check_readable(found: _Reader, path: str) -> None:
         )
     if unknown := unknown_needs(found.needs):
         raise IncompatibleError(
-            f"this checkpoint needs {', '.join(unknown)}, which this version does not know: nothing was changed; "
-            "use the tidestate version that wrote it or a newer one",
+            f"this checkpoint needs {', '.join(unknown)}, which this version does not support: nothing was "
+            "changed; use the tidestate version that wrote it, or a newer one",
             code="newer-version",
             path=path,
         )
@@ -97,8 +97,8 @@ def _check_readable(found: _Reader, path: str) -> None:
 
 def _damaged(path: str, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"the manifest is damaged ({reason.lower()}): nothing was changed; put back a good copy of this file, "
-        "or go back: tidestate repair ROOT --to newest-good",
+        f"the manifest is damaged ({reason.lower()}): nothing was changed; restore a good copy of this file, or go "
+        "back: tidestate repair ROOT --to newest-good",
         code="manifest-damaged",
         path=path,
     )

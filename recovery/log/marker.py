@@ -38,7 +38,7 @@ def read_marker(objects: Objects) -> Marker:
         version = msgspec.json.decode(data, type=Version).format
         if version != MANIFEST_FORMAT:
             raise IncompatibleError(
-                "this checkpoint was written by another version of tidestate: use that one or a newer one",
+                "this checkpoint was written by another version of tidestate: use that version, or a newer one",
                 code="checkpoint-format",
                 expected=MANIFEST_FORMAT,
                 found=version,

@@ -1,4 +1,4 @@
-"""Which checkpoint somebody means who gives an id or a time."""
+"""Resolve an id or a time to a checkpoint."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def checkpoint_at(checkpoint: Checkpoint, moment: Moment) -> int:
         raise not_begun(checkpoint.objects.root)
     if until < marker.created_us or (isinstance(oldest, Manifest) and oldest.id == marker.first):
         raise NotFoundError(
-            "nothing existed at that time yet: the first checkpoint of this root was created later",
+            "the first checkpoint of this root is newer than this time: choose a later time",
             code="no-such-checkpoint",
             time=str(moment),
         )
-    raise NotFoundError("all remaining checkpoints were created later", code="collected", time=str(moment))
+    raise NotFoundError(
+        "all checkpoints up to this time have been collected: choose a later time", code="collected", time=str(moment)
+    )
 
 
 def check_moment(moment: Moment) -> None:
@@ -60,7 +62,7 @@ def check_moment(moment: Moment) -> None:
         moment_us(moment)
     except UsageError:
         raise UsageError(
-            "this is neither a checkpoint id nor a time such as 2026-01-31T12:00",
+            "expected a checkpoint id, or a time such as 2026-01-31T12:00",
             code="rewind-to",
             found=str(moment)[:100],
         ) from None

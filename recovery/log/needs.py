@@ -20,10 +20,10 @@ CAPABILITIES: dict[str, str] = {
 
 
 def unknown_needs(needs: Iterable[str]) -> list[str]:
-    """Those that this version does not know."""
+    """The names among ``needs`` that this version does not know."""
     return sorted(set(needs) - set(CAPABILITIES))
 
 
 def grown_needs(*parts: Sequence[str]) -> tuple[str, ...]:
-    """All of them, each once, in order."""
+    """The union of all ``parts``, sorted."""
     return tuple(sorted({name for part in parts for name in part}))

@@ -150,7 +150,7 @@ class Parts:
         for ref in (*operator.base, *operator.changes):
             found |= self._entries(objects, name, operator, ref, checkpoint_id)
         if sorted(found) != list(range(operator.count)):
-            raise _damaged(operator.base[0], "the parts have not every partition")
+            raise _damaged(operator.base[0], "the parts do not cover every partition")
         return self._remember(operator, tuple(found[number] for number in range(operator.count)))
 
     def _entries(
@@ -225,7 +225,7 @@ def _decoded(data: bytes, name: str, operator: OperatorState, ref: FileRef, chec
         raise _damaged(ref, str(error).lower()) from None
     span = (min(part.partitions, default=0), max(part.partitions, default=0), len(part.partitions))
     if part.operator != name or span != (ref.first, ref.last, ref.rows):
-        raise _damaged(ref, "it has other partitions than the manifest says")
+        raise _damaged(ref, "its partitions are not those that the manifest names")
     return part.partitions
 
 
@@ -258,8 +258,8 @@ def _path(folder: str) -> str:
 
 def _damaged(ref: FileRef, reason: str) -> CorruptionError:
     return CorruptionError(
-        f"a part of the manifest is damaged ({reason}): nothing was changed; put back a good copy of this file, "
-        "or go back: tidestate repair ROOT --to newest-good",
+        f"a part of the manifest is damaged ({reason}): nothing was changed; restore a good copy of this file, or "
+        "go back: tidestate repair ROOT --to newest-good",
         code="manifest-part",
         path=ref.path,
     )

@@ -52,7 +52,9 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
 def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
     """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
     if not names.is_pin(name):
-        raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
+        raise UsageError(
+            'the name of a pin may only have letters, digits, "-", "_" and dots', code="pin-name", found=name
+        )
     checkpoint.read(checkpoint_id)
     checkpoint.check_known()
     pins = read_pins(checkpoint.objects)
@@ -75,11 +77,13 @@ def find_pin(checkpoint: Checkpoint, name: str, *, force: bool = False) -> Pin:
     checkpoint.check_known()
     found = {one.name: one for one in read_pins(checkpoint.objects)}
     if name not in found:
-        raise NotFoundError("no such pin", code="no-such-pin", found=name, there=list(found))
+        raise NotFoundError(
+            "no pin has this name: choose one of those listed", code="no-such-pin", found=name, there=list(found)
+        )
     if found[name].fork and not force:
         raise UsageError(
-            "a forked job reads the files of this checkpoint: use force=True once that job is deleted or has "
-            "replaced all of them",
+            "a forked job reads the files of this checkpoint: use force=True only if that job has been deleted or "
+            "has replaced all of these files",
             code="pin-fork",
             name=name,
             fork=found[name].fork,
@@ -124,7 +128,8 @@ def _check_letter_case(name: str, pins: Sequence[Pin]) -> None:
     """Raise `UsageError` (``pin-taken``) for a name that a file system may take for that of another pin."""
     if other := [one.name for one in pins if one.name != name and one.name.casefold() == name.casefold()]:
         raise UsageError(
-            "a pin has this name in other letters, which some file systems take for the same: choose another name",
+            "a pin has the same name in other letter case, which some file systems cannot tell apart: choose "
+            "another name",
             code="pin-taken",
             name=name,
             there=other,
@@ -142,7 +147,7 @@ def _same(checkpoint: Checkpoint, wanted: Pin) -> Pin:
 
 def _taken(existing: Pin) -> UsageError:
     return UsageError(
-        "a pin of this name keeps another checkpoint: unpin it first, or choose another name",
+        "a pin of this name already keeps another checkpoint: unpin that first, or choose another name",
         code="pin-taken",
         name=existing.name,
         checkpoint=existing.checkpoint,

@@ -79,7 +79,7 @@ def newest_boundary(objects: Objects) -> Boundary:
             missed = numbers[-1]  # a newer one has replaced it
             continue
         if found.number != numbers[-1]:
-            raise _damaged(path, f"it is boundary {found.number}")
+            raise _damaged(path, f"it is the record of boundary {found.number}")
         with _checked(path):
             check_boundary(found)
         return found
@@ -124,7 +124,7 @@ def read_pins(objects: Objects) -> list[Pin]:
         except NotFoundError:
             continue  # just removed
         if pin.name != name:
-            raise _damaged(path, f"it is pin {pin.name}")
+            raise _damaged(path, f"it is the record of pin {pin.name}")
         found.append(pin)
     return sorted(found, key=lambda pin: (pin.checkpoint, pin.name))
 

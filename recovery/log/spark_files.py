@@ -26,7 +26,7 @@ def query_id(objects: Objects, folder: str = SPARK_FOLDER) -> str | None:
     try:
         found = json.loads(data)["id"]
         if not isinstance(found, str):
-            raise TypeError("the id is no text")
+            raise TypeError("the id is not text")
         found.encode()  # half a character passes as JSON
     except UNREADABLE:
         raise garbled(path, data) from None
@@ -67,7 +67,7 @@ def garbled(path: str, data: bytes) -> CorruptionError:
     """The error for a file whose bytes are not what Spark writes."""
     if not data:
         return unusable(path, "it is empty")
-    return unusable(path, "it is cut or garbled" if data.strip(b"\x00") else "it is full of zeros")
+    return unusable(path, "it is truncated or garbled" if data.strip(b"\x00") else "it is full of zeros")
 
 
 def lost(path: str) -> CorruptionError:
@@ -78,7 +78,7 @@ def lost(path: str) -> CorruptionError:
 def unusable(path: str, why: str) -> CorruptionError:
     """The error for a file that cannot be trusted."""
     return CorruptionError(
-        f"a file of spark's checkpoint cannot be used ({why}): tidestate repair ROOT --resync-spark rewrites it",
+        f"a file of spark's checkpoint cannot be used ({why}): rewrite it with tidestate repair ROOT --resync-spark",
         code="spark-log-damaged",
         path=path,
         why=why,

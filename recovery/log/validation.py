@@ -176,7 +176,7 @@ def _check_spark(position: SparkPosition | None) -> None:
         return
     for ref in position.refs:
         check_file(ref)
-        require(ref.path.startswith("data/spark/"), "the path of a list of files")
+        require(ref.path.startswith("data/spark/"), "the path of a list of input files")
 
 
 def _check_progress(progress: dict[str, Any] | None) -> None:
@@ -228,4 +228,4 @@ def _is_whole(value: Any) -> bool:
 def require(condition: bool, what: str) -> None:
     """Raise `InvalidManifest` unless ``condition`` holds."""
     if not condition:
-        raise InvalidManifest(f"{what} cannot be so")
+        raise InvalidManifest(f"invalid value: {what}")

@@ -133,7 +133,7 @@ def execute_fork(planned: Fork) -> Forked:
 
 def _check_empty(into: Objects) -> None:
     if into.names(""):
-        raise UsageError("a fork needs an empty folder: choose another one", code="fork-used", root=into.root)
+        raise UsageError("a fork needs a new or empty folder: choose another one", code="fork-used", root=into.root)
 
 
 def _check_named(roots: Sequence[str]) -> None:
@@ -142,8 +142,8 @@ def _check_named(roots: Sequence[str]) -> None:
         check_root("fork", roots)
     except InvalidManifest:
         raise UsageError(
-            "a fork names the roots of its files, and a control character cannot stand in such a name (nor are more "
-            "than so many forks of forks possible): rename the folder, or fork from another root",
+            "a fork stores the paths of the roots that it reads, and this one has a control character (or there "
+            "are too many forks of forks): rename the folder, or fork from another root",
             code="root-url",
             root=repr(roots[0]),
         ) from None
@@ -174,7 +174,7 @@ def _pins(source: Checkpoint, manifest: Manifest) -> Iterator[tuple[Checkpoint, 
         keeping = [one for one in read_pins(base.objects) if one.fork in between]
         if not keeping:
             raise NotFoundError(
-                "this checkpoint needs files of the root that it was forked from, and no pin keeps them there: "
+                "this checkpoint needs files of the root that it was forked from, and no pin there keeps them: "
                 "pin that checkpoint again, or fork from that root",
                 code="fork-unpinned",
                 root=base.objects.root,

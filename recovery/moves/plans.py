@@ -149,10 +149,10 @@ class CollectionPlan(RootPlan):
         yield "kept" if self.done else "to keep", f"{pluralize(result.kept, 'checkpoint')}{pinned}"
         if result.within_grace:
             young, grace = pluralize(result.within_grace, "checkpoint"), text_of(self.retention.grace_us)
-            yield "", f"{young} only because of grace=: the newest within {grace} stay for who reads them"
+            yield "", f"{young} only because of grace=: those that were the newest within {grace} stay for readers"
         for what, gone in (("panes", result.panes_gone), ("ledgers", result.late_gone)):
             if gone:
-                yield "", f"{what} of checkpoints above {gone} only"
+                yield "", f"{what} only of checkpoints after {gone}"
         if result.unacknowledged:
             yield "", f"{result.unacknowledged:,} old files of panes and late rows that no sink has acknowledged"
         for root in result.freed:

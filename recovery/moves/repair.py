@@ -58,7 +58,7 @@ def _planned(checkpoint: Checkpoint, beyond: int, ids: Sequence[int]) -> Repair:
     checked: dict[str, Finding | None] = {}
     newest: Manifest | None = None
     if beyond:
-        why = "the manifests of the newest checkpoints are gone"
+        why = "the manifests of the newest checkpoints are missing"
         findings.append(Finding("manifest", beyond, manifest_path(ids[-1] + 1 if ids else 1), why))
     for number in reversed(ids):
         if newest is not None and newest.abandons(number):
@@ -155,10 +155,14 @@ def _fall_back(checkpoint: Checkpoint, policy: Policy, check: Callable[[Manifest
     for finding in planned.findings:
         log.warning("checkpoint %s: %s: %s", finding.checkpoint, finding.path, finding.why)
     execute_reset(checkpoint, reset, force=True)
-    log.warning("back to checkpoint %d, the newest intact one; abandoned: %s", reset.to, ids_text(reset.abandoned))
+    log.warning(
+        "went back to checkpoint %d, the newest intact one; abandoned: %s", reset.to, ids_text(reset.abandoned)
+    )
     if reset.again:
         ids = ", ".join(str(number) for number, _ in reset.again)
-        log.warning("what was delivered of these checkpoints is delivered again under new ids: %s", ids)
+        log.warning(
+            "output of these checkpoints that was already delivered is delivered again, under new ids: %s", ids
+        )
 
 
 def _chain(checkpoint: Checkpoint, head: Head) -> Iterator[Finding]:

@@ -80,13 +80,13 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
     before = was.partitions
     if was.drained:
         raise UsageError(
-            "this checkpoint is drained: no job goes on from it, so there is nothing to divide",
+            "this checkpoint is drained: no job continues from it, so there is nothing to rescale",
             code="drained",
             id=was.id,
         )
     if before == partitions:
         raise UsageError(
-            "the state already has this number of partitions: nothing was written",
+            "the state already has this number of partitions: nothing was changed",
             code="rescale-same",
             partitions=before,
         )
@@ -114,7 +114,7 @@ def plan_rescale(checkpoint: Checkpoint, partitions: int) -> Rescaled:
 def check_partitions(partitions: int) -> None:
     """Raise `UsageError` for a number of partitions that is not allowed."""
     if not 1 <= partitions <= MAX_PARTITIONS:
-        raise UsageError("state has between 1 and 32768 partitions", code="partitions", found=partitions)
+        raise UsageError("the number of partitions must be between 1 and 32768", code="partitions", found=partitions)
 
 
 def _check_divisible(name: str, operator: OperatorState) -> None:

@@ -25,11 +25,11 @@ class RootPlan(ABC):
     @property
     @abstractmethod
     def done(self) -> bool:
-        """Whether it was done."""
+        """Whether the plan has been executed."""
 
     @abstractmethod
     def facts(self, listed: int = LISTED) -> Iterator[Fact]:
-        """What it says, line by line."""
+        """The facts of the plan, one line each: a name and a text."""
 
     @abstractmethod
     def as_dict(self) -> dict[str, Any]:

@@ -181,7 +181,7 @@ def _still_unneeded(checkpoint: Checkpoint, planned: Collection) -> tuple[Collec
 
 
 def _newer(checkpoint: Checkpoint, planned: Collection) -> Iterator[Manifest]:
-    """Those published since it was planned."""
+    """The checkpoints published since the collection was planned."""
     for number in checkpoint.stored_ids():
         if number > planned.newest:
             try:
@@ -241,7 +241,7 @@ def _pinned(
             except NotFoundError:
                 if pin.name in complete_pins(checkpoint.objects):  # else it was removed
                     raise CorruptionError(
-                        "the manifest of a pinned checkpoint is gone: restore it, or remove the pin",
+                        "the manifest of a pinned checkpoint is missing: restore it, or remove the pin",
                         code="pin-broken",
                         pin=pin.name,
                         path=manifest_path(pin.checkpoint),
@@ -292,7 +292,7 @@ def _path(planned: Collection) -> str:
 
 
 def _moved() -> ConflictError:
-    return ConflictError("another collection is running: try again later", code="collection-moved")
+    return ConflictError("another collection is running here: try again later", code="collection-moved")
 
 
 def _unneeded(objects: Objects, read: set[int]) -> list[tuple[Objects, Pin]]:

@@ -40,13 +40,17 @@ class CheckpointRetention:
 
     def __post_init__(self) -> None:
         if self.newest is None and self.age is None and self.panes is None:
-            raise UsageError("choose what to keep: the newest checkpoints, or an age", code="retention-none")
+            raise UsageError(
+                "choose what to keep: a number of the newest checkpoints, an age of checkpoints, or an age of panes",
+                code="retention-none",
+            )
         spans_us = {"age": self.age_us, "panes": self.panes_us, "grace": self.grace_us}
         texts = {name: text_of(span) for name, span in spans_us.items() if span is not None}
         counted = self.newest is None or (type(self.newest) is int and self.newest > 0)
         if not counted or any(text.startswith("-") for text in texts.values()):
             raise UsageError(
-                "keep a whole number of the newest checkpoints, at least one; no span may be negative",
+                "the number of the newest checkpoints to keep must be a whole number, 1 or more, and no span may "
+                "be negative",
                 code="retention-value",
                 newest=self.newest,
                 **texts,

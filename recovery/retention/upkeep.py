@@ -40,7 +40,7 @@ class Upkeep:
 
     @property
     def done(self) -> Upkept | None:
-        """What it has done; None without a retention."""
+        """What this run has collected so far; None without a retention."""
         return None if self._retention is None else self._collector.done
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class _Collector:
 
     @property
     def running(self) -> bool:
-        """Whether it collects, and has not been ended."""
+        """Whether a retention is set and the upkeep has not been ended."""
         return self._thread is not None and self._thread.is_alive() and not self._ended.is_set()
 
     def start(self, checkpoint: Checkpoint, epoch: int, retention: CheckpointRetention) -> None:
@@ -112,7 +112,7 @@ class _Collector:
             found = collect(checkpoint, retention)
         except Exception as error:
             why = error if isinstance(error, TidestateError) else repr(error)
-            log.warning("old checkpoints could not be deleted, which is tried again later: %s", why)
+            log.warning("old checkpoints could not be deleted: this is tried again later: %s", why)
             self.done = replace(self.done, failures=self.done.failures + 1)
             return True
         count = (len(found.checkpoints), len(found.files), found.bytes)

@@ -48,8 +48,8 @@ class Agreement:
             raise self.refusal
         if self.differs:
             raise IncompatibleError(
-                "spark's checkpoint differs from ours (lost in a power cut?): nothing was processed; "
-                'run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
+                "spark's checkpoint does not match ours (was its end lost in a power cut?): nothing was "
+                'processed; run tidestate repair ROOT --resync-spark, or start with Policy(spark="rewrite")',
                 code="spark-log-differs",
                 differs=[str(one) for one in self.differs[:10]],
             )
@@ -111,8 +111,8 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
         found.add(f"{SPARK_FOLDER}/metadata", "it is gone")
     if head is not None and query_id not in (None, head.query_id):
         return IncompatibleError(
-            "the spark folder belongs to another query: restore the right one, "
-            "or run tidestate repair ROOT --resync-spark",
+            "the spark folder belongs to another query: restore the right one, or run tidestate repair ROOT "
+            "--resync-spark",
             code="spark-query-changed",
             expected=head.query_id,
             found=query_id,
@@ -143,7 +143,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
             path = f"{SPARK_FOLDER}/offsets/{batch_id}"
             offsets = found.tried(path, lambda batch_id=batch_id: log.offsets(batch_id))  # type: ignore[misc]
             if offsets is not None and offsets != end:
-                found.add(path, "its offsets differ from the batch")
+                found.add(path, "its offsets are not those of the batch")
     elif log.has_torn_plan():
         found.add(f"{SPARK_FOLDER}/offsets", "spark died while it planned its first batch")
     committed = log.newest("commits")
@@ -157,7 +157,7 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
         return ()
     before = head.end if head is not None else (NOTHING_READ,) * len(upcoming)
     if len(upcoming) != len(before) or not all(map(_may_follow, before, upcoming)):
-        found.add(path, "it is cut or garbled")
+        found.add(path, "it is truncated or garbled")
     return upcoming
 
 
@@ -221,7 +221,7 @@ class _Source:
             return None
         batch = [one for number in range(self.before + 1, self.last + 1) for one in read.get(number, ())]
         if sorted(set(batch)) != sorted(set(self.files)):
-            found.add(folder, "its files differ from those of the newest batch")
+            found.add(folder, "its files are not those of the newest batch")
             return None
         if self.upcoming is not None and self.upcoming > newest:
             found.add(folder, f"its entries end at {newest}, but the planned batch needs {self.upcoming}")
@@ -233,6 +233,6 @@ class _Source:
         folder, new = f"{SPARK_FOLDER}/sources/{self.number}", [one for files in later for one in files]
         known = KnownFiles(one for files in read.values() for one in files) if new else ()
         if not all(later):
-            found.add(folder, "an entry of a planned batch has no files")
+            found.add(folder, "an entry of a planned batch lists no files")
         if len(set(map(path_of, new))) < len(new) or any(one in known for one in new):
-            found.add(folder, "a file that was already read is listed again")
+            found.add(folder, "a file that has been read already is listed again")

@@ -70,8 +70,8 @@ def check_same(ours: SparkPosition, planned: SparkPosition) -> None:
         expected, found = getattr(ours, part), getattr(planned, part)
         if expected != found:
             raise IncompatibleError(
-                f"spark planned a committed batch again with a different {part.replace('_', ' ')}: "
-                "nothing was processed; start again, and spark's checkpoint is rewritten from ours",
+                f"spark planned a committed batch again with a different {part.replace('_', ' ')}: nothing was "
+                "processed; start again, and spark's checkpoint is rewritten from ours",
                 code="spark-batch-differs",
                 batch=ours.batch_id,
                 part=part,
@@ -86,8 +86,8 @@ def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
     same_query = head is None or head.query_id == planned.query_id
     if planned.batch_id != expected_id or planned.start != expected_start or not same_query:
         raise IncompatibleError(
-            "spark's batch does not follow the newest checkpoint: restore the spark folder and the manifests "
-            "from copies of the same time; nothing was processed",
+            "spark's batch does not follow the newest checkpoint: nothing was processed; restore the spark "
+            "folder and the manifests from copies made at the same time",
             code="spark-batch-gap",
             expected_batch=expected_id,
             found_batch=planned.batch_id,

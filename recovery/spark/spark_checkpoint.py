@@ -45,8 +45,8 @@ def check_stateless(objects: Objects) -> None:
     """Raise `IncompatibleError` if Spark has state of its own, which can be neither reset nor forked with ours."""
     if objects.names(f"{SPARK_FOLDER}/state"):
         raise IncompatibleError(
-            "the spark folder has state of spark's own (of an operator before this one), which cannot go back with "
-            "ours: begin a new folder",
+            "the spark folder has state of spark's own, of an operator before this job, which cannot go back with "
+            "ours: start in a new folder",
             code="spark-state",
             path=f"{SPARK_FOLDER}/state",
         )
@@ -67,8 +67,8 @@ def files_read(checkpoint: Checkpoint, manifest: Manifest) -> dict[int, Entries]
     wrong = [source for source, entries in read.items() if read_of(entries) != known.get(str(source), NOTHING)]
     if lost or wrong:
         raise IncompatibleError(
-            "which files spark has read is no longer known: the manifests that list them are gone, and spark's own "
-            "log lacks them; restore the manifests, or begin a new folder",
+            "nothing records any longer which files spark has read: the manifests that list them are missing, and "
+            "spark's own log lacks them; restore the manifests, or start in a new folder",
             code="spark-files-lost",
             lost=lost or wrong,
         )

@@ -147,7 +147,7 @@ class SparkLog:
             except NotFoundError:
                 raise lost(path) from None
             if max(files) > number or (not name.endswith(_COMPACT) and len(files) > 1):
-                raise unusable(path, "its entries belong in another file")
+                raise unusable(path, "its entries belong to another file")
             found |= {entry: tuple(paths) for entry, paths in files.items()}
         return found
 
@@ -203,7 +203,7 @@ class SparkLog:
         lines = self._lines(path)
         if lines[0] != "v1" and len(lines) > 1:
             raise IncompatibleError(
-                "unknown version of spark's offset log: set spark.sql.streaming.offsetLog.formatVersion=1",
+                "unknown version of spark's offset log: run spark with spark.sql.streaming.offsetLog.formatVersion=1",
                 code="spark-log-format",
                 path=path,
                 found=lines[0],
@@ -211,10 +211,10 @@ class SparkLog:
         try:
             at_ms = json.loads(lines[1])["batchTimestampMs"]
         except (IndexError, *UNREADABLE):
-            raise unusable(path, "it is cut or garbled") from None
+            raise unusable(path, "it is truncated or garbled") from None
         whole = type(at_ms) is int and 0 <= at_ms <= SPARK_BATCHES // 1000
         if not whole or len(lines) < 3 or "" in lines[2:]:
-            raise unusable(path, "it is cut or garbled")
+            raise unusable(path, "it is truncated or garbled")
         return at_ms, tuple(lines[2:])
 
     def _files(self, source: int, after: int, last: int) -> tuple[str, ...]:
@@ -232,7 +232,7 @@ class SparkLog:
         lacking = next((number for number in range(first, last + 1) if number not in alone), None)
         if lacking is not None:
             raise NotFoundError(
-                "spark's log of the file source lacks an entry",
+                "spark's log of the file source lacks this entry",
                 code="spark-source-log",
                 source=source,
                 entry=lacking,
@@ -253,7 +253,7 @@ class SparkLog:
         try:
             return [_ENTRY.decode(line) for line in lines[1:]]
         except (msgspec.DecodeError, RecursionError):
-            raise unusable(path, "it is cut or garbled") from None
+            raise unusable(path, "it is truncated or garbled") from None
 
 
 def _layout(names: list[str], interval: int | None) -> Iterator[tuple[int, str]]:
@@ -295,7 +295,7 @@ def _compacts(names: list[str]) -> list[int]:
 def _check_names(folder: str, names: list[str]) -> None:
     for name in names:
         if misleads_spark(name, _COMPACT):
-            raise unusable(f"{folder}/{name}", "spark never writes such a name and fails to read it")
+            raise unusable(f"{folder}/{name}", "spark never writes such a name, and cannot read it")
 
 
 def log_offset(text: str) -> int | None:

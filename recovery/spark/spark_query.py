@@ -51,8 +51,8 @@ def read_query(log: SparkLog) -> SparkQuery:
         return _read(log)
     except CorruptionError as error:
         raise CorruptionError(
-            "a file of this spark checkpoint cannot be used: nothing was written; start the query once with spark, "
-            "which repairs or refuses it",
+            "a file of this spark checkpoint cannot be used: nothing was written; start the query once with "
+            "spark, which repairs the checkpoint or reports why it cannot",
             code="adopt-damaged",
             path=error.context.get("path"),
             why=error.context.get("why", error.message),
@@ -63,13 +63,14 @@ def _read(log: SparkLog) -> SparkQuery:
     query_id, planned, committed = log.query_id(), log.newest("offsets"), log.newest("commits")
     if query_id is None:
         raise NotFoundError(
-            "there is no spark checkpoint: give the checkpointLocation of the query",
+            "this folder has no spark checkpoint: give the checkpointLocation of the query",
             code="adopt-no-checkpoint",
             path=log.objects.locate(log.folder),
         )
     if committed is None or planned is None:
         raise UsageError(
-            "this query has not committed a batch: start the job in a new root, from the beginning",
+            "this query has not committed a batch, so there is nothing to adopt: start the job in a new root, "
+            "from the beginning",
             code="adopt-nothing",
             path=log.objects.locate(log.folder),
         )
@@ -103,7 +104,7 @@ def _watermark_us(log: SparkLog, name: str, field: str) -> int:
     try:
         found = json.loads(read_file(log.objects, path).split(b"\n")[1])[field]
     except (IndexError, *UNREADABLE):
-        raise unusable(path, "it is cut or garbled") from None
+        raise unusable(path, "it is truncated or garbled") from None
     if type(found) is not int or not 0 <= found <= SPARK_BATCHES // 1000:
         raise unusable(path, "it has no watermark")
     return found * 1000

@@ -120,7 +120,7 @@ class _LeaseKeeper:
             path, self._path = self._path, None
         if path is None:
             return
-        with _only_logged("the newest checkpoint of this run could not be noted"):
+        with _only_logged("the id of the newest checkpoint could not be written to the lease of this run"):
             if self._checkpoint.objects.exists(path):  # otherwise a newer run has taken over
                 self._note()
         self._remove(path)
@@ -136,7 +136,7 @@ class _LeaseKeeper:
 
     def _remove(self, path: str | None) -> None:
         if path is not None:
-            with _only_logged("a lease could not be removed and will expire"):
+            with _only_logged("a lease could not be removed: it expires by itself"):
                 self._checkpoint.objects.delete(path)
 
 

@@ -24,8 +24,8 @@ def check_letter_case(checkpoint: Checkpoint, operators: Collection[str], stored
     strange = set(differing_in_case({*operators, *folders}))
     if strange & set(operators) and (ignored or not strange <= set(stored)):
         raise UsageError(
-            "operators are also folders, and these names differ in case alone, from one another or from an older "
-            "operator of this root: choose other names",
+            "the name of an operator is also the name of a folder, and these names, of operators or of earlier "
+            "ones of this root, differ only in letter case: choose other names",
             code="name-case",
             names=sorted(strange),
             root=objects.root,

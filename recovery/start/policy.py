@@ -47,9 +47,9 @@ class Policy:
         both = self.messages != "stop" and self.damaged == "reset"
         if both or any(choice not in get_args(known) for choice, known in choices):
             raise UsageError(
-                "a policy is Policy(second=takeover|refuse, damaged=stop|reset, spark=rewrite|stop, "
-                "messages=stop|rebuild|forget, dropped=ask|refuse|accept), and goes on without messages or resets, "
-                "not both",
+                "the policy must be Policy(second=takeover|refuse, damaged=stop|reset, spark=rewrite|stop, "
+                "messages=stop|rebuild|forget, dropped=ask|refuse|accept), and damaged=reset cannot be combined "
+                "with messages=rebuild|forget",
                 code="policy",
                 second=self.second,
                 damaged=self.damaged,

@@ -96,7 +96,7 @@ def run_restore_drill(
     store = store or store_for(manifest)
     if store not in ("memory", "rocksdb") or parallel < 1:
         raise UsageError(
-            "a drill restores into memory or rocksdb, at least one partition at a time",
+            'a restore drill needs the store "memory" or "rocksdb", and at least one partition at a time',
             code="restore",
             store=store,
             parallel=parallel,

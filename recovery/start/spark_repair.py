@@ -44,8 +44,8 @@ class FilesRead:
             again = [file for file in files if file in self._known.get(source, ())]
             if again and (again := self._confirmed(head, source, again)):
                 raise IncompatibleError(
-                    "an earlier batch has already read this file (was it changed?), so its events would count twice: "
-                    "nothing was processed; remove it from the input, and write new data under a new name",
+                    "an earlier batch has already read this file (was it changed?), so its events would count "
+                    "twice: nothing was processed; remove it from the input, and write new data under a new name",
                     code="spark-file-again",
                     batch=batch.batch_id,
                     source=int(source),
@@ -108,8 +108,8 @@ class SparkRepair:
         elif self._found.differs:
             kept = rewrite_spark_checkpoint(self._checkpoint, head, self._read, self._interval, self._hook)
             log.warning(
-                "spark's checkpoint differed from checkpoint %d and was rewritten from ours; "
-                "the old one is kept in %s: %s",
+                "spark's checkpoint did not match checkpoint %d and was rewritten from ours; the old one is kept "
+                "in %s: %s",
                 head.id,
                 kept,
                 "; ".join(map(str, self._found.differs)),

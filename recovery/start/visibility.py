@@ -21,7 +21,7 @@ from tidestate.statestore.storage.objects import Objects
 VISIBILITY_TIMEOUT_S = 2.0
 """How long a name may take to appear: network file systems cache missing names for a moment."""
 
-ADVICE = "give a root that the driver and all executors share: s3://, or a network file system mounted on every host"
+ADVICE = "use a root that the driver and all executors share: s3://, or a network file system mounted on every host"
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def check_visible(
     for written, size in prefetch(found, files):
         if size() != written.ref.bytes:
             raise UsageError(
-                "a file that an executor has written is missing at the driver's root, or has another size there, so "
-                f"nothing was published: {ADVICE}",
+                "a file that an executor has written is missing below the driver's root, or has a different size "
+                f"there, so nothing was published: {ADVICE}",
                 code="file-unseen",
                 host=written.host,
                 root=objects.root,

@@ -27,7 +27,7 @@ def read_stream(data: pa.Buffer) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     """The same of a stream of messages, which has no such beginning."""
     messages = _messages(data)
     if not messages:
-        raise ValueError("arrow data without a schema")
+        raise ValueError("the Arrow data has no schema")
     schema = pa.ipc.read_schema(messages[0])
     return schema, [_batch(message, schema) for message in messages[1:]]
 
@@ -43,7 +43,7 @@ def _messages(data: pa.Buffer) -> list[pa.ipc.Message]:
 
 def _batch(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     if message.type != "record batch" or _is_compressed(message.metadata):
-        raise ValueError("a batch that is compressed, or none")
+        raise ValueError("a batch is compressed, or missing")
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     return batch
@@ -56,7 +56,7 @@ def _is_compressed(metadata: pa.Buffer) -> bool:
         header = _field(data, _number("I", data, 0), _HEADER)
         return header is None or _field(data, header + _number("I", data, header), _COMPRESSION) is not None
     except struct.error:
-        raise ValueError("a message that is cut short") from None
+        raise ValueError("a message is truncated") from None
 
 
 def _field(data: memoryview, table: int, place: int) -> int | None:

@@ -160,7 +160,7 @@ class SortedFiles:
         return self._share.of(layers) if self._share else layers
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
-        """They are sorted."""
+        """Do nothing: the rows of a file are sorted already."""
 
 
 def open_sources(

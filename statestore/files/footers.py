@@ -75,6 +75,6 @@ def forget(name: FooterName) -> None:
 
 
 def clear_footers() -> None:
-    """As a new process would find it."""
+    """Forget all footers, as in a new process."""
     with _lock:
         _kept.clear()

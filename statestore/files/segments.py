@@ -90,7 +90,7 @@ def read_segment(objects: Objects, spec: TableSpec, ref: FileRef) -> list[Layer]
         schema, batches = read_batches(data)
         written = check_described(spec, ref, schema.metadata or {})
         if not schema.equals(pa.schema([OP, *written.schema])):
-            raise damaged(ref, "its columns are not those of its table")
+            raise damaged(ref, "its columns are not the columns of its table")
         tables = [pa.Table.from_batches([batch]) for batch in batches if batch.num_rows]
         check_count(ref, sum(table.num_rows for table in tables), ref.rows)
         return [_layer(spec, ref, project_columns(written, spec, table)) for table in tables]
@@ -107,7 +107,7 @@ def read_verified(objects: Objects, ref: FileRef) -> pa.Buffer:
     except NotFoundError:
         raise missing(objects, ref) from None
     if not _whole(data, ref):
-        raise damaged(ref, f"{data.size} bytes, {ref.bytes} expected" if data.size != ref.bytes else "checksum")
+        raise damaged(ref, f"{data.size} bytes, expected {ref.bytes}" if data.size != ref.bytes else "checksum")
     return data
 
 
@@ -123,7 +123,7 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
     says = {key.decode(): value.decode() for key, value in metadata.items() if key != b"ARROW:schema"}
     if says.get("tidestate.format") != FILE_FORMAT:
         raise IncompatibleError(
-            "this state file has another format: use the tidestate version that wrote it or a newer one",
+            "this state file has an unknown format: use the tidestate version that wrote it, or a newer one",
             code="file-format",
             path=ref.path,
             expected=FILE_FORMAT,
@@ -136,8 +136,8 @@ def check_described(spec: TableSpec | None, ref: FileRef, metadata: Mapping[byte
     fits = table is not None and table.name == ref.table and (spec is None or readable(table, spec))
     if found != expected or table is None or not fits:
         raise CorruptionError(
-            "a state file is not the one that the manifest means: put back a good copy, "
-            "or go back: tidestate repair ROOT --to newest-good",
+            "this state file is not the one that the manifest names: restore a good copy, or go back: tidestate "
+            "repair ROOT --to newest-good",
             code="file-foreign",
             path=ref.path,
             expected=expected if found != expected else ref.table,
@@ -176,14 +176,15 @@ def missing(objects: Objects, ref: FileRef) -> CorruptionError:
     """The file is gone, or all of the root below which it lay."""
     if ref.root and not objects.exists(""):
         return CorruptionError(
-            "the checkpoint root that this one was forked from is gone, and its files are needed: put it back",
+            "this root was forked from another one, which is missing, and files there are still needed: restore "
+            "that root",
             code="base-missing",
             root=objects.root,
             path=ref.path,
         )
     return CorruptionError(
-        "a file that the manifest names is missing: put back a good copy, or go back: "
-        "tidestate repair ROOT --to newest-good",
+        "a file that the manifest names is missing: restore a good copy, or go back: tidestate repair ROOT --to "
+        "newest-good",
         code="file-missing",
         path=ref.path,
     )
@@ -192,7 +193,7 @@ def missing(objects: Objects, ref: FileRef) -> CorruptionError:
 def read_refused(ref: FileRef, error: OSError) -> UnavailableError:
     """The disk did not give the bytes."""
     return UnavailableError(
-        f"storage refused ({(error.strerror or str(error)).lower()}): mend it and try again",
+        f"storage refused to read the file ({(error.strerror or str(error)).lower()}): fix the cause, then retry",
         code="storage",
         path=ref.path,
         reason=errno.errorcode.get(error.errno or 0, type(error).__name__),
@@ -202,8 +203,8 @@ def read_refused(ref: FileRef, error: OSError) -> UnavailableError:
 def damaged(ref: FileRef, reason: str) -> CorruptionError:
     """The file does not hold what was written."""
     return CorruptionError(
-        f"a state file does not hold the bytes that were written ({reason.lower()}): "
-        "put back a good copy, or go back: tidestate repair ROOT --to newest-good",
+        f"the bytes of this state file are not those that were written ({reason.lower()}): restore a good copy, or "
+        "go back: tidestate repair ROOT --to newest-good",
         code="file-damaged",
         path=ref.path,
     )
@@ -247,7 +248,7 @@ def expiry_range(spec: TableSpec, parts: Sequence[pa.Table]) -> tuple[int | None
 def check_count(ref: FileRef, rows: int, expected: int) -> None:
     """Raise `CorruptionError` where a file has other rows than it should."""
     if rows != expected:
-        raise damaged(ref, f"{rows} rows, {expected} expected")
+        raise damaged(ref, f"{rows} rows, expected {expected}")
 
 
 def check_ops(ref: FileRef, rows: pa.Table) -> tuple[int, int]:
@@ -257,14 +258,14 @@ def check_ops(ref: FileRef, rows: pa.Table) -> tuple[int, int]:
     found = pc.min_max(rows[OP.name]).as_py()
     low, high = found["min"], found["max"]
     if low is None or rows[OP.name].null_count or low < MERGE or high > DELETE:
-        raise damaged(ref, f"rows that are no merge, put or delete: {low} to {high}")
+        raise damaged(ref, f"an operation that is not put, merge or delete: {low} to {high}")
     return low, high
 
 
 def _layer(spec: TableSpec, ref: FileRef, rows: pa.Table) -> Layer:
     op, last = check_ops(ref, rows)
     if op != last:
-        raise damaged(ref, "a batch of several ops")
+        raise damaged(ref, "one batch has several operations")
     if any(rows[name].null_count for name in spec.key_names):
-        raise damaged(ref, "a key that is null")
+        raise damaged(ref, "a key is null")
     return Layer(op, spec.conform_keys(rows) if op == DELETE else spec.conform(rows))

@@ -181,7 +181,7 @@ class SortedFile:
         return split(self._spec, self._ref.kind, pa.concat_tables(self._read(blocks)), keys)
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
-        """It is sorted."""
+        """Do nothing: the rows of a file are sorted already."""
 
     def _settle(self, wanted: Iterable[int]) -> None:
         """Take a local copy of a file on remote storage once a good part of it has been wanted."""
@@ -266,7 +266,7 @@ class SortedFile:
             check_metadata(self._ref, metadata, metadata.schema.to_arrow_schema())
             index = _unpack(described[INDEX.encode()])
             if index.schema.types != written.key_schema.types or any(column.null_count for column in index.columns):
-                raise damaged(self._ref, "its index has no keys of the table")
+                raise damaged(self._ref, "its index lacks the key columns of the table")
             index = checked_rows(self._ref, index, max(1, metadata.num_row_groups))
             index = index.rename_columns(self._spec.key_names).cast(self._spec.key_schema)
             columns = [[comparable(value) for value in column] for column in index.columns]

@@ -89,7 +89,7 @@ def read_tail(source: pa.NativeFile, ref: FileRef) -> pa.Buffer:
     """The footer in an open file. Raises `CorruptionError` where it is not the one that the manifest means."""
     size, _, expected = ref.tail.partition(":")
     if not size.isascii() or not size.isdecimal():
-        raise damaged(ref, "the manifest has no checksum of its footer")
+        raise damaged(ref, "the manifest has no checksum for its footer")
     source.seek(ref.bytes - int(size))
     tail = source.read_buffer(int(size))
     if checksum(tail) != expected:
@@ -101,10 +101,10 @@ def check_metadata(ref: FileRef, metadata: pq.FileMetaData, schema: pa.Schema) -
     """Raise `CorruptionError` where a footer has other rows than the manifest says, or unpacks to far too much."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     if metadata.num_rows != ref.rows or sum(group.num_rows for group in groups) != ref.rows:
-        raise damaged(ref, f"{metadata.num_rows} rows, {ref.rows} expected")
+        raise damaged(ref, f"{metadata.num_rows} rows, expected {ref.rows}")
     packed = sum(group.total_byte_size for group in groups)
     if max(packed, ref.rows * width_of(schema)) > max(CHANGE_BYTES, RATIO * ref.bytes):
-        raise damaged(ref, f"{ref.bytes} bytes that would become {max(packed, ref.rows * width_of(schema))}")
+        raise damaged(ref, f"{ref.bytes} bytes that would expand to {max(packed, ref.rows * width_of(schema))}")
 
 
 def width_of(schema: pa.Schema) -> int:
@@ -143,5 +143,5 @@ def open_verified(objects: Objects, ref: FileRef) -> Iterator[pa.NativeFile]:
     """The file for one read, of the size that the manifest says. ``objects`` are those of its root."""
     with understood(objects, ref), objects.open_input(ref.path, ref.bytes) as source:
         if (size := source.size()) != ref.bytes:
-            raise damaged(ref, f"{size} bytes, {ref.bytes} expected")
+            raise damaged(ref, f"{size} bytes, expected {ref.bytes}")
         yield source

@@ -71,8 +71,8 @@ def parse_layout(name: str) -> Layout:
     plain = name.removeprefix("session_")
     if plain not in (*LAYOUTS, *UNORDERED):
         raise UsageError(
-            f"no such message key layout: choose among {', '.join(LAYOUTS)}, or of an identity without an order "
-            f"{', '.join(UNORDERED)}, with session_ in front or without",
+            f"unknown layout of message keys: choose one of {', '.join(LAYOUTS)}, or for an identity without an "
+            f"order one of {', '.join(UNORDERED)}; each may have session_ in front",
             code="message-layout",
             layout=name,
         )

@@ -213,14 +213,14 @@ def _order(tables: MessageTables, request_index: Numbers, rows: pa.Table) -> pa.
 def _checked(tables: MessageTables, requests: pa.Table) -> pa.Table:
     """Requests with the types of the store's columns. Raises `UsageError`."""
     known = {*tables.session_names, *tables.equal_names, *tables.bounds}
-    _check(set(requests.column_names) <= known, "requests of this store may have these columns", sorted(known))
-    _check(bool(requests.column_names), "requests need a column, of these", sorted(known))
+    _check(set(requests.column_names) <= known, "requests to this store may only have these columns", sorted(known))
+    _check(bool(requests.column_names), "a request needs at least one of these columns", sorted(known))
     for names in (tables.session_names, tables.equal_names):
         given = [name for name in names if name in requests.column_names]
-        _check(given in ([], names), "give all of these columns or none", names)
+        _check(given in ([], names), "give either all of these columns or none of them", names)
     for bound in ("start", "end"):
         paired = f"{bound}_offset" not in requests.column_names or f"{bound}_time" in requests.column_names
-        _check(paired or not tables.layout.by_time, "an offset bound needs its time", [f"{bound}_time"])
+        _check(paired or not tables.layout.by_time, "an offset bound also needs a time bound", [f"{bound}_time"])
     return pa.table({name: _typed(tables, name, requests[name]) for name in requests.column_names})
 
 
@@ -231,7 +231,7 @@ def _typed(tables: MessageTables, name: str, column: pa.ChunkedArray) -> pa.Chun
         return column.cast(_type_of(tables, name))
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
-            f"a column of requests has another type ({error})", code="message-range", column=name
+            f"a column of the requests has the wrong type ({error})", code="message-range", column=name
         ) from None
 
 
@@ -252,7 +252,7 @@ def _request(
     wanted = dict(zip(names, values, strict=True))
     for columns, given in ((tables.session_names, session), (tables.equal_names, equal)):
         if given is not None:
-            _check(len(given) == len(columns) > 0, "give a value for each of these columns", columns)
+            _check(len(given) == len(columns) > 0, "give one value for each of these columns", columns)
             wanted |= dict(zip(columns, given, strict=True))
     return _one_request(tables, wanted)
 
@@ -266,14 +266,14 @@ def _one_request(tables: MessageTables, wanted: dict[str, Any]) -> pa.Table:
             columns[name] = pa.array([as_scalar(value, kind)], kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"a value does not fit its column ({error})", code="message-range", column=name
+                f"the value does not fit the type of its column ({error})", code="message-range", column=name
             ) from None
     return pa.table(columns)
 
 
 def _padded(bound: Key | None, names: Sequence[str]) -> list[Any]:
     given, width = list(bound or ()), len(names)
-    _check(len(given) <= width, "a bound of this store has values", list(names))
+    _check(len(given) <= width, "a bound has at most one value for each of these columns", list(names))
     return given + [None] * (width - len(given))
 
 

@@ -54,10 +54,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         if any(limit is not None and limit < 1 for limit in (self.slot, self.count, self.bytes)):
-            raise UsageError("a retention by size keeps one at least", code="message-retention", retention=self)
+            raise UsageError("a retention by size must keep at least one", code="message-retention", retention=self)
         if self.time is not None and (not isinstance(self.time, int) or self.time < 0):
             raise UsageError(
-                "a retention by time is a number of units of the time column, not negative",
+                "a retention by time must be a number of units of the time column, 0 or more",
                 code="message-retention",
                 time=self.time,
             )
@@ -91,17 +91,22 @@ class MessageTables:
     def __post_init__(self) -> None:
         if self.layout.by_session != bool(self.session) or ("eq" in self.layout.parts and not self.equal):
             raise UsageError(
-                "the layout names a session key or equal fields: declare these columns, and a session key only then",
+                "the session key and equal fields do not match the layout: declare the columns that the layout "
+                "names, and a session key only if it has one",
                 code="message-layout",
                 layout=self.layout.name,
             )
         for column in (*self.session, *self.equal, Column(ORIGIN, self.origin)):
             if not is_ordered(column.arrow):
-                raise UsageError("a key column cannot have this type", code="key-type", column=column.name)
+                raise UsageError("a key column cannot have this type: cast it", code="key-type", column=column.name)
         if taken := set(BOUND_NAMES) & {*self.session_names, *self.equal_names}:
-            raise UsageError("bounds of reads have these names: choose others", code="name-taken", names=taken)
+            raise UsageError(
+                "these names are used for the bounds of reads: choose other names", code="name-taken", names=taken
+            )
         if not is_position(Column(MESSAGE_TIME, self.time).arrow):
-            raise UsageError("messages have a time, a date or an integer", code="message-time", type=self.time)
+            raise UsageError(
+                "the time of messages must be a timestamp, a date or an integer", code="message-time", type=self.time
+            )
         _ = self.messages  # a name that is taken twice is refused here, not at the first use
 
     @property
@@ -186,15 +191,18 @@ class MessageTables:
         """``batch`` with exactly the columns of `schema`. Raises `UsageError`; nothing has happened then."""
         missing = [name for name in self.schema.names if name not in batch.column_names]
         if missing:
-            raise missing_columns("messages lack columns that the store declares", missing, batch.column_names)
+            raise missing_columns("the messages lack columns that the store declares", missing, batch.column_names)
         try:
             rows = batch.select(self.schema.names).cast(self.schema)
         except (pa.ArrowException, ValueError) as error:
-            raise UsageError(f"messages have other types than declared ({error})", code="batch-type") from None
+            raise UsageError(
+                f"the messages have other types than the store declares ({error})", code="batch-type"
+            ) from None
         nulls = [name for name in self._never_null if rows[name].null_count]
         if nulls:
             raise UsageError(
-                "origin, offset, time, session key and equal fields of a message hold no null: leave such rows out",
+                "the origin, offset, time, session key and equal fields of a message must not be null: drop such "
+                "rows",
                 code="message-null",
                 columns=nulls,
             )

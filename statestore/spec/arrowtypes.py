@@ -50,7 +50,7 @@ def parse_type(text: str) -> pa.DataType:
             return kind
     except (ValueError, KeyError):
         pass
-    raise UsageError("no state column can have this type", code="column-type", type=text) from None
+    raise UsageError("a state column cannot have this type", code="column-type", type=text) from None
 
 
 def type_text(kind: pa.DataType) -> str:

@@ -41,12 +41,17 @@ def register_combiner(name: str, version: int = 1) -> Callable[[_F], _F]:
     Raises `UsageError` for a name that is taken.
     """
     if name in GROUP_COMBINERS or name in COLUMN_COMBINERS:
-        raise UsageError("this combiner is built in: choose another name", code="combiner-name", name=name)
+        raise UsageError("a built-in combiner has this name: choose another name", code="combiner-name", name=name)
 
     def keep(function: _F) -> _F:
         other = _registered.get((name, version))
         if other is not None and other.__qualname__ != function.__qualname__:
-            raise UsageError("another function has this name and version", code="combiner-name", name=name)
+            raise UsageError(
+                "another function is registered under this name and version: choose another name, or raise the "
+                "version",
+                code="combiner-name",
+                name=name,
+            )
         _registered[name, version] = function
         return function
 
@@ -65,8 +70,8 @@ def registered(name: str, version: int) -> GroupFunction:
         return _registered[name, version]
     except KeyError:
         raise IncompatibleError(
-            "this table needs a combiner that is not registered here: import the module that registers it, say "
-            f"--import MODULE on the command line, or install a package with an entry point for it in {ENTRY_POINTS}",
+            "this table needs a combiner that is not registered here: import the module that registers it, on the "
+            f"command line with --import MODULE, or install a package with an entry point for it in {ENTRY_POINTS}",
             code="combiner",
             name=name,
             version=version,

@@ -88,7 +88,7 @@ def _text(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         return _decimal_text(values, kind)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return values.cast(pa.string())
-    raise UsageError("a key column cannot have this type", code="key-type", type=str(kind))
+    raise UsageError("a key column cannot have this type: cast it", code="key-type", type=str(kind))
 
 
 def _decimal_text(values: pa.Array, kind: pa.Decimal128Type) -> pa.Array:

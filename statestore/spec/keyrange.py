@@ -131,12 +131,12 @@ def _fitting(spec: TableSpec, values: Sequence[Any]) -> Key:
             fitted.append(comparable(as_scalar(value, column.arrow)))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"a bound does not fit its key column ({error})",
+                f"the value of a bound does not fit its key column ({error})",
                 code="key-bound",
                 table=spec.name,
                 column=column.name,
                 type=column.type,
             ) from None
         if fitted[-1] is None:
-            raise UsageError("a bound has no null", code="key-bound", table=spec.name, column=column.name)
+            raise UsageError("a bound must not be null", code="key-bound", table=spec.name, column=column.name)
     return tuple(fitted)

@@ -77,9 +77,9 @@ def _imported(rows: Any) -> pa.Table:
         if isinstance(rows, ArrowArray):
             return pa.Table.from_batches([pa.record_batch(cast(Any, rows))])
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise UsageError(f"rows are an Arrow table ({error})", code="batch-type", found=str(type(rows))) from None
+        raise UsageError(f"rows must be an Arrow table ({error})", code="batch-type", found=str(type(rows))) from None
     raise UsageError(
-        "rows come as Arrow data: a table or record batch, or anything with __arrow_c_stream__, such as a DataFrame",
+        "rows must be Arrow data: a table or record batch, or an object with __arrow_c_stream__, such as a DataFrame",
         code="batch-type",
         found=str(type(rows)),
     )
@@ -90,7 +90,7 @@ def plain_schema(schema: pa.Schema, time_zone: str | None = None) -> pa.Schema:
     if time_zone is not None:
         check_zone(time_zone)
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
-        raise UsageError("two columns have one name: rename or drop one", code="column-twice", columns=twice)
+        raise UsageError("two columns have the same name: rename or drop one", code="column-twice", columns=twice)
     return pa.schema([pa.field(one.name, _zoned(plain_type(one.type), time_zone)) for one in schema])
 
 
@@ -105,12 +105,12 @@ def plain_schemas(
 
 @lru_cache(maxsize=64)
 def check_zone(time_zone: str) -> None:
-    """That Arrow knows the zone. Raises `UsageError`."""
+    """Check that Arrow knows the zone. Raises `UsageError`."""
     try:
         pc.assume_timezone(pa.array([0], pa.timestamp("us")), time_zone)
     except pa.ArrowException:
         raise UsageError(
-            'no such time zone: give its name, as "Europe/Berlin", or "UTC"', code="time-zone", found=time_zone
+            'unknown time zone: give a name such as "Europe/Berlin" or "UTC"', code="time-zone", found=time_zone
         ) from None
 
 
@@ -175,7 +175,7 @@ def _column(column: pa.ChunkedArray, wanted: pa.Field, time_zone: str | None) ->
         chunks = [part for chunk in column.chunks for part in _pieces(chunk, wanted.type, time_zone)]
     except (pa.ArrowException, ValueError) as error:
         raise UsageError(
-            f"a column has values that {wanted.type} cannot hold ({error}): cast it",
+            f"a column has values that do not fit {wanted.type} ({error}): cast it",
             code="batch-type",
             column=wanted.name,
             type=str(column.type),

@@ -54,7 +54,7 @@ def differences(written: TableSpec, spec: TableSpec) -> list[str]:
         if not widens(old.arrow, column.arrow):
             found.append(f"{column.name} {old.type} -> {column.type}")
         if old.combiner != column.combiner or before.get(column.lasting) != groups.get(column.lasting):
-            found.append(f"{column.name} is combined otherwise")
+            found.append(f"{column.name} has another combiner")
     return found
 
 

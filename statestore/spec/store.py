@@ -116,14 +116,14 @@ class StoreConfig(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.max_levels < 2:
-            raise UsageError("a table needs room for two levels", code="store-levels", max_levels=self.max_levels)
+            raise UsageError("max_levels= must be at least 2", code="store-levels", max_levels=self.max_levels)
         if self.budget_bytes < 1 << 20:
             raise UsageError(
-                "the memory budget is a mebibyte at least", code="store-budget", budget_bytes=self.budget_bytes
+                "budget_bytes= must be at least one mebibyte", code="store-budget", budget_bytes=self.budget_bytes
             )
         if self.recovery_s < 1 or self.snapshot_bytes < 1:
             raise UsageError(
-                "snapshots need a log of a byte and a recovery budget of a second at least",
+                "snapshot_bytes= must be at least 1, and recovery_s= at least 1 second",
                 code="store-snapshots",
                 snapshot_bytes=self.snapshot_bytes,
                 recovery_s=self.recovery_s,
@@ -187,7 +187,8 @@ def store_of(store: StoreConfig | StoreName | None) -> StoreConfig:
     name = "parquet" if store is None else store
     if not isinstance(name, str) or name not in get_args(StoreName):
         raise UsageError(
-            'a store is "parquet", "memory" or "rocksdb", or one with settings: RocksDB(cache_dir="/mnt/state")',
+            'unknown store: give "parquet", "memory" or "rocksdb", or a store with settings, such as '
+            'RocksDB(cache_dir="/mnt/state")',
             code="store",
             found=f"{store!r:.100} ({type(store).__name__})",
         )

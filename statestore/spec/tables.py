@@ -108,25 +108,28 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         if len(set(names)) != len(names) or len(lasting) != len(names):
             repeated = sorted({name for name in names if names.count(name) > 1})
             raise UsageError(
-                "column names of a table must differ", code="table-columns", table=self.name, columns=repeated
+                "the column names of a table must all differ", code="table-columns", table=self.name, columns=repeated
             )
         if taken := [name for name in names if name.startswith("__")]:
             raise UsageError(
-                "names that begin with two underscores are ours: choose others",
+                "column names that begin with two underscores are reserved: choose other names",
                 code="table-columns",
                 table=self.name,
                 columns=taken,
             )
         if not self.key:
-            raise UsageError("a table needs a key column", code="table-columns", table=self.name)
+            raise UsageError("a table needs at least one key column", code="table-columns", table=self.name)
         for column in self.key:
             if not is_ordered(column.arrow):
                 raise UsageError(
-                    "a key column cannot have this type", code="key-type", column=column.name, type=column.type
+                    "a key column cannot have this type: cast it",
+                    code="key-type",
+                    column=column.name,
+                    type=column.type,
                 )
         if self.partition_by and not self.shared and not set(self.partition_by) <= set(self.key_names):
             raise UsageError(
-                "rows are spread by columns of their key",
+                "partition_by= must name key columns of the table",
                 code="table-columns",
                 table=self.name,
                 partition_by=self.partition_by,
@@ -140,7 +143,7 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
             return
         if self.expiry not in columns or not is_position(columns[self.expiry].arrow):
             raise UsageError(
-                "the expiry column must be one of the table's, of integers, times or dates",
+                "the expiry column must be a column of the table and hold integers, timestamps or dates",
                 code="table-expiry",
                 table=self.name,
                 expiry=self.expiry,
@@ -150,7 +153,7 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         values = {column.name: column for column in self.values}
         grouped = [name for group in self.groups for name in group.columns]
         if len(set(grouped)) != len(grouped) or not set(grouped) <= set(values):
-            raise UsageError("a value column stands in one group at most", code="table-groups", table=self.name)
+            raise UsageError("a value column can be in one group only", code="table-groups", table=self.name)
         for group in self.groups:
             _check_group(self, group)
         for column in self.values:
@@ -219,11 +222,11 @@ def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     there = set(rows.column_names)
     missing = [name for name in schema.names if name not in there]
     if missing:
-        raise UsageError("rows lack columns of their table", code="rows-columns", table=table, missing=missing)
+        raise UsageError("the rows lack columns of their table", code="rows-columns", table=table, missing=missing)
     columns = [rows[name] for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.type != field.type and not is_close(column.type, field.type):
-            raise _mistyped(table, field, column.type, "another kind of value")
+            raise _mistyped(table, field, column.type, "a value of another kind")
     try:
         cast = [
             column if column.type == field.type else column.cast(field.type)
@@ -236,7 +239,7 @@ def _conform(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _mistyped(table: str, expected: Any, found: Any, reason: str) -> UsageError:
     return UsageError(
-        f"rows do not have the types of their table ({reason.lower()}): cast them first",
+        f"the types of the rows are not those of their table ({reason.lower()}): cast them first",
         code="rows-type",
         table=table,
         expected=str(expected).replace("\n", ", "),
@@ -248,24 +251,29 @@ def _check_group(spec: TableSpec, group: Group) -> None:
     facts: dict[str, Any] = {"table": spec.name, "columns": list(group.columns), "combiner": group.combiner}
     types = [type_text(column.arrow) for column in spec.values if column.name in group.columns]
     if group.combiner in COLUMN_COMBINERS:
-        raise UsageError("this combiner is for one column: name it there", code="table-groups", **facts)
+        raise UsageError("this combiner is for single columns: set it on the column", code="table-groups", **facts)
     chooses = group.combiner in (*EXTREMES, "smallest", "largest")
     if chooses and group.by not in group.columns:
-        raise UsageError("say by which of the group's columns: by=", code="table-groups", by=group.by, **facts)
+        raise UsageError("name the column of the group that decides: by=", code="table-groups", by=group.by, **facts)
     by = [column for column in spec.values if column.name == group.by]
     if group.combiner in LIST_COMBINERS:
         _check_lists(spec, group, facts)
     elif chooses and not is_comparable(by[0].arrow):
-        raise UsageError("values of this type have no order to choose by", code="table-groups", by=group.by, **facts)
+        raise UsageError(
+            "values of this type cannot be compared, so by= cannot name this column",
+            code="table-groups",
+            by=group.by,
+            **facts,
+        )
     if group.combiner == "moments" and types != ["int64", "double", "double"]:
         raise UsageError(
-            f"moments takes {', '.join(MOMENT_COLUMNS)}: an int64 and two doubles",
+            f"moments needs {', '.join(MOMENT_COLUMNS)}: one int64 and two doubles",
             code="table-groups",
             types=types,
             **facts,
         )
     if any(c.combiner != "replace" for c in spec.values if c.name in group.columns):
-        raise UsageError("a column in a group has no combiner of its own", code="table-groups", **facts)
+        raise UsageError("a column in a group must not have a combiner of its own", code="table-groups", **facts)
 
 
 def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
@@ -273,24 +281,24 @@ def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
     lists = all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in kinds.values())
     width = {"union": 1, "tally": 2}.get(group.combiner, len(group.columns))
     if not lists or len(kinds) != width or group.limit < 0:
-        raise UsageError("this combiner takes lists: see Group", code="table-groups", **facts)
+        raise UsageError("this combiner needs list columns: see Group", code="table-groups", **facts)
     if not is_comparable(item_type(kinds[group.by or group.columns[0]])):
-        raise UsageError("values of this type have no order to sort by", code="table-groups", **facts)
+        raise UsageError("lists of this type cannot be sorted", code="table-groups", **facts)
     if group.combiner == "tally" and item_type(kinds[group.columns[1]]) != pa.int64():
-        raise UsageError("a tally counts in int64", code="table-groups", **facts)
+        raise UsageError("the second column of a tally must be a list of int64", code="table-groups", **facts)
 
 
 def _check_column(spec: TableSpec, column: Column) -> None:
     kind, combiner = column.arrow, column.combiner
     facts = {"table": spec.name, "column": column.name, "combiner": combiner, "type": column.type}
     if combiner not in COLUMN_COMBINERS:
-        known = "built in for one column: " + ", ".join(COLUMN_COMBINERS)
-        hint = " (this one is for a group)" if combiner in GROUP_COMBINERS else ""
-        raise UsageError(f"no such combiner{hint}; {known}", code="combiner-type", **facts)
+        known = "those for one column are " + ", ".join(COLUMN_COMBINERS)
+        hint = " for one column (this one is for a group)" if combiner in GROUP_COMBINERS else ""
+        raise UsageError(f"unknown combiner{hint}: {known}", code="combiner-type", **facts)
     wide = type_text(kind) in ("int64", "uint64", "float", "double")
     summed = wide or pa.types.is_decimal(kind)
     ordered = is_comparable(kind)
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
     fits = {"sum": summed, "min": ordered, "max": ordered, "append": listed, "replace": True}[combiner]
     if not fits:
-        raise UsageError("this combiner cannot combine this type", code="combiner-type", **facts)
+        raise UsageError("this combiner does not support the type of the column", code="combiner-type", **facts)

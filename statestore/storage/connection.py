@@ -36,12 +36,10 @@ def check_scheme(protocol: str, root: str) -> None:
     except ImportError as error:
         remedy = install("s3") if protocol == "s3" else str(error).lower()
         raise UsageError(
-            f"the package for this storage is not installed: {remedy}", code="storage-package", scheme=protocol
+            f"this storage needs a package that is not installed: {remedy}", code="storage-package", scheme=protocol
         ) from error
     except ValueError:
-        raise UsageError(
-            "no storage has this scheme: give a local path or s3://", code="root-url", root=root
-        ) from None
+        raise UsageError("unknown storage scheme: give a local path or s3://", code="root-url", root=root) from None
 
 
 def connection(root: str) -> Any:

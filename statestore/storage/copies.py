@@ -97,7 +97,7 @@ class Copies:
             self._copy(path).unlink(missing_ok=True)
 
     def version(self, path: str) -> tuple[int, ...] | None:
-        """Of the copy, if there is one."""
+        """The version of the local copy; None if there is none."""
         with storage_errors(path):
             return file_version(self._copy(path))
 

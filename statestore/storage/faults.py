@@ -103,7 +103,7 @@ def in_our_words(error: Exception, path: str, *, writing: bool) -> TidestateErro
     code, status = _reply(error)
     missing = isinstance(error, FileNotFoundError)
     if missing and not writing and code != "NoSuchBucket":
-        return NotFoundError("no such object", code="no-object", path=path)
+        return NotFoundError("the object does not exist", code="no-object", path=path)
     what, remedy = _words(error, code, status, missing)
     reason = code or errno.errorcode.get(getattr(error, "errno", None) or 0, type(error).__name__)
     return UnavailableError(f"{what}: {remedy}", code="storage", path=path, reason=reason)
@@ -112,15 +112,15 @@ def in_our_words(error: Exception, path: str, *, writing: bool) -> TidestateErro
 def _words(error: Exception, code: str | None, status: int | None, missing: bool) -> tuple[str, str]:
     reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip().rstrip(".").lower()
     if missing:
-        return f"storage has no such place ({reason})", "make the bucket or the folder, or mend the root"
+        return f"storage has no such bucket or folder ({reason})", "create it, or correct the root"
     refused = isinstance(error, PermissionError) and error.errno is None  # with a number it is a local file's
     if status in (401, 403) or refused or _is_a(error, _CREDENTIALS):
-        return f"storage refused access ({reason})", "check the credentials and what they may do below the root"
+        return f"storage refused access ({reason})", "check the credentials and their permissions below the root"
     if code in _THROTTLED or (status is not None and (status >= 500 or status == 429)):
-        return f"storage is busy or broken ({reason})", "try again later"
+        return f"storage is overloaded or failing ({reason})", "try again later"
     if status is None and _is_a(error, _PASSING_NAMES):
-        return f"storage did not answer ({reason})", "check the endpoint and the network, then try again"
-    return f"storage refused ({reason})", "check that the folder exists, has room and may be written"
+        return f"storage did not answer ({reason})", "check the endpoint and the network, then retry"
+    return f"storage refused ({reason})", "check that the folder exists, has space left and is writable"
 
 
 def _reply(error: BaseException) -> tuple[str | None, int | None]:

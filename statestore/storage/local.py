@@ -175,8 +175,8 @@ class LocalStorage:
         """Raise `UsageError` for a name that may be a file of another root."""
         if self.linked(str(PurePosixPath(path).parent)):
             raise UsageError(
-                "a folder on the way to this file is a link, so it may belong to another root: nothing is removed "
-                "there; put the folder itself in its place, or let the whole root lie behind the link",
+                "a folder on the path to this file is a link and may belong to another root, so nothing is "
+                "removed there: replace the link with the folder itself, or link to the whole root",
                 code="folder-linked",
                 path=path,
             )
@@ -187,7 +187,7 @@ class LocalStorage:
         mode = place.stat().st_mode
         if not stat.S_ISREG(mode):
             raise CorruptionError(
-                f"there is a {_KINDS.get(stat.S_IFMT(mode), 'device')} where a file should be: put back a good copy",
+                f"found a {_KINDS.get(stat.S_IFMT(mode), 'device')} where a file should be: restore a good copy",
                 code="not-a-file",
                 path=path,
             )
@@ -222,7 +222,8 @@ def _working_folder() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise UsageError(
-            "the working folder was removed: give a full path, or go to a folder that exists", code="folder-gone"
+            "the working folder has been removed: give a full path, or change to a folder that exists",
+            code="folder-gone",
         ) from None
 
 
@@ -288,7 +289,7 @@ def _link(temporary: Path, target: Path, path: str) -> None:
             raise _unknown(path, error) from error
         if not made and isinstance(error, FileExistsError):
             _sync_folder(target.parent)  # who made it may have died before: it is taken for good
-            raise ConflictError("the name is taken", code="exists", path=path) from None
+            raise ConflictError("another writer has created this name already", code="exists", path=path) from None
         if not made:
             raise
 
@@ -305,7 +306,7 @@ def _is_same(temporary: Path, target: Path) -> bool | None:
 
 def _unknown(path: str, error: OSError) -> CommitUnknownError:
     return CommitUnknownError(
-        f"storage did not say whether it was made ({error.strerror}): start again, what is there counts",
+        f"storage did not confirm that the file was created ({error.strerror}): start again, which finds out",
         code="commit-unknown",
         path=path,
     )

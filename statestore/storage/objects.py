@@ -68,7 +68,8 @@ class Objects:
             return self
         if not 0 < number <= len(self.bases):
             raise CorruptionError(
-                "a manifest names a file below a root that the marker file does not list: put back the right copies",
+                "the manifest names a file in a root that the marker file does not list: restore the matching "
+                "copies of both",
                 code="base-unknown",
                 root=self.root,
                 found=number,
@@ -221,8 +222,8 @@ def _check_bases(root: str, bases: Sequence[str]) -> None:
         chained = scheme != "file" and "::" in base.removeprefix(scheme)
         if chained or scheme not in (*BASE_SCHEMES, _scheme(root)):
             raise IncompatibleError(
-                "the root was forked from one in a kind of storage that it may not name: a fork may lie where its "
-                "root does, or have its root in a folder or in s3",
+                "the root was forked from one in storage of a kind that a fork may not name: the original must be "
+                "in the same kind of storage as its fork, in a folder or in s3",
                 code="base-scheme",
                 root=root[:200],
                 found=scheme[:200],
@@ -239,7 +240,7 @@ def _below(path: str) -> str:
     """``path`` without detours; the root itself is an empty one."""
     parts = PurePosixPath(path)
     if parts.is_absolute() or ".." in parts.parts:
-        raise UsageError("a path must stay below the root", code="path-outside", path=path)
+        raise UsageError("the path must stay inside the root", code="path-outside", path=path)
     return "/".join(parts.parts)
 
 

@@ -27,7 +27,7 @@ def temporary_folder() -> str:
         return tempfile.gettempdir()
     except FileNotFoundError:
         raise UnavailableError(
-            "this host has no temporary folder that can be written to: make one, and name it in TMPDIR",
+            "this host has no writable temporary folder: create one, and name it in TMPDIR",
             code="no-temporary-folder",
         ) from None
 
@@ -58,8 +58,8 @@ def check_private(folder: Path) -> bool:
             return False
     if reason := _reason(found):
         raise UsageError(
-            f"the folder for what this host caches {reason}, so it is not used: make it yours alone (chmod 700) if "
-            "you trust what is in it, or give another one with cache_dir=, or in TMPDIR",
+            f"the cache folder of this host {reason}, so it is not used: if you trust its contents, make it "
+            "private (chmod 700), else choose another one with cache_dir= or in TMPDIR",
             code="folder-shared",
             folder=str(folder),
         )
@@ -72,22 +72,22 @@ def _failing(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnavailableError(
-            f"the folder for what this host caches cannot be made ({error.strerror}): give another one with "
-            "cache_dir=, or in TMPDIR",
+            f"the cache folder of this host cannot be created ({error.strerror}): choose another one with "
+            "cache_dir= or in TMPDIR",
             code="cache-folder",
             folder=str(folder),
         ) from error
 
 
 def _reason(found: os.stat_result) -> str:
-    """What is wrong with it, if anything."""
+    """Why the folder cannot be used; empty if it can."""
     if not stat.S_ISDIR(found.st_mode):
         return "is not a folder"
     if os.name != "posix":
         return ""  # temporary folders are of one user there
     if found.st_uid != _user():
         return "belongs to another user"
-    return "may be read or written by others" if found.st_mode & 0o077 else ""
+    return "can be read or written by others" if found.st_mode & 0o077 else ""
 
 
 def _user() -> int:

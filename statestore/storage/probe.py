@@ -29,8 +29,8 @@ def probe(fs: Any, root: str, scheme: str, *, races: bool) -> None:
         _remove(fs, names)
     if not fit:
         raise UsageError(
-            "this storage lets two writers create one name, so a checkpoint could be lost there: "
-            "use a local path or s3 for the checkpoint root",
+            "this storage lets two writers create the same name, so a checkpoint could be lost: put the "
+            "checkpoint root on a local path or on s3",
             code="no-atomic-create",
             scheme=scheme,
         )

@@ -236,7 +236,7 @@ class RemoteStorage:
             return b""  # the object ends before: what is missing is for the reader to notice
 
     def size(self, path: str) -> int:
-        """As the storage says now."""
+        """The size of the object now."""
         info = self._ask(path, lambda fs: _fresh(fs).info(self._full(path)))
         if info["type"] != "file":
             with storage_errors(path):
@@ -295,7 +295,9 @@ class _Creation:
             self._resolve(error, taken)
 
     def _resolve(self, error: Exception, taken: bool) -> None:
-        """What is there decides; where nothing is, the error does."""
+        """Find out whether an attempt that failed has created the object: if it is there, its content decides, else
+        the error.
+        """
         found = self._storage.find(self._path)
         if found == self._data:
             return
@@ -304,7 +306,7 @@ class _Creation:
         raise error
 
     def _conflict(self) -> ConflictError:
-        return ConflictError("the name is taken", code="exists", path=self._path)
+        return ConflictError("another writer has created this name already", code="exists", path=self._path)
 
     def failure(self, error: Exception) -> TidestateError:
         """What to raise when no attempt succeeded."""
@@ -312,7 +314,7 @@ class _Creation:
         if not self._unknown:
             return words
         return CommitUnknownError(
-            f"{words.message}; it may have been published all the same: start again, what is there counts",
+            f"{words.message}; the object may have been created all the same: start again, which finds out",
             code="commit-unknown",
             path=self._path,
         )
@@ -323,14 +325,14 @@ def _canonical(url: str) -> str:
     protocol, rest = url.split("://", 1)
     if has_password(url):
         raise UsageError(
-            "a root is written into logs and into other roots, so no password may stand in it: "
-            "give it in the environment or in fsspec's configuration",
+            "a root must not contain a password, as roots are written to logs and into other roots: put it into "
+            "the environment or into the configuration of fsspec",
             code="root-secret",
             scheme=protocol,
         )
     rest = rest.strip("/") if protocol in ("s3", "s3a", "memory") else rest.rstrip("/")
     if not rest:
-        raise UsageError("the root has no bucket or folder: add it", code="root-url", root=url)
+        raise UsageError("the root names no bucket or folder: add one", code="root-url", root=url)
     return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
 
 

@@ -36,7 +36,7 @@ class ObjectSink(io.RawIOBase):
         return f"xxh3:{self._digest.hexdigest()}"
 
     def writable(self) -> bool:
-        """It is."""
+        """Always true."""
         return True
 
     def tell(self) -> int:

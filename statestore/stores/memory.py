@@ -69,7 +69,7 @@ class MemoryStore(StateStore):
         self._applied = Applied()
 
     def serves(self, specs: Sequence[TableSpec]) -> bool:
-        """Whether it holds these tables, in this form."""
+        """Whether the store was opened with exactly these tables."""
         return list(self._specs.values()) == list(specs)
 
     @property

@@ -52,7 +52,7 @@ class RestoreMonitor:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Time counts meanwhile."""
+        """Add the time spent inside this block to the restore duration."""
         self._begun = self._reported = self._clock()
         try:
             yield
@@ -62,11 +62,11 @@ class RestoreMonitor:
                 self._tell(self.restored, self._all)
 
     def expect(self, refs: Sequence[FileRef]) -> None:
-        """These are to be read, from the first on; what was read before was in vain."""
+        """Start a restore of these files; discard what earlier attempts had read."""
         self._all, self._done = restored_size(refs), Restored()
 
     def took(self, refs: Sequence[FileRef]) -> None:
-        """These have been read."""
+        """Count these files as read."""
         self._done = self._done.plus(restored_size(refs))
         self._say(self._done)
 

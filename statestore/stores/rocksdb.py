@@ -104,7 +104,9 @@ class RocksStore(StateStore):
     ) -> None:
         """Fill an empty store with a snapshot. A crash on the way leaves a folder that is refused when opened."""
         if self.applied != Applied():
-            raise UsageError("a snapshot is loaded into an empty store", code="load", applied=self.applied.sequence)
+            raise UsageError(
+                "a snapshot can be loaded only into an empty store", code="load", applied=self.applied.sequence
+            )
         self._refuse_leftovers()
         for name in rows:
             find_table(self._specs, name)
@@ -131,7 +133,10 @@ class RocksStore(StateStore):
             raise self._database.faults.damaged(error) from None
         if bytes(meta.tables) != bytes(tables):
             raise CorruptionError(
-                "the rocksdb cache holds other tables", code="rocksdb-tables", folder=str(self._folder)
+                "the rocksdb cache holds tables of another job: delete the folder, and it is rebuilt from the "
+                "checkpoint",
+                code="rocksdb-tables",
+                folder=str(self._folder),
             )
         if meta.sequence == 0:
             self._refuse_leftovers()

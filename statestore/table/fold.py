@@ -133,7 +133,7 @@ def _widened(column: Column, values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values
     if pa.types.is_decimal256(kind):
         raise LimitError(
-            "a sum might leave the widest type there is: round its values", code="sum-overflow", column=column.name
+            "a sum may exceed the largest numeric type: round its values", code="sum-overflow", column=column.name
         )
     return values.cast(pa.decimal256(76, kind.scale) if pa.types.is_decimal(kind) else pa.decimal128(38, 0))
 
@@ -173,7 +173,7 @@ def _narrowed(spec: TableSpec, column: Column, values: pa.Array | pa.ChunkedArra
         return values.cast(kind)
     except pa.ArrowInvalid as error:
         raise LimitError(
-            f"a sum leaves the type of its column ({str(error).lower()}): declare a wider one",
+            f"a sum does not fit the type of its column ({str(error).lower()}): declare a wider type",
             code="sum-overflow",
             table=spec.name,
             column=column.name,

@@ -221,7 +221,7 @@ def check_requests(
     width = prefixes.num_columns
     if width >= len(spec.key) or prefixes.column_names != spec.key_names[:width]:
         raise UsageError(
-            "requests give the leading key columns, all but one at most",
+            "requests must give the leading key columns, and at most all but the last",
             code="ranges-prefix",
             table=spec.name,
             key=spec.key_names,
@@ -236,7 +236,7 @@ def _bound(spec: TableSpec, bound: KeyBound, requests: int, kind: pa.DataType) -
         return None
     if len(bound) != requests or not is_close(bound.type, kind):
         raise UsageError(
-            "each request has its own bound, of the type of the next key column",
+            "give one bound for each request, with the type of the next key column",
             code="ranges-bound",
             table=spec.name,
             requests=requests,

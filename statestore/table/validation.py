@@ -25,7 +25,7 @@ def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
     """Specs by table name. Raises `UsageError` when a name repeats, `LimitError` for too many tables or columns."""
     named = {spec.name: spec for spec in specs}
     if len(named) != len(specs):
-        raise UsageError("tables of one operator need different names", code="table-names")
+        raise UsageError("the tables of one operator must have different names", code="table-names")
     _limit("tables of one operator", len(specs), TABLES)
     for spec in specs:
         _limit("columns of a table", len(spec.key) + len(spec.values), COLUMNS, table=spec.name)
@@ -36,7 +36,7 @@ def check_sequence(now: Applied, then: Applied) -> None:
     """Raise `UsageError` unless ``then`` comes after ``now``."""
     if then.sequence <= now.sequence:
         raise UsageError(
-            "a change set must come after the one before it",
+            "change sets must come in order: the number must be higher than that of the last one",
             code="sequence",
             applied=now.sequence,
             offered=then.sequence,
@@ -57,7 +57,7 @@ def loadable(
 ) -> dict[str, int]:
     """The bounds of a snapshot that may be loaded. Raises `UsageError` or `NotFoundError` when it may not."""
     if applied != Applied():
-        raise UsageError("a snapshot is loaded into an empty store", code="load", applied=applied.sequence)
+        raise UsageError("a snapshot can be loaded only into an empty store", code="load", applied=applied.sequence)
     for name in rows:
         find_table(specs, name)
     for name, bound in (expired or {}).items():
@@ -73,7 +73,7 @@ def in_order(spec: TableSpec, batches: Iterable[pa.Table]) -> Iterator[pa.Table]
         if rows.num_rows:
             seam = rows if last is None else pa.concat_tables([last, rows.select(spec.key_names)])
             if not bool(pc.all(growing(seam.select(spec.key_names)), min_count=0).as_py()):
-                raise UsageError("a snapshot comes in key order, each key once", code="load-order", table=spec.name)
+                raise UsageError("a snapshot must be in key order, each key once", code="load-order", table=spec.name)
             last = rows.select(spec.key_names).slice(rows.num_rows - 1)
         yield rows
 
@@ -89,11 +89,11 @@ def growing(keys: pa.Table) -> pa.ChunkedArray | pa.Array:
 
 
 def find_table(tables: Mapping[str, _T], table: str) -> _T:
-    """What is there for ``table``. Raises `NotFoundError`."""
+    """The entry of ``table``. Raises `NotFoundError` if there is none."""
     try:
         return tables[table]
     except KeyError:
-        raise NotFoundError("no such state table", code="no-table", table=table) from None
+        raise NotFoundError("unknown state table", code="no-table", table=table) from None
 
 
 def expiring(specs: Mapping[str, TableSpec], table: str, bound: int) -> TableSpec:
@@ -101,13 +101,15 @@ def expiring(specs: Mapping[str, TableSpec], table: str, bound: int) -> TableSpe
     spec = find_table(specs, table)
     if not isinstance(bound, int) or not -(2**63) <= bound < 2**63:
         raise UsageError(
-            "a bound is a whole number of 64 bits, in the unit of the expiry column",
+            "an expiry bound must be a 64-bit integer, in the unit of the expiry column",
             code="expire-bound",
             table=table,
             bound=bound,
         )
     if spec.expiry is None:
-        raise UsageError("this table has no expiry column", code="table-expiry", table=table)
+        raise UsageError(
+            "this table has no expiry column, so nothing in it can expire", code="table-expiry", table=table
+        )
     return spec
 
 
@@ -121,7 +123,8 @@ def _layer(spec: TableSpec, layer: Layer) -> Layer:
     rows = spec.conform_keys(layer.rows) if layer.op == DELETE else spec.conform(layer.rows)
     if layer.op == MERGE and spec.expiry is not None and not spec.expires_by_key:
         raise UsageError(
-            "a table that expires by a value column takes puts, not merges: what expired must not come back",
+            "a table that expires by a value column accepts puts but no merges: a merge could bring back what has "
+            "expired",
             code="table-expiry-merge",
             table=spec.name,
         )
@@ -148,7 +151,7 @@ def _check_values(spec: TableSpec, rows: pa.Table) -> None:
 def _check_keys(spec: TableSpec, rows: pa.Table) -> None:
     for name in spec.key_names:
         if rows[name].null_count:
-            raise UsageError("a key column holds no null", code="key-null", table=spec.name, column=name)
+            raise UsageError("a key column must not be null", code="key-null", table=spec.name, column=name)
     _limit("bytes in the key of a row", _widest(rows.select(spec.key_names)), KEY_BYTES, table=spec.name)
 
 
@@ -156,7 +159,7 @@ def _check_unique(spec: TableSpec, rows: pa.Table) -> None:
     distinct = rows.select(spec.key_names).group_by(spec.key_names, use_threads=False).aggregate([]).num_rows
     if distinct != rows.num_rows and rows.num_rows:
         raise UsageError(
-            "a key stands once in the rows to put: fold them first",
+            "a key may occur once in the rows to put: fold the rows first",
             code="put-repeats",
             table=spec.name,
             rows=rows.num_rows,
@@ -216,4 +219,4 @@ def _weigh(values: pa.Array, first: int, lengths: npt.NDArray[np.int64]) -> None
 
 def _limit(what: str, found: int, limit: int, **context: object) -> None:
     if found > limit:
-        raise LimitError(f"more {what} than can be kept", code="limit", found=found, limit=limit, **context)
+        raise LimitError(f"more {what} than the limit allows", code="limit", found=found, limit=limit, **context)

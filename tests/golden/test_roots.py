@@ -17,11 +17,11 @@ LINES: dict[str, list[str]] = {
         " its delay, 2 minutes, and the tolerance, 1 minute (.allowed_lateness(future_tolerance=…)), together;"
         " they are processed; if its time is wrong, watermark.bounded(…, hold_future=…) ignores events ahead of"
         " the clock; if it is right, a longer watermark delay (now 2 minutes) or .allowed_lateness(…) (now 5 seconds)"
-        " waits for the others"
+        " waits for the other events"
     ],
     "chain_deduplicated": [
-        "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
-        'allowed_lateness="5 seconds" to accept these, or "0 seconds"'
+        "operator once has begun without an allowed lateness, so it rejects late rows that the operator behind it "
+        'would accept: give it allowed_lateness="5 seconds" to accept these, or "0 seconds" to keep rejecting them'
     ],
 }
 """By root: the lines of its start and continuation. A change that adds some says so in the changelog."""

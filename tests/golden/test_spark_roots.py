@@ -14,8 +14,8 @@ from tests.golden.on_spark import continued_on_spark
 
 LINES: dict[str, list[str]] = {
     "on_spark_chain_deduplicated": [
-        "operator once has begun without a lateness, and rejects rows that what reads it would take: give it "
-        'allowed_lateness="5 seconds" to accept these, or "0 seconds"'
+        "operator once has begun without an allowed lateness, so it rejects late rows that the operator behind it "
+        'would accept: give it allowed_lateness="5 seconds" to accept these, or "0 seconds" to keep rejecting them'
     ],
 }
 """By root: the lines of its start and continuation."""

@@ -115,7 +115,7 @@ REFUSED: dict[str, tuple[str, Callable[[], OperatorStream], str, str]] = {
         "counted",
         lambda: counting(d=agg.count_distinct_approx("v")),
         "adopt-aggregate",
-        "another state",
+        "stores it differently",
     ),
     "fewer aggregates": ("counted", counting, "adopt-aggregate", "0 count int64"),
     "which of two": ("same", lambda: counting(x=agg.max("v"), y=agg.max("id")), "adopt-ambiguous", "buffers="),

@@ -96,7 +96,7 @@ def test_kinds(kind: Any, right: list[Any], wrong: list[Any]) -> None:
 @pytest.mark.parametrize("make", [ts.sinks.DeltaSink, ts.sinks.ParquetSink])
 @pytest.mark.parametrize("place", [5, "", None])
 def test_a_place_is_a_path(make: Any, place: Any) -> None:
-    with pytest.raises(UsageError, match="is a path or a URL") as refused:
+    with pytest.raises(UsageError, match="must be a path or a URL") as refused:
         make(place)
     assert refused.value.code == "argument"
 

@@ -56,7 +56,7 @@ class BoundUnit:
             return moment_us(moment) if self.timed else within_64(str(moment))
         except ValueError:
             kind = "a time such as 2013-01-01T10:00" if self.timed else "an integer: these windows have no times"
-            raise UsageError(f"give {kind}", code="read-value", found=str(moment)[:100]) from None
+            raise UsageError(f"expected {kind}", code="read-value", found=str(moment)[:100]) from None
 
     def text(self, place: int | None) -> str | None:
         """A place for people."""

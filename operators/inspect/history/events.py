@@ -78,7 +78,7 @@ class WindowHistory:
 
     @property
     def outcome(self) -> str:
-        """What the window has now."""
+        """The current result of the window."""
         rows = self.result
         return f"result: {values_text(rows[0]) if len(rows) == 1 else f'{len(rows):,} rows' if rows else 'none'}"
 

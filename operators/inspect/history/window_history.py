@@ -57,7 +57,7 @@ def window_history(
     meant = meant_windows(regular, asked) if regular else []
     if len(meant) > 1 and not any(asked in (one.start, one.end) for one in meant):
         raise UsageError(
-            "several windows contain this time: give the start of the one that you mean",
+            "several windows contain this time: give the start of the one you mean",
             code="history-window",
             asked=str(window),
             windows=measure.texts(sorted(meant)),
@@ -143,11 +143,13 @@ def _checked(state: OperatorState, keys: Mapping[str, str]) -> dict[str, str]:
     """The given keys. Raises `UsageError` unless they are exactly the key columns."""
     has_windows = any(state.configuration.get(name) for name in ("window", "windows"))
     if not has_windows and all(form.shape == "messages" for form in forms_of(state).values()):
-        raise UsageError("this operator has no windows: use state, panes and late", code="history-window")
+        raise UsageError(
+            "this operator has no windows: read its state, panes and late rows instead", code="history-window"
+        )
     known = key_columns(state)
     if set(keys) != set(known):
         raise UsageError(
-            "give a value for each key column: key=…" if known else "there is no key: leave key= out",
+            "give one value for each key column: key=…" if known else "the windows have no key: remove key=",
             code="history-key",
             columns=known,
             found=list(keys),
@@ -187,7 +189,7 @@ def _never(reader: _Reader, regular: Sliding | None, asked: int, window: Moment)
     nearest = sorted(windows, key=lambda one: min(abs(one.start - asked), abs(one.end - asked)))[:FEW_VALUES]
     where = " and ".join(f"{name}={value}" for name, value in reader.keys.items())
     return NotFoundError(
-        f"there is no such window{' of ' + where if where else ''}: "
+        f"no such window{' of ' + where if where else ''}: "
         + ("choose one of the nearest" if nearest else "this key has no windows at all"),
         code="no-such-window",
         asked=str(window),

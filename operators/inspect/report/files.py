@@ -16,7 +16,7 @@ def check_report_output(path: Path) -> None:
     """Raise `UsageError` unless a report can be written here, in place of an older one at most."""
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(
-            "a report is a file in an existing folder: name another one", code="report-output", path=path
+            "the report must be a file in an existing folder: choose another path", code="report-output", path=path
         )
     if path.exists():
         with path.open("rb") as file:

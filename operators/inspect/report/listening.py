@@ -44,7 +44,7 @@ class Listening(ThreadingHTTPServer):
         host, port = at
         if not host.strip():
             raise UsageError(
-                "give the address to listen at: 127.0.0.1 is this host alone, 0.0.0.0 all of its addresses",
+                "give the address to listen on: 127.0.0.1 for this host only, 0.0.0.0 for all of its addresses",
                 code="serve-host",
                 host=host,
             )
@@ -56,7 +56,8 @@ class Listening(ThreadingHTTPServer):
             super().__init__(at, _Handler)
         except OSError as error:
             raise UnavailableError(
-                f"the report cannot be served there ({error.strerror or error}): choose another host or port",
+                f"the report cannot be served at this host and port ({error.strerror or error}): choose another "
+                "host or port",
                 code="serve-port",
                 host=host,
                 port=port,
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(421, "This host has another name", "allow the name with --name")
 
     def do_HEAD(self) -> None:
-        """As a probe asks: the same answer, without its text."""
+        """Answer a HEAD request as `do_GET` would, without the text."""
         self.do_GET()
 
     def log_message(self, *_: Any) -> None:

@@ -285,7 +285,7 @@ def _bounds(window: ReportedWindow, offsets: bool) -> str:
 
 
 def _results(window: ReportedWindow) -> str:
-    """What it has in the state now."""
+    """The number of events in the window and its results, as text."""
     return ", ".join([pluralize(window.events, "event"), *filter(None, [window.results])]) if window.events else "–"
 
 

@@ -1,4 +1,4 @@
-"""Who a message is: its origin and its offset, or a value without an order, from one or several columns. Pure."""
+"""A message's identity: (origin, offset), or a value without an order, from one or several columns. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Identity:
 
     @property
     def _text(self) -> pa.DataType:
-        """What several columns become."""
+        """The type of the texts that stand for several origin columns."""
         return pa.binary() if any(pa.types.is_binary(field.type) for field in self.origins) else pa.string()
 
     def origin_of(self, rows: pa.Table) -> Values:
@@ -75,7 +75,7 @@ class Identity:
         """Raise `UsageError` for a row without an identity, or with a null in one of these columns."""
         if nulls := [name for name in (*self.columns, *also) if rows[name].null_count]:
             raise UsageError(
-                "columns of an identity, and those of equal=, hold no null: leave such rows out",
+                "the columns of an identity, and those of equal=, must not be null: drop such rows",
                 code="message-null",
                 columns=nulls,
             )

@@ -51,7 +51,7 @@ Read = Callable[[pa.Table], Ranges]
 
 
 def _unread(windows: pa.Table) -> Ranges:
-    raise UsageError("messages are read within a step only", code="message-range", windows=windows.num_rows)
+    raise UsageError("messages can be read only within a step", code="message-range", windows=windows.num_rows)
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,9 @@ def of_tuples(kind: Windows) -> bool:
 
 
 def metadata_tables(kind: Windows, keys: tuple[Column, ...], origin: str, by: tuple[str, ...]) -> WindowTables:
-    """Of windows of this kind, by these key columns; spread over state partitions ``by`` some of them."""
+    """The metadata tables of windows of this kind, by these key columns; spread over state partitions ``by`` some of
+    them.
+    """
     if isinstance(kind, Sessions):
         return WindowTables(
             "tuple" if kind.by_offset else "time", None, keys, origin=origin, name=METADATA, partition_by=by

@@ -58,9 +58,9 @@ class WindowTables:
 
     def __post_init__(self) -> None:
         if self.size is not None and self.size < 1:
-            raise UsageError("a window's size and slide are longer than nothing", code="window-size", size=self.size)
+            raise UsageError("the size and slide of a window must be above 0", code="window-size", size=self.size)
         if self.size is None and not self.key:
-            raise UsageError("sessions have a session key: key=, or give a size", code="session-key")
+            raise UsageError("sessions need a session key, key=; other windows a size", code="session-key")
 
     @property
     def sessions(self) -> bool:
@@ -136,7 +136,9 @@ def add_messages(tables: WindowTables, batch: pa.Table) -> ChangeSet:
     ``offset``. Give it stored messages only: a duplicate would count twice.
     """
     if tables.sessions:
-        raise UsageError("sessions are merged with what is there: use extend", code="session-key", table=tables.name)
+        raise UsageError(
+            "sessions must be merged with those stored: use extend", code="session-key", table=tables.name
+        )
     parts = zip(tables.counted, _partials(tables, batch), strict=True)
     return {spec.name: TableChanges(merge=rows) for spec, rows in parts}
 
@@ -148,7 +150,9 @@ def extend(tables: WindowTables, view: StateView, batch: pa.Table, replaced: pa.
     what it becomes, ``new_start`` and ``new_end``. They are read, deleted, and written with what they became.
     """
     if not tables.sessions:
-        raise UsageError("fixed windows need no reading: use add_messages", code="session-key", table=tables.name)
+        raise UsageError(
+            "windows of a fixed size need no merging: use add_messages", code="session-key", table=tables.name
+        )
     parts = _partials(tables, batch)
     olds = _replaced(tables, view, replaced) if replaced is not None and replaced.num_rows else None
     rows = [
@@ -181,7 +185,7 @@ def get_windows(
     None is no bound. One scan of the windows' own range.
     """
     if tables.size is None:
-        raise UsageError("sessions are asked for by their key: use get_sessions", code="session-key")
+        raise UsageError("sessions are found by their key: use get_sessions", code="session-key")
     spec = tables.offsets if per_origin else tables.windows
     low = None if start is None or start - tables.size < _LEAST else (start - tables.size + 1,)
     high = None if end is None or end > _MOST else (end,)
@@ -194,7 +198,7 @@ def get_sessions(tables: WindowTables, view: StateView, requests: pa.Table, *, p
     A null bound is none. Reads the sessions of each key that start before ``end``.
     """
     if tables.size is not None:
-        raise UsageError("fixed windows are asked for by range: use get_windows", code="session-key")
+        raise UsageError("windows of a fixed size are found by range: use get_windows", code="session-key")
     spec = tables.offsets if per_origin else tables.windows
     kind = spec.schema.field(START).type
     found = view[spec.name].ranges(requests.select(tables.key_names), None, requests["end"].cast(kind))
@@ -218,8 +222,8 @@ def windows_replay_from(tables: WindowTables, views: Iterable[StateView]) -> pa.
     """
     if not tables.ordered:
         raise UsageError(
-            "messages are known by an identity without an order, so there is no offset to replay from: replay all "
-            "that the source has",
+            "the identity of these messages has no order, so there is no offset to replay from: replay all of the "
+            "source",
             code="identity-order",
         )
     names = ["origin", "start_offset", "last_offset"]

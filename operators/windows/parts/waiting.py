@@ -1,7 +1,7 @@
-"""Windows in parts as the watermark would find them if it passed them now, with no more input. Pure.
+"""Preview the windows that are still in parts, as if the watermark passed all of them now; used by queries. Pure.
 
-They are put together a band of window ends at a time, each of about `BAND_ROWS` windows: so memory does not grow with
-the number of windows. A partition whose parts are few is one band.
+The parts are merged a band of window ends at a time, each of about `BAND_ROWS` windows: so memory does not grow with
+the number of windows. A partition with few parts is one band.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Strings:
         return places
 
     def starts(self) -> npt.NDArray[np.bool_]:
-        """Of sorted strings: which differ from the one before."""
+        """Mask of the sorted strings that differ from the one before."""
         first = np.ones(self.count, bool)
         if self.width and self.count:
             whole = self.data.view(f"S{self.width}")

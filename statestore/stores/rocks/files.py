@@ -51,7 +51,7 @@ class Faults:
     def damaged(self, what: object) -> CorruptionError:
         """The error for a folder whose files cannot be trusted."""
         return CorruptionError(
-            f"the rocksdb cache is damaged ({what}): delete the folder, it is rebuilt from the checkpoint",
+            f"the rocksdb cache is damaged ({what}): delete the folder, and it is rebuilt from the checkpoint",
             code="rocksdb-damaged",
             folder=str(self._folder),
         )
@@ -61,17 +61,19 @@ class Faults:
         if isinstance(error, DbClosedError):
             return UsageError("this store is closed: open it again", code="store-closed", folder=folder)
         if text.startswith("Invalid argument: Keys must be added"):
-            return UsageError("a snapshot is loaded in key order, each key once", code="load-order", folder=folder)
+            return UsageError(
+                "a snapshot must be loaded in key order, each key once", code="load-order", folder=folder
+            )
         if "lock hold" in text or "While lock file" in text:
             return UnavailableError(
-                f"another process or store holds the lock of this rocksdb folder ({error}): close it first",
+                f"another process or store has this rocksdb folder open ({error}): close it first",
                 code="rocksdb-open",
                 folder=folder,
             )
         lost = "No such file" in text or "Corruption" in text
         if not lost and (isinstance(error, OSError) or text.startswith("IO error")):
             return UnavailableError(
-                f"rocksdb cannot read or write its files ({error}): free some space or mend the disk, then retry",
+                f"rocksdb cannot read or write its files ({error}): free disk space or repair the disk, then retry",
                 code="rocksdb-io",
                 folder=folder,
             )
@@ -186,7 +188,7 @@ class Cursor:
     def read(self, limit: int) -> list[bytes]:
         """The next values, ``limit`` or one more at most; none at the end."""
         if self._values is None:
-            raise UsageError("this store is closed: scan before closing it", code="store-closed")
+            raise UsageError("this store is closed: scan before you close it", code="store-closed")
         with self._faults:
             values = list(islice(self._values, limit))
         if values and values[-1] is _END:

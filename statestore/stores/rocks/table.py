@@ -77,7 +77,7 @@ class RocksTable:
         return self._batches(self._database.scan(lower, upper, reverse=reverse), self.expired)
 
     def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
-        """What several prefixes share is read once."""
+        """Read the ranges of these prefixes; what several of them share is read once."""
         prefixes, lower, upper = check_requests(self.spec, prefixes, lower, upper)
         values = self._values(self._intervals(prefixes, lower, upper))
         rows = unexpired(self.spec, self._decoded(values), self.expired)

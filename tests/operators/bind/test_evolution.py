@@ -169,7 +169,7 @@ def test_the_manifest_says_since_when(tmp_path: Path, caplog: pytest.LogCaptureF
     ]
     assert [line for line in caplog.messages if "aggregate high" in line] == [
         'checkpoint 4: operator windows: aggregate high: - -> agg.max("v") '
-        "(windows that have begun compute it over what comes from now on)"
+        "(windows that have already begun compute it only over events from now on)"
     ]
 
 

@@ -201,7 +201,7 @@ def test_a_chain_of_which_one_operator_changes(tmp_path: Path, store: StoreConfi
     had = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     more = per_key(later=True)
     refused = per_key(later=True, highest=agg.max("highest"))
-    with pytest.raises(IncompatibleError, match="rows that are taken back"):
+    with pytest.raises(IncompatibleError, match="retracted from now on"):
         run(refused, tmp_path, rows, store)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == had
     run(more, tmp_path, rows[:looked], store)

@@ -162,7 +162,8 @@ def test_a_change_that_it_cannot_follow(name: str) -> None:
 
 def test_what_rows_were_taken_from_cannot_be_computed_later() -> None:
     why = decided(plain(), added(plain(), m=agg.count()), signed=True)[1]
-    assert why == {"aggregate m": "rows that are taken back would be taken from it too, and it has not seen them"}
+    assert list(why) == ["aggregate m"]
+    assert "retracted from now on" in why["aggregate m"]
 
 
 @pytest.mark.parametrize(("kind", "goes"), [(pa.int64(), True), (pa.decimal128(10, 0), False)], ids=str)

@@ -145,7 +145,7 @@ def test_one_that_began_without_stays_so_until_it_is_given_one(
     job = begun(sessions(), tmp_path)
     assert head_of(job).needs == ()
     (line,) = warnings(caplog)
-    assert "operator once has begun without a lateness" in line
+    assert "operator once has begun without an allowed lateness" in line
     assert 'allowed_lateness="30 seconds"' in line
     job.feed(rows((100, "a")))
     job.feed(rows((99, "b")))

@@ -56,8 +56,8 @@ def test_a_lift_for_each_side_is_of_a_merge() -> None:
     [
         (["v"], {"left": lift}, "both by side"),
         ({"left": ["v"]}, lift, "both by side"),
-        ({"left": ["v"]}, {"right": lift}, "each side has a lift"),
-        ([], lift, "needs columns to read"),
+        ({"left": ["v"]}, {"right": lift}, "each side needs a lift"),
+        ([], lift, "needs at least one column to read"),
         ("v", lift, r"^accumulate\(columns=…\) takes a sequence of text or a mapping"),
     ],
 )

@@ -22,11 +22,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"processingTime": "1 s", "availableNow": True},
         "choose one trigger.*processingTime='1 s', availableNow=True",
     ),
-    "False": ({"availableNow": False}, "availableNow is True, or left out"),
-    "once, but a number": ({"once": 1}, "once is True, or left out"),
-    "continuous": ({"continuous": "1 second"}, "each batch is a checkpoint.*continuous='1 second'"),
-    "real time": ({"realTime": "5 minutes"}, "each batch is a checkpoint.*realTime='5 minutes'"),
-    "negative": ({"processingTime": "-1 s"}, "not negative"),
+    "False": ({"availableNow": False}, "availableNow must be True, or left out"),
+    "once, but a number": ({"once": 1}, "once must be True, or left out"),
+    "continuous": ({"continuous": "1 second"}, "hands out no batches.*continuous='1 second'"),
+    "real time": ({"realTime": "5 minutes"}, "hands out no batches.*realTime='5 minutes'"),
+    "negative": ({"processingTime": "-1 s"}, "must not be negative"),
 }
 
 

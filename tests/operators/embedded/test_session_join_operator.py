@@ -300,7 +300,7 @@ def test_what_it_refuses(tmp_path: Path) -> None:
             list(query(tmp_path / "root").scan_windows())
     with operator(job(on=None), tmp_path / "alone") as running:
         for what, by in (("get_windows", "key"), ("get_messages", "session")):
-            with pytest.raises(UsageError, match=f"leave {by}= out"):
+            with pytest.raises(UsageError, match=f"remove {by}="):
                 ask(running, what, "left", **{by: "a"})
 
 

@@ -183,7 +183,7 @@ def test_an_operator_that_is_added_begins_empty_and_the_others_keep_their_state(
     tested.feed(clicks((2, "a", "nl", 7)))
     assert observed(tested.feed(clicks((7200, "x", "be", 1))), "country", "total") == [("nl", 12)]
     shorter = per_user().harness(CLICKS, folder=tmp_path)
-    assert "operator per_country is not in this job any more" in caplog.text
+    assert "operator per_country is no longer in this job" in caplog.text
     assert observed(shorter.finish(), "country", "total") == [("be", 1)]
     with pytest.raises(IncompatibleError, match="other-job"):
         per_user(late="1 second", name="other").harness(CLICKS, folder=tmp_path)

@@ -115,7 +115,7 @@ def check_leap(found: list[str], root: Path, checkpoint: int) -> None:
     assert "events before 1970-01-01 00:17:10 are late from now on" in answered
     for setting in ("watermark.bounded(…, hold_future=…)", "watermark delay (now 0 seconds)", ".allowed_lateness(…)"):
         assert setting in answered
-    assert f"tidestate rewind {root} {checkpoint - 1} " in answered
+    assert answered.endswith(f"tidestate rewind {root} {checkpoint - 1}")
 
 
 def check_rejections(found: list[str], root: Path, checkpoint: int) -> None:
@@ -163,9 +163,7 @@ def test_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         assert warnings(caplog) == []
         operator.add_messages(leap())
         operator.flush()
-        assert (
-            "far ahead of the other events, because of one with at=1970-01-01 00:17:10, user='" in warnings(caplog)[0]
-        )
+        assert "because of an event with at=1970-01-01 00:17:10, user='" in warnings(caplog)[0]
         operator.add_messages(normal(40, 41))
         operator.flush()
         (answered,) = warnings(caplog)
@@ -268,9 +266,12 @@ def test_an_operator_is_advised_of_settings_that_it_has(tmp_path: Path, caplog: 
     [
         (
             {"within": ("0 seconds", "5 seconds")},
-            "(now 0 seconds) or allowed_lateness=… (now 0 seconds) waits for the others",
+            "(now 0 seconds) or allowed_lateness=… (now 0 seconds) waits for the other events",
         ),
-        ({"left": ts.side(window=ts.tumbling("1 minute"))}, "watermark delay (now 0 seconds) waits for the others"),
+        (
+            {"left": ts.side(window=ts.tumbling("1 minute"))},
+            "watermark delay (now 0 seconds) waits for the other events",
+        ),
     ],
 )
 def test_a_join_is_advised_of_settings_that_it_has(

@@ -148,13 +148,13 @@ def test_changes_together_are_announced_as_they_then_happen(tmp_path: Path) -> N
 def test_the_types_are_those_of_the_newest_checkpoint_or_of_a_schema(tmp_path: Path) -> None:
     begun(tmp_path)
     more = added(first("tumbling"), high=agg.max("w"))
-    with pytest.raises(UsageError, match="give schema= for more"):
+    with pytest.raises(UsageError, match="give schema= for others"):
         planned(more, tmp_path)
     rows = tables(events(0))[0]
     plan = planned(more, tmp_path, schema=rows.append_column("w", rows["v"]).schema)
     assert [str(change) for change in plan.changes] == [
-        'operator windows: aggregate high: - -> agg.max("w") (windows that have begun compute it over what comes '
-        "from now on)",
+        'operator windows: aggregate high: - -> agg.max("w") (windows that have already begun compute it only '
+        "over events from now on)",
     ]
     assert planned(first("tumbling"), tmp_path).changes == ()
 
@@ -164,8 +164,8 @@ def test_values_are_as_they_are_written(tmp_path: Path) -> None:
     plan = planned(CHANGES["size"](first("tumbling")), tmp_path)
     assert not plan.starts
     assert str(plan).splitlines()[1:3] == [
-        "refused: the job's configuration has changed and its state cannot follow: put back the settings listed "
-        "here, or start with a new folder [configuration-changed]",
+        "refused: the job's configuration has changed in a way that its state cannot follow: restore the settings "
+        "listed here, or start with a new folder [configuration-changed]",
         '  window: tumbling("20 seconds") -> tumbling("10 seconds"): state is kept by window',
     ]
     assert plan.as_dict()["refusals"][0]["code"] == "configuration-changed"
@@ -185,7 +185,8 @@ def test_all_that_is_refused_is_listed_and_losses_are_marked(tmp_path: Path) -> 
 
 def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) -> None:
     job, rows = first("tumbling"), tables(events(0))
-    assert planned(job, tmp_path / "none").notes == ("the columns of its input are not known here",)
+    (note,) = planned(job, tmp_path / "none").notes
+    assert note.startswith("the columns of its input are not known")
     assert not (tmp_path / "none").exists()
     root = tmp_path / "root"
     alone = job.standalone(checkpoint=root)
@@ -227,7 +228,7 @@ def test_graphs_and_sides(tmp_path: Path) -> None:
             assert planned(job, root, schema=dict.fromkeys(streams, row.schema)).starts
             with pytest.raises(UsageError, match="streams"):
                 planned(job, root, schema={"a": row.schema})
-    with pytest.raises(UsageError, match="another number of streams"):
+    with pytest.raises(UsageError, match="a different number of streams"):
         planned(
             ts.stream(event_time="t").group_by().window(ts.tumbling("5 s")).aggregate(n=agg.count()),
             tmp_path / "join",

@@ -102,7 +102,7 @@ def test_one_that_has_nothing_is_new_and_gets_what_follows(tmp_path: Path, caplo
     target, before = Target(), wanted(tmp_path)
     run(tmp_path, 8, target)
     assert target.took == wanted(tmp_path)[len(before) :]
-    assert "has nothing of what was delivered by then" in lines(caplog)[0]
+    assert "has nothing of what was delivered before" in lines(caplog)[0]
 
 
 def test_one_that_is_down_at_the_start_is_named_and_asked_when_it_is_offered_something(

@@ -86,9 +86,9 @@ def test_verbs_name_their_options(tmp_path: Path) -> None:
         running.add_messages(table(stream(2, 2)[0]))
         running.flush()
     for arguments, expected in [
-        (("windows", windows, "--side", "left"), "leave --side out"),
-        (("messages", kept, "--side", "left"), "leave --side out"),
-        (("windows", kept, "--value", "middle"), "name other results, --value"),
+        (("windows", windows, "--side", "left"), "remove --side"),
+        (("messages", kept, "--side", "left"), "remove --side"),
+        (("windows", kept, "--value", "middle"), "name other results with --value"),
     ]:
         error = CliRunner().invoke(app, list(map(str, arguments))).exception
         assert isinstance(error, UsageError)

@@ -276,7 +276,7 @@ def test_a_batch_that_is_no_table_is_refused(tmp_path: Path) -> None:
 NO_KEYS = {
     "struct": (pa.struct([("a", pa.int64())]), '"k.a"'),
     "decimal of 39 digits": (pa.decimal256(39, 0), "38 digits"),
-    "duration": (pa.duration("us"), "whole numbers"),
+    "duration": (pa.duration("us"), "an integer"),
     "list": (pa.list_(pa.int64()), "cast it"),
     "null": (pa.null(), "cast it"),
 }

@@ -289,7 +289,7 @@ def test_sources_that_are_distinguished_otherwise_are_refused(tmp_path: Path, cl
     with pytest.raises(IncompatibleError) as caught:
         run(tmp_path / "root", STREAM, clock, by="k", sources=[])
     assert caught.value.context["why"] == {
-        "watermark": "sources were identified by another column: how far each has come is not known"
+        "watermark": "sources were identified by another column, so how far each has come is not known"
     }
 
 

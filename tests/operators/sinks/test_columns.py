@@ -57,7 +57,7 @@ def test_a_new_column_is_refused_and_nothing_was_stored(target: Target) -> None:
     sink = target.sink("upsert")
     sink(rows(n=1, s=1), at(1))
     for renamed in (rows(n=2, total=101), rows(n=2, s=101, total=101)):
-        with pytest.raises(UsageError, match=r"(?s)nothing of them was stored.*sink-target.*Sink\("):
+        with pytest.raises(UsageError, match=r"(?s)none of .* were stored.*sink-target.*Sink\("):
             sink(renamed, at(2))
     assert (stored(target), sink.last("f" * 32)) == ([{"n": 1, "s": 1}], 1)
 

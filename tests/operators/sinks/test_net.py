@@ -264,5 +264,5 @@ def test_a_sink_that_knows_no_job_says_so() -> None:
 
 
 def test_a_catalogue_is_named() -> None:
-    with pytest.raises(UsageError, match=r"catalog is the name.*sink-form.*found=object"):
+    with pytest.raises(UsageError, match=r"catalog= must be the name.*sink-form.*found=object"):
         IcebergSink("n.t", catalog=object())  # type: ignore[arg-type]

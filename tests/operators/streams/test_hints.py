@@ -22,9 +22,9 @@ OTHER_WORDS: dict[str, tuple[Callable[[], Any], str]] = {
     "of DataFrames": (lambda: CLICKS.groupBy("user"), "group_by"),
     "of Spark's watermarks": (lambda: CLICKS.withWatermark("at", "5 m"), "watermark_delay="),
     "a filter": (lambda: PER_HOUR.filter("n > 1"), "that the job is given"),
-    "an input runs": (lambda: CLICKS.on_spark(None), "an operator runs"),
+    "an input runs": (lambda: CLICKS.on_spark(None), "only an operator can run"),
     "a watermark of groups": (lambda: BY_USER.watermark(None), "before .group_by"),
-    "a result without a name": (lambda: BY_USER.count(), "results are named"),
+    "a result without a name": (lambda: BY_USER.count(), "give each result a name"),
     "a job that runs": (lambda: PER_HOUR.run([]), "standalone"),
     "a word that is near": (lambda: ts.session, "did you mean sessions"),
     "results of a merge": (lambda: ts.merge(a=CLICKS).aggregate(), "group_by"),
@@ -72,12 +72,12 @@ def test_a_namespace_lists_what_it_has() -> None:
 def test_a_name_among_the_results_is_answered(tmp_path: Path) -> None:
     with pytest.raises(ts.UsageError, match=r'\.named\("…"\)'):
         BY_USER.window(ts.tumbling("1 hour")).aggregate(n=agg.count(), name="per_hour")
-    with pytest.raises(ts.UsageError, match="a set of them"):
+    with pytest.raises(ts.UsageError, match="must be a set"):
         PER_HOUR.on_spark(None, checkpoint=tmp_path, paths="in_driver")
 
 
 def test_a_result_is_named() -> None:
-    with pytest.raises(UsageError, match="name each result"):
+    with pytest.raises(UsageError, match="each result needs a name"):
         BY_USER.aggregate(agg.count())  # type: ignore[arg-type]
 
 

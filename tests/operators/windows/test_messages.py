@@ -352,7 +352,7 @@ def test_the_last_aggregate_that_reads_messages_stays(tmp_path: Path) -> None:
     several.harness(SCHEMA, folder=tmp_path).feed(table([Row(0, 1, 1, "a", 0)]))
     one = base.aggregate(n=agg.count(), middle=agg.median("v")).messages(("part", "at"))
     one.harness(SCHEMA, folder=tmp_path).feed(table([Row(0, 2, 1, "a", 4)]))
-    with pytest.raises(IncompatibleError, match="keep one that reads them"):
+    with pytest.raises(IncompatibleError, match="keep an aggregate that needs them"):
         base.aggregate(n=agg.count()).messages(("part", "at")).harness(SCHEMA, folder=tmp_path)
     assert one.harness(SCHEMA, folder=tmp_path).finish()["middle"].to_pylist() == [2]
 

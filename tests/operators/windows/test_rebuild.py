@@ -356,7 +356,7 @@ def test_what_cannot_be_rebuilt_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="file-missing") as caught:
         made.finish()
     assert "rebuild" not in caught.value.message
-    with pytest.raises(UsageError, match="not both"):
+    with pytest.raises(UsageError, match=r"cannot be combined.*\[policy\]"):
         Policy(messages="rebuild", damaged="reset")
 
 

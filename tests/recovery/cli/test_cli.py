@@ -180,7 +180,7 @@ def test_no_checkpoint_there(tmp_path: Path, verb: str) -> None:
     done = tidestate(verb, tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (4, "")
     assert done.stderr == (
-        "tidestate: no checkpoint here: give the folder that was passed as checkpoint= [no-checkpoint] "
+        "tidestate: this folder has no checkpoint: give the folder that the job has as checkpoint= [no-checkpoint] "
         f"root={tmp_path / 'nowhere'}\n"
     )
     assert not (tmp_path / "nowhere").exists()
@@ -189,7 +189,7 @@ def test_no_checkpoint_there(tmp_path: Path, verb: str) -> None:
 def test_no_such_checkpoint(root: Path) -> None:
     done = tidestate("show", root, 99)
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == "tidestate: no such checkpoint [no-such-checkpoint] id=99\n"
+    assert done.stderr == "tidestate: this checkpoint does not exist [no-such-checkpoint] id=99\n"
 
 
 @pytest.mark.parametrize("verb", ["list", "show"])

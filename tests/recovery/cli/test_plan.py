@@ -79,7 +79,8 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
     new = tidestate("plan", tmp_path / "none", f"{jobs}:begun")
     assert (new.returncode, new.stdout) == (
         0,
-        f"{tmp_path / 'none'}: a new root\nthe columns of its input are not known here\n",
+        f"{tmp_path / 'none'}: a new root\n"
+        "the columns of its input are not known: give files or a schema to check them\n",
     )
     assert tidestate("plan", root, f"{jobs}:nothing").returncode == 5
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

@@ -112,7 +112,7 @@ def test_a_time_means_the_newest_made_by_then(root: Path) -> None:
     assert checkpoint_at(checkpoint, np.int64(3)) == 3
     rewind(checkpoint, 2)
     assert checkpoint_at(checkpoint, made.isoformat()) == 2  # what is abandoned does not count
-    with pytest.raises(NotFoundError, match=r"nothing existed at that time yet.*no-such-checkpoint"):
+    with pytest.raises(NotFoundError, match=r"is newer than this time.*no-such-checkpoint"):
         checkpoint_at(checkpoint, "1999-12-31T23:59")
     with pytest.raises(UsageError, match="rewind-to"):
         checkpoint_at(checkpoint, "yesterday")

@@ -160,7 +160,7 @@ def test_a_time_of_a_batch_that_is_none_is_known_and_mended(root: Path) -> None:
     for time in (*numbers, "true", "null", '"5"', "[5]"):
         path.write_text(text.replace(f": {(N + 1) * 1000}", f": {time}"))
         assert time in path.read_text()
-        assert [str(one) for one in seen(root).differs] == [f"spark/offsets/{N + 1}: it is cut or garbled"]
+        assert [str(one) for one in seen(root).differs] == [f"spark/offsets/{N + 1}: it is truncated or garbled"]
     start(root)
     check_mended(root)
 
@@ -204,6 +204,6 @@ def test_entries_alone_and_folded_are_read_as_spark_does(root: Path) -> None:
 def test_half_a_character_is_no_id_of_a_query(root: Path) -> None:
     """JSON may escape one; it can be in no error and no manifest."""
     (root / "spark/metadata").write_bytes(b'{"id":"\\ud800"}')
-    assert [str(one) for one in seen(root).differs] == ["spark/metadata: it is cut or garbled"]
+    assert [str(one) for one in seen(root).differs] == ["spark/metadata: it is truncated or garbled"]
     start(root)
     check_mended(root)

@@ -75,6 +75,6 @@ def test_a_pin_that_differs_from_another_in_case_alone_is_refused(tmp_path: Path
     run(tmp_path, 2)
     checkpoint = Checkpoint.open(tmp_path)
     pin(checkpoint, 1, "release")
-    with pytest.raises(UsageError, match=r"other letters.*pin-taken"):
+    with pytest.raises(UsageError, match=r"other letter case.*pin-taken"):
         pin(checkpoint, 1, "Release")
     assert [one.name for one in read_pins(checkpoint.objects)] == ["release"]

@@ -210,7 +210,7 @@ def test_a_drill_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert contents(tmp_path / "root") == was
     assert not opening._memory
     assert os.listdir(tmp_path / "tmp") == []
-    with pytest.raises(UsageError, match="into memory or rocksdb"):
+    with pytest.raises(UsageError, match="a restore drill needs"):
         run_restore_drill(checkpoint, manifest, "parquet")
 
 

@@ -298,7 +298,7 @@ def rewritten(objects: Objects, ref: FileRef, kind: FileKind, **says: str) -> Fi
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_newer_format_is_reported_in_words(objects: Objects, kind: FileKind) -> None:
     ref = rewritten(objects, write(objects, kind), kind, **{"tidestate.format": "2"})
-    with pytest.raises(IncompatibleError, match=r"another format.*\[file-format\].*expected=1 found=2"):
+    with pytest.raises(IncompatibleError, match=r"unknown format.*\[file-format\].*expected=1 found=2"):
         read(objects, ref)
 
 

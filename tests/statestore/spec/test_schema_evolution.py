@@ -219,11 +219,11 @@ def test_what_cannot_be_read_is_named() -> None:
     other_key = TableSpec("t", (KEY[0], Column("k", "int64")), FIRST.values, "end")
     assert differences(FIRST, other_key) == ["key end int64, k string -> end int64, k int64"]
     narrower = TableSpec("t", KEY, (Column("n", "int64", "", "max"), Column("low", "int16", "", "min")), "end")
-    assert differences(FIRST, narrower) == ["n is combined otherwise", "low int32 -> int16"]
+    assert differences(FIRST, narrower) == ["n has another combiner", "low int32 -> int16"]
     assert differences(FIRST, TableSpec("t", KEY, FIRST.values)) == ["expires by end -> None"]
     assert differences(FIRST, TableSpec("u", KEY, FIRST.values, "end")) == ["table u was t"]
     regrouped = TableSpec("t", THIRD.key, THIRD.values, "end", (Group(("by", "best"), "arg_max", by="by"),))
-    assert differences(THIRD, regrouped) == ["by is combined otherwise", "best is combined otherwise"]
+    assert differences(THIRD, regrouped) == ["by has another combiner", "best has another combiner"]
 
 
 WIDER = [

@@ -115,7 +115,7 @@ def test_what_is_no_file_is_no_object(objects: Objects, tmp_path: Path) -> None:
     acts: list[Callable[[str], object]] = [objects.read, objects.map, objects.open_input, objects.size]
     for kind in ("folder", "pipe", "socket", "device"):
         for act in acts:
-            with pytest.raises(CorruptionError, match=rf"there is a {kind} where a file should be.*\[not-a-file\]"):
+            with pytest.raises(CorruptionError, match=rf"found a {kind} where a file should be.*\[not-a-file\]"):
                 act(kind)
 
 

@@ -160,7 +160,7 @@ def test_a_bucket_that_is_not_there_is_not_an_empty_one(objects: Objects, copies
         lambda: gone.create("a", b""),
     ]
     for act in acts:
-        with pytest.raises(UnavailableError, match="make the bucket") as caught:
+        with pytest.raises(UnavailableError, match="no such bucket") as caught:
             act()
         assert caught.value.context["reason"] == "NoSuchBucket"
 
