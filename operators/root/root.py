@@ -23,8 +23,11 @@ from tidestate.operators.root.texts import bound_text, key_texts
 from tidestate.operators.root.verbs import RootVerbs
 from tidestate.recovery.inspect.rows import Wanted, operator_of
 from tidestate.recovery.log.moments import check_moment
+from tidestate.recovery.log.summary import brief
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
+from tidestate.statestore.errors import TidestateError
+from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.roots import checked_root
 from tidestate.statestore.secrets import public_url
 
@@ -139,3 +142,10 @@ class Root(RootReaders, RootVerbs):
     def __repr__(self) -> str:
         as_of = "" if self.moment is None else f".at({self.moment!r})"
         return f"Root({public_url(self.url)!r}){as_of}"
+
+    def _repr_html_(self) -> str | None:
+        """Its newest checkpoint as a table, for a notebook; none while there is none to read."""
+        try:
+            return facts_html(repr(self), brief(self.manifest()))
+        except TidestateError:
+            return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tidestate.statestore.html_tables import rows_html
+
 
 @dataclass(frozen=True, repr=False)
 class AnsweredRows:
@@ -39,6 +41,10 @@ class AnsweredRows:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())
         return reader.__arrow_c_stream__(requested_schema)
+
+    def _repr_html_(self) -> str:
+        """What the rows are, and their columns, for a notebook."""
+        return rows_html(repr(self), ("column", "type"), [(field.name, field.type) for field in self.schema])
 
     def __repr__(self) -> str:
         return f"{self.title}, not read yet: .to_table(), .batches()"

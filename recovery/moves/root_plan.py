@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Self, TypeAlias
 
 from tidestate.recovery.log.summary import aligned
+from tidestate.statestore.html_tables import facts_html, rows_html
 
 Fact: TypeAlias = tuple[str, str]
 """A line of a plan: what it is about, empty for the same as the line above, and what would be so."""
@@ -51,3 +52,9 @@ class RootPlan(ABC):
         return "\n".join(self.lines())
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The plan as a table of its facts, for a notebook."""
+        if self.nothing:
+            return facts_html(self.nothing, {})
+        return rows_html("done" if self.done else "nothing was changed: .execute() does it", (), self.facts())

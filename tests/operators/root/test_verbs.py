@@ -262,3 +262,15 @@ def test_a_single_stream_is_known_by_its_name(tmp_path: Path) -> None:
     assert plan.execute().done
     job.standalone(checkpoint=tmp_path / "root").run([{"orders": rows}])
     assert Root(tmp_path / "root").plan(job, schema={"orders": schema}).changes == ()
+
+
+def test_a_notebook_shows_roots_plans_and_rows_as_tables(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    root = Root(folders[0] / "root")
+    html, plan, rows = root._repr_html_(), root.rewind(3), root.windows()
+    assert html is not None
+    assert repr(str(folders[0] / "root")).strip("'") in html
+    assert f">{root.manifest().id}</td>" in html
+    assert "nothing was changed: .execute() does it" in plan._repr_html_()
+    assert all(f">{text}</td>" in plan._repr_html_() for name, _ in plan.facts() for text in [name])
+    assert all(f">{name}</td>" in rows._repr_html_() for name in rows.schema.names)
+    assert Root(tmp_path / "none")._repr_html_() is None
