@@ -58,7 +58,7 @@ _ISO_UNITS = ("week", "day", "hour", "minute", "second")
 _FAR = re.compile(r"[+-]?[0-9]{1,19} us")
 _FINE = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _LIMIT_US = 2**62
-_STORED = range(-(2**63), 2**63)
+_WHOLE = range(-(2**63), 2**63)
 """The moments, and offsets, that a column or a manifest can hold."""
 _DIGITS = 40
 
@@ -186,7 +186,7 @@ def clock_us(clock: Moment | None) -> int | None:
 
 
 def _stored(number: int, moment: object) -> int:
-    if number not in _STORED:
+    if number not in _WHOLE:
         _refuse_far(moment)
     return int(number)
 

@@ -74,6 +74,8 @@ class JobStreams:
             return as_table(batch, self.time_zone)
         if strange := sorted(set(batch) - set(names)):
             raise UsageError("no operator reads these streams", code="streams", found=strange, streams=list(names))
+        if not batch:
+            raise UsageError("a batch has rows of a stream, by its name", code="streams", streams=list(names))
         tables = {names[name]: as_table(rows, self.time_zone) for name, rows in batch.items()}
         return self._packed(self.description, tables) if isinstance(self.description, Sided) else tables
 

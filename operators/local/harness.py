@@ -37,6 +37,8 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment, clock_us, moment_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
 from tidestate.statestore.storage.private import temporary_folder
@@ -78,7 +80,7 @@ class Harness:
         self._schemas = plain_schemas(schema, time_zone)
         self._schema = self._streams.schemas(schema)
         self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
-        self._folder = os.fspath(folder) if folder is not None else self._own_folder()
+        self._folder = checked_root(folder) if folder is not None else self._own_folder()
         self._now = 0
         self.restart()
 
@@ -255,10 +257,25 @@ class Harness:
             if stream is not None and stream not in schemas:
                 raise UsageError("no operator reads these streams", code="streams", found=[stream], streams=names)
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
-        return pa.Table.from_pylist(list(rows), schemas)
+        return _table_of_rows(rows, schemas)
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._open.tick(after, self._now, drained=drained))
+
+
+def _table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Dictionaries as a table. Raises `UsageError` for a name that is no column, and a value of another type."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    if strange := [str(name) for name in names if name not in schema.names]:
+        raise missing_columns("the schema has no such columns", strange, schema.names)
+    try:
+        return pa.Table.from_pylist(list(rows), schema)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(
+            f"a value of a row does not fit its column ({error}): give one of the type that the schema has",
+            code="batch-type",
+            schema={field.name: str(field.type) for field in schema},
+        ) from None
 
 
 def _remove(folder: str, pid: int) -> None:

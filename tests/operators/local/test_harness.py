@@ -182,7 +182,20 @@ def test_a_time_that_nothing_can_hold_leaves_the_harness_as_it_was(time: Any) ->
     job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     with job.harness(SCHEMA) as harness:
         for move in (harness.advance_watermark, harness.advance_processing_time):
-            with pytest.raises(UsageError, match="argument" if time is None else "moment"):
+            with pytest.raises(UsageError, match="argument"):
                 move(time)
         harness.feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "k": "a"}])
         assert harness.finish().num_rows == 1
+
+
+def test_rows_and_settings_that_do_not_fit_are_refused() -> None:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    with pytest.raises(UsageError, match="root-url"):
+        job.harness(SCHEMA, folder=5)  # type: ignore[arg-type]
+    with job.harness(SCHEMA) as harness:
+        with pytest.raises(UsageError, match="column-missing"):
+            harness.feed([{"tt": datetime(2026, 1, 1, tzinfo=UTC), "k": "a"}])
+        for time in ("x", 10**30):
+            with pytest.raises(UsageError, match="batch-type"):
+                harness.feed([{"t": time, "k": "a"}])
+        assert harness.ledger().num_rows == 0
