@@ -75,7 +75,8 @@ class Harness:
         time_zone: str | None = None,
         streams: Sequence[str] | None = None,
     ) -> None:
-        self._description, self._partitions, self._time_zone = description, partitions, time_zone
+        self.description, self.names = description, streams
+        self._partitions, self._time_zone = partitions, time_zone
         self._streams = JobStreams(description, streams, time_zone)
         self._schemas = plain_schemas(schema, time_zone)
         self._schema = self._streams.schemas(schema)
@@ -85,7 +86,7 @@ class Harness:
         self.restart()
 
     def __repr__(self) -> str:
-        return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
+        return f"Harness({self.description.name!r}, checkpoint_id={self._job.head.id})"
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +220,7 @@ class Harness:
         return found
 
     def _begin(self, policy: Policy) -> Job:
-        graph = bind_graph(self._description, self._schema)
+        graph = bind_graph(self.description, self._schema)
         self._sinks.fit(emitted_by(graph.output))
         job = Job.begin(
             graph,

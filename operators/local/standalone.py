@@ -54,7 +54,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         metrics: int | str | None = None,
         streams: Sequence[str] | None = None,
     ) -> None:
-        self._description = description
+        self.description, self.names = description, streams
         self._streams = JobStreams(description, streams, time_zone)
         self._root = checkpoint
         self._store = store
@@ -67,7 +67,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
-        return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
+        return f"Standalone({self.description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
 
     def _repr_html_(self) -> str:
         """The run as a table, for a notebook."""
@@ -76,7 +76,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             "streams": ", ".join(self._streams.by_user),
             "checkpoint_id": self._driver.job.head.id if self._driver is not None else None,
         }
-        return facts_html(f"Standalone {self._description.name}", facts)
+        return facts_html(f"Standalone {self.description.name}", facts)
 
     @checked
     def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
@@ -215,7 +215,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
-            graph = bind_graph(self._description, schemas)
+            graph = bind_graph(self.description, schemas)
             self._sinks.fit(emitted_by(graph.output))
             job = Job.begin(
                 graph,

@@ -43,16 +43,16 @@ def test_a_clock_that_no_manifest_can_hold_is_refused_before_anything_happens(tm
     with windows(tmp_path / "windows") as running:
         running.add_messages(BATCH)
         for call in (running.timeout, running.skip_idle_time):
-            with pytest.raises(UsageError, match="moment|argument"):
+            with pytest.raises(UsageError, match=r"moment|argument"):
                 call(clock)
-        with pytest.raises(UsageError, match="moment|argument"):
+        with pytest.raises(UsageError, match=r"moment|argument"):
             running.timeout(0, watermark_us=10**19)
-        with pytest.raises(UsageError, match="moment|argument"):
+        with pytest.raises(UsageError, match=r"moment|argument"):
             ts.run_operator(running, [], lambda _id, _panes: None, clock=lambda: clock)
         running.flush()
         assert Checkpoint.open(tmp_path / "windows").head() is not None
     with joins(near(), tmp_path / "joins") as joined:
-        with pytest.raises(UsageError, match="moment|argument"):
+        with pytest.raises(UsageError, match=r"moment|argument"):
             joined.add_messages(**sided([Row("left", "x", 1, 1, "a", 1)]), now_us=clock)
         assert joined.counters == {}
         joined.flush()
