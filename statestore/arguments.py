@@ -38,6 +38,8 @@ _WORDS: dict[Any, tuple[str, str]] = {
     pa.Schema: ("an Arrow schema", 'pa.schema({"name": pa.string()})'),
 }
 """How a plain kind is called, and an example of it."""
+WHOLE = range(-(2**63), 2**63)
+"""The whole numbers that columns and manifests hold."""
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _CLASSES: dict[Any, tuple[type, ...]] = {
     bool: (bool, np.bool_),
@@ -140,12 +142,15 @@ def _fits(value: Any, kind: Any) -> bool:
         pairs = value.items() if isinstance(value, Mapping) else None
         return pairs is not None and all(_fits(name, parts[0]) and _fits(one, parts[1]) for name, one in pairs)
     if kind in (int, float):
-        return isinstance(value, _CLASSES[kind]) and not isinstance(value, bool | np.timedelta64)
+        number = isinstance(value, _CLASSES[kind]) and not isinstance(value, bool | np.timedelta64)
+        return number and (int(value) in WHOLE if kind is int else value == value)  # NaN is no number
     return isinstance(value, _CLASSES.get(kind, kind))
 
 
 def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:
     words, example = _texts(kind)
+    if isinstance(value, int | np.integer) and int(value) not in WHOLE:
+        words, example = "whole numbers of 64 bits", "5"
     return UsageError(
         f"{function}({name}=…) takes {words}, such as {name}={example}",
         code="argument",

@@ -58,6 +58,8 @@ _ISO_UNITS = ("week", "day", "hour", "minute", "second")
 _FAR = re.compile(r"[+-]?[0-9]{1,19} us")
 _FINE = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 _LIMIT_US = 2**62
+_WHOLE = range(-(2**63), 2**63)
+"""The moments, and offsets, that a column or a manifest can hold."""
 _DIGITS = 40
 
 if TYPE_CHECKING:  # at run time without numpy, which takes a while to import
@@ -141,10 +143,12 @@ def moment_us(moment: None) -> None: ...
 def moment_us(moment: Moment | None) -> int | None: ...
 def moment_us(moment: Moment | None) -> int | None:
     """A moment as microseconds since 1970 UTC, exactly; a whole number, and None, as it is. Raises `UsageError`
-    (``moment``).
+    (``moment``), for a number of more than 64 bits too.
     """
-    if moment is None or (isinstance(moment, int) and not isinstance(moment, bool)):
-        return moment
+    if moment is None:
+        return None
+    if isinstance(moment, int) and not isinstance(moment, bool):
+        return _stored(moment, moment)
     if isinstance(moment, str):
         return _text_us(moment)
     if isinstance(moment, date):
@@ -158,8 +162,7 @@ def moment_us(moment: Moment | None) -> int | None:
 def _text_us(text: str) -> int:
     """A time in ISO 8601, or ``<number> us``, as times beyond the calendar are printed."""
     if _FAR.fullmatch(text.strip()):
-        number = int(text.split()[0])
-        return number if -(2**63) <= number < 2**63 else _refuse_moment(text)
+        return _stored(int(text.split()[0]), text)
     if _FINE.search(text):
         _refuse_fine("moment", text)
     try:
@@ -168,6 +171,24 @@ def _text_us(text: str) -> int:
         if isinstance(error, UsageError):
             raise
         _refuse_moment(text)
+
+
+@overload
+def clock_us(clock: Moment) -> int: ...
+@overload
+def clock_us(clock: Moment | None) -> int | None: ...
+def clock_us(clock: Moment | None) -> int | None:
+    """As `moment_us`, of a clock, which spans are added to and taken from: so it is far from the ends of 64 bits."""
+    number = moment_us(clock)
+    if number is not None and abs(number) > _LIMIT_US:
+        _refuse_far(clock)
+    return number
+
+
+def _stored(number: int, moment: object) -> int:
+    if number not in _WHOLE:
+        _refuse_far(moment)
+    return int(number)
 
 
 def _date_us(moment: date) -> int:
@@ -191,7 +212,7 @@ def _of_numpy(value: Any, kind: str, code: str) -> int | None:
     import numpy as np  # slow to import
 
     if code == "moment" and isinstance(value, np.integer) and not isinstance(value, np.timedelta64):
-        return int(value)
+        return _stored(int(value), value)
     if not isinstance(value, getattr(np, kind)) or np.isnat(value):
         return None
     unit, _ = np.datetime_data(value.dtype)
@@ -222,6 +243,14 @@ def _refuse_calendar(span: object) -> NoReturn:
 def _refuse_fine(code: str, value: object) -> NoReturn:
     raise UsageError(
         "times have microsecond precision: round this value to whole microseconds", code=code, found=repr(value)[:100]
+    )
+
+
+def _refuse_far(moment: object) -> NoReturn:
+    raise UsageError(
+        "a time is too far away: give one within some thousand years of 1970, in microseconds",
+        code="moment",
+        found=repr(moment)[:100],
     )
 
 

@@ -42,6 +42,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.durations import clock_us, moment_us
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
@@ -98,7 +99,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             hook=hook,
             policy=policy or Policy(),
         )
-        self._job = job
+        self._job, self._closed = job, False
         self._driver = Driver(job, InProcess(), retain=retain, metrics=metrics)
         self._driver.begin()
         self._standing = self._durable()
@@ -119,11 +120,12 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
         Steps back are ignored. Processing time moves by this alone.
         """
-        self._not_drained()
-        was, now = self._clock(now_us)
+        clock, mark_us = clock_us(now_us), moment_us(watermark_us)
+        self._check_taking()
+        was, now = self._clock(clock)
         after = self._rounds.after(self._standing.progress, [], now)
-        if watermark_us is not None:
-            after = advanced_to(after, watermark_us)
+        if mark_us is not None:
+            after = advanced_to(after, mark_us)
         with self._all_or_nothing():
             if self._advance(was, now, after, now):
                 self._flush()
@@ -132,6 +134,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Panes that are ready and not acknowledged, oldest first: the same ones until `acknowledge`. Each result has
         ``panes``, a table, and ``id``, which `acknowledge` takes.
         """
+        self._check_open()
         return [self.deliver(delivery_id) for delivery_id in self.ready]
 
     @checked
@@ -141,6 +144,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         What is not when the process dies is given again, under the same id. Raises `UsageError` for an id that no
         result of this operator has; one that was acknowledged already is fine.
         """
+        self._check_open()
         ids = self.ready
         if delivery_id in ids:
             self._job.mark_delivered(delivery_id.checkpoint)
@@ -155,6 +159,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def hold(self, sinks: Sinks[pa.Table], wait: Callable[[float], None]) -> None:
         """Wait until these sinks are ready to take more."""
+        self._check_open()
         self._driver.hold(sinks, wait)
 
     def deliver_to(
@@ -163,6 +168,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Offer these sinks all that is pending until they accept it, which acknowledges it. After ``timeout_s``
         raises `UnavailableError` (``sink-refuses``).
         """
+        self._check_open()
         sinks.fit(emitted_by(self._plan))
         try:
             with self._driver.offers.within(timeout_s):
@@ -170,12 +176,15 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         finally:
             self._ready = [output for output in self._ready if output.id > self._job.delivered.panes]
 
+    @checked
     def skip_idle_time(self, now_us: int) -> None:
         """No source was idle until ``now_us``: a sink was waited for, and none was polled."""
-        self._standing = replace(self._standing, progress=skip_idle_time(self._standing.progress, now_us))
+        progress = skip_idle_time(self._standing.progress, clock_us(now_us))
+        self._standing = replace(self._standing, progress=progress)
 
     def flush(self) -> int:
         """Everything so far is durable, acknowledgements too. The id of the newest checkpoint."""
+        self._check_open()
         if self._standing.since != Unflushed() or self._moved:
             self._flush()
         self._job.acknowledge()
@@ -185,6 +194,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """The input has ended: everything shows what is due; no message is taken any more. Raises `UsageError`
         (``rebuilding``) while rows of an outer join are missing.
         """
+        self._check_open()
         if self._job.head.drained:
             return
         self._job.round().graph.check_whole()
@@ -219,7 +229,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         return total([dict(self._job.head.totals), self._standing.since.counters])
 
     def close(self) -> None:
-        """Let go of the store. What is not flushed is gone."""
+        """Let go of store and lease; idempotent. What is not flushed is gone, and no call is taken any more."""
+        self._closed = True
         self._driver.end(acknowledge=False)
         self._let_go()
         self._standing = self._durable()
@@ -242,6 +253,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """One result of those that are ready. Raises `FencedError` where a newer run has taken over meanwhile: it may
         not count any more.
         """
+        self._check_open()
         self._job.check_newest()
         panes = [ref for output in self._ready if output.delivery_id == delivery_id for ref in output.panes]
         return EmbeddedResult(delivery_id, read_rows(self._job.checkpoint, tuple(panes), self._plan.pane_schema))
@@ -274,11 +286,23 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             rebuilding=rebuilding,
         )
 
-    def _not_drained(self) -> None:
+    def _check_open(self) -> None:
+        """Raise `UsageError` (``operator-closed``) after `close`: the root may be another process's by now."""
+        if self._closed:
+            raise UsageError(
+                "this operator was closed: open another one on its folder, .by_hand(…, checkpoint=…)",
+                code="operator-closed",
+                operator=self._plan.name,
+            )
+
+    def _check_taking(self) -> None:
+        """Raise `UsageError` if no input is taken any more: it has ended, or the operator was closed."""
+        self._check_open()
         self._job.check_open()
 
     def _view(self, number: int) -> OverlayView:
         """A state partition as it is now."""
+        self._check_open()
         if number in self._standing.since.partitions:
             return self._standing.since.partitions[number].view
         self._driver.begin()
@@ -304,8 +328,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _take(self, batch: pa.Table, now_us: int | None = None) -> dict[str, int]:
         """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
-        self._not_drained()
-        was, now = self._clock(now_us)
+        self._check_taking()
+        was, now = self._clock(clock_us(now_us))
         at, round_ = self._standing, self._round(was, now)
         with self._all_or_nothing():
             admitted = self._admit(batch, round_.intake)
@@ -356,7 +380,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _rebuild(self, replay: Iterable[pa.Table]) -> None:
         """Put back lost messages of a replay; each table is durable at once."""
         check_replayed(self._job.graph)
-        self._not_drained()
+        self._check_taking()
         self.flush()
         for rows in replay:
             self._reprocess(rows, rebuilding=True)

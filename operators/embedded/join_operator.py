@@ -74,6 +74,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
         super().__init__(plan, checkpoint, store, policy, hook, partitions, retain, metrics)
 
+    @checked
     def add_messages(
         self,
         *,

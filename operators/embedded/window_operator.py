@@ -107,7 +107,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         Windows that are still retained take them, whatever the watermark; for windows that are gone a ledger row with
         the reason ``purged`` is added. It is durable at once.
         """
-        self._not_drained()
+        self._check_taking()
         self.flush()
         given = None if rows is None else as_table(rows, self._time_zone)
         back = late_rows(self._job, given).get(self._plan.name)

@@ -94,6 +94,13 @@ def instrument(source: Source, provider: Any = None) -> None:
         raise UsageError(
             f"OpenTelemetry needs the package {error.name}: {install('opentelemetry')}", code="metrics-package"
         ) from None
+    if provider is not None and not callable(getattr(provider, "get_meter", None)):
+        raise UsageError(
+            "opentelemetry() takes a MeterProvider of OpenTelemetry, or nothing for the global one",
+            code="argument",
+            parameter="provider",
+            found=f"{provider!r:.100} ({type(provider).__name__})",
+        )
     meter = api.get_meter(NAME, meter_provider=provider)
 
     def observed(name: str) -> Callable[[Any], Iterator[Any]]:

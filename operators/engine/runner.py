@@ -28,6 +28,12 @@ def runner_of(head: Manifest) -> Runner | None:
     return "harness" if any(head.totals.values()) else None
 
 
+def runner_note(head: Manifest) -> str | None:
+    """Which runner a checkpoint belongs to, for a plan that does not know which one would start."""
+    found = runner_of(head)
+    return None if found is None else f"{_CONTINUED[found]}; another runner is refused"
+
+
 def drained_error(checkpoint_id: int) -> UsageError:
     """Why a root takes no more input."""
     return UsageError(

@@ -14,7 +14,7 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
-from tidestate.operators.engine.runner import Runner, check_runner, drained_error, runner_of
+from tidestate.operators.engine.runner import Runner, check_runner, drained_error, runner_note, runner_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
@@ -24,6 +24,7 @@ from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.secrets import public_url
+from tidestate.statestore.spec.plain import check_zone
 from tidestate.statestore.storage.objects import Objects
 
 
@@ -43,6 +44,8 @@ def plan_start(
     not fit the input; nothing is touched.
     """
     policy = policy or Policy()
+    if time_zone is not None:
+        check_zone(time_zone)
     columns = None if schema is None else JobStreams(description, streams, time_zone).schemas(schema)
     try:
         checkpoint = Checkpoint.open(root)
@@ -71,6 +74,8 @@ def plan_start(
     driver = running(checkpoint)
     if driver is not None and policy.second == "takeover":
         notes.append(f"{driver.who()} is running this job: it would stop at its next checkpoint")
+    if runner is None and (note := runner_note(head)) is not None:
+        notes.append(note)
     refusals = tuple(map(StartRefusal.of, errors))
     return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes), ended=head.drained)
 

@@ -22,7 +22,7 @@ from tidestate.operators.describe.sinks import ArrowSinks, Sinks
 from tidestate.operators.engine.delivery import as_written
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.emitted import emitted_by
-from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
@@ -35,8 +35,10 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.renames import names_now
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.durations import Moment, moment_us
+from tidestate.statestore.durations import Moment, clock_us, moment_us
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
+from tidestate.statestore.roots import checked_root
 from tidestate.statestore.spec.plain import ArrowRows, as_table, is_rows, plain_schemas
 from tidestate.statestore.spec.store import Memory, StateView, StoreConfig
 from tidestate.statestore.storage.private import temporary_folder
@@ -56,6 +58,7 @@ class Harness:
     """
 
     _remove: weakref.finalize[..., Harness] | None = None
+    _closed = False
 
     @checked
     def __init__(
@@ -72,17 +75,18 @@ class Harness:
         time_zone: str | None = None,
         streams: Sequence[str] | None = None,
     ) -> None:
-        self._description, self._partitions, self._time_zone = description, partitions, time_zone
+        self.description, self.names = description, streams
+        self._partitions, self._time_zone = partitions, time_zone
         self._streams = JobStreams(description, streams, time_zone)
         self._schemas = plain_schemas(schema, time_zone)
         self._schema = self._streams.schemas(schema)
         self._store, self._generate, self._sinks = store or Memory(), generate, Sinks(sink, late_sink)
-        self._folder = os.fspath(folder) if folder is not None else self._own_folder()
+        self._folder = checked_root(folder) if folder is not None else self._own_folder()
         self._now = 0
         self.restart()
 
     def __repr__(self) -> str:
-        return f"Harness({self._description.name!r}, checkpoint_id={self._job.head.id})"
+        return f"Harness({self.description.name!r}, checkpoint_id={self._job.head.id})"
 
     def __enter__(self) -> Self:
         return self
@@ -94,8 +98,19 @@ class Harness:
         """Remove the folder, if it was not given; nothing can be fed any more. Idempotent. Without it, the folder
         goes with this object, at the latest when Python ends.
         """
+        self._closed = True
         if self._remove is not None:
             self._remove()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this harness was closed: make another one, .harness(…)", code="operator-closed")
+
+    @property
+    def _open(self) -> Driver[Batches, pa.Table]:
+        """The driver. Raises `UsageError` after `close`."""
+        self._check_open()
+        return self._driver
 
     def _own_folder(self) -> str:
         made = tempfile.mkdtemp(prefix="tidestate-harness-", dir=temporary_folder())
@@ -104,29 +119,31 @@ class Harness:
 
     def feed(self, rows: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Process one batch of events, by stream if there are several. Returns its panes, in order."""
-        manifest = self._driver.batch([self._tables(rows)], self._now, lambda _id: Position())
+        manifest = self._open.batch([self._tables(rows)], self._now, lambda _id: Position())
         return self._driver.rows(manifest)
 
     @checked
     def reprocess_late(self, rows: EventRows | None = None, *, operator: str | None = None) -> pa.Table:
         """Reprocess all late events of the ledger, each once, or only ``rows``. Returns the panes."""
-        given = None if rows is None else self._table(rows)
+        driver, given = self._open, None if rows is None else self._table(rows)
         back = late_rows(self._job, given, operator)
-        fed = self._driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
-        return self._driver.rows(fed)
+        fed = driver.reprocess_late(back, whole=rows is None, clock_us=self._now) if back else None
+        return driver.rows(fed)
 
     def rebuild(self, replay: EventRows | Mapping[str, EventRows]) -> pa.Table:
         """Put back lost messages from a replay of the input, see `Standalone.rebuild`. Returns the panes."""
-        return self._driver.rows(self._driver.rebuild([self._tables(replay)]))
+        return self._driver.rows(self._open.rebuild([self._tables(replay)]))
 
+    @checked
     def advance_watermark(self, time: Moment) -> pa.Table:
         """Move the watermark to ``time``; a step back is ignored. Returns the panes."""
         time_us = moment_us(time)
         return self._tick(lambda round_: round_.graph.reached(round_.progress, time_us, self._now))
 
+    @checked
     def advance_processing_time(self, time: Moment) -> pa.Table:
         """Move the clock to ``time``. Returns the panes. Raises `UsageError` for a step back."""
-        time_us = moment_us(time)
+        time_us = clock_us(time)
         if time_us < self._now:
             raise UsageError(
                 "processing time cannot go back: give a later time", code="clock", clock_us=self._now, asked=time_us
@@ -139,7 +156,8 @@ class Harness:
         return self._tick(GraphRound.finished, drained=True)
 
     def restart(self, policy: Policy | None = None) -> None:
-        """Start again from the durable files."""
+        """Start again from the durable files. Raises `UsageError` after `close`."""
+        self._check_open()
         self._job = self._begin(policy or Policy())
         self._driver = Driver(self._job, InProcess(generate=self._generate), self._sinks)
         self._driver.deliver()
@@ -214,7 +232,7 @@ class Harness:
         return found
 
     def _begin(self, policy: Policy) -> Job:
-        graph = bind_graph(self._description, self._schema)
+        graph = bind_graph(self.description, self._schema)
         self._sinks.fit(emitted_by(graph.output))
         job = Job.begin(
             graph,
@@ -254,10 +272,25 @@ class Harness:
                     "no operator reads these streams: remove them", code="streams", found=[stream], streams=names
                 )
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
-        return pa.Table.from_pylist(list(rows), schemas)
+        return _table_of_rows(rows, schemas)
 
     def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
-        return self._driver.rows(self._driver.tick(after, self._now, drained=drained))
+        return self._driver.rows(self._open.tick(after, self._now, drained=drained))
+
+
+def _table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Dictionaries as a table. Raises `UsageError` for a name that is no column, and a value of another type."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    if strange := [str(name) for name in names if name not in schema.names]:
+        raise missing_columns("the schema has no such columns", strange, schema.names)
+    try:
+        return pa.Table.from_pylist(list(rows), schema)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise UsageError(
+            f"a value of a row does not fit its column ({error}): give one of the type that the schema has",
+            code="batch-type",
+            schema={field.name: str(field.type) for field in schema},
+        ) from None
 
 
 def _remove(folder: str, pid: int) -> None:

@@ -27,6 +27,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
@@ -53,7 +54,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         metrics: int | str | None = None,
         streams: Sequence[str] | None = None,
     ) -> None:
-        self._description = description
+        self.description, self.names = description, streams
         self._streams = JobStreams(description, streams, time_zone)
         self._root = checkpoint
         self._store = store
@@ -66,7 +67,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
 
     def __repr__(self) -> str:
         newest = f", checkpoint_id={self._driver.job.head.id}" if self._driver is not None else ""
-        return f"Standalone({self._description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
+        return f"Standalone({self.description.name!r}, checkpoint={public_url(self._root)!r}{newest})"
 
     def _repr_html_(self) -> str:
         """The run as a table, for a notebook."""
@@ -75,8 +76,9 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
             "streams": ", ".join(self._streams.by_user),
             "checkpoint_id": self._driver.job.head.id if self._driver is not None else None,
         }
-        return facts_html(f"Standalone {self._description.name}", facts)
+        return facts_html(f"Standalone {self.description.name}", facts)
 
+    @checked
     def run(self, batches: Input, *, drain: bool = False, progress: bool | None = None) -> pa.Table:
         counts = progress is not False and shows_bars()
         panes = self._with_bar(batches) if counts else list(self.stream(batches))
@@ -134,7 +136,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def _sought(self, source: SeekableInput) -> Iterator[pa.Table]:
         """As `_stream`, of what follows the newest checkpoint. It is fenced before the source is asked."""
         driver = self._begin(self._streams.schemas(source.schema))
-        for position, batch in source.seek(_position(driver.head)):
+        for position, batch in _sought_pairs(source, _position(driver.head)):
             streams = one_batch(driver.job.graph, self._streams.rows(batch))
             number = driver.head.input.batches if driver.head.input is not None else 0
             mark = _mark(driver.job.graph, streams)
@@ -148,6 +150,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def begun(self) -> bool:
         return has_begun(self._root)
 
+    @checked
     def bootstrap(self, history: Batch | Iterable[Batch], *, deliver: bool = True) -> pa.Table:
         batches = (self._streams.rows(one) for one in several(history))
         first = next(batches, None)
@@ -163,6 +166,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         finally:
             self._end()
 
+    @checked
     def drain(self, *, timeout_s: float | None = PATIENCE_S) -> pa.Table:
         driver = self._started("nothing has run here: run(batches, drain=True) skips batches that are done")
         with driver.running():
@@ -176,6 +180,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def metrics_url(self) -> str | None:
         return self._driver.metrics_url if self._driver is not None else None
 
+    @checked
     def reprocess_late(self, rows: ArrowRows | None = None, *, operator: str | None = None) -> pa.Table:
         driver = self._started("feed a batch first, or run again with the batches so far")
         given = None if rows is None else as_table(rows, self._time_zone)
@@ -210,7 +215,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         self, schemas: Schemas, check: Callable[[Manifest | None], None] = lambda _head: None
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
-            graph = bind_graph(self._description, schemas)
+            graph = bind_graph(self.description, schemas)
             self._sinks.fit(emitted_by(graph.output))
             job = Job.begin(
                 graph,
@@ -242,6 +247,19 @@ def _counted(value: Any, count: Callable[[str, int, int | None], None], done: in
     """``value``, when so many batches are done."""
     count("batches", done, total)
     return value
+
+
+def _sought_pairs(source: SeekableInput, position: Any) -> Iterator[tuple[Any, Batch]]:
+    """What a source has after a position. Raises `UsageError` for what is no pair of a position and a batch."""
+    pairs = source.seek(position)
+    for pair in pairs if isinstance(pairs, Iterable) else [pairs]:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise UsageError(
+                "seek(position) returns the batches after it, each with the position that follows: (position, batch)",
+                code="position",
+                found=f"{pair!r:.100} ({type(pair).__name__})",
+            )
+        yield pair[0], pair[1]
 
 
 def _position(head: Manifest) -> Any:

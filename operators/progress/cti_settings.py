@@ -7,13 +7,14 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from tidestate.statestore.arguments import checked
+from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 LatePolicy = Literal["drop", "adjust"]
 
 
+@called("how CTIs are made", 'generate_ctis("10 seconds")')
 class Generation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A CTI after every ``every`` events, or after every ``span_us`` of start times, with the time of the last
     event's start minus ``delay_us``; with ``final``, one at the end of time when the input ends.

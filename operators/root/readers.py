@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidestate.operators.bind.stored_streams import schemas_of_streams
@@ -28,10 +30,12 @@ from tidestate.recovery.log.moments import CheckpointAt, head_at
 from tidestate.statestore.arguments import called, checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_NAME = re.compile(r"Name\((.*?)\)")
 QUESTION_BYTES = 256 << 20
 """The memory of a question to a state partition."""
 called("a filter of Arrow", 'pyarrow.dataset.field("n") > 1')(ds.Expression)
@@ -336,7 +340,29 @@ def _title(what: str, reader: Query, side: str | None = None) -> str:
     return f"{what}{of_side} of operator {reader.operator} at checkpoint {reader.checkpoint}"
 
 
+def _check_filter(where: ds.Expression, schema: pa.Schema) -> None:
+    """Raise `UsageError` for a filter by a column that these rows have not, or by a value of another type."""
+    unknown = pa.table([pa.nulls(1, field.type) for field in schema], names=schema.names)  # no row: some errors wait
+    try:
+        unknown.filter(where)
+    except pa.ArrowException as error:
+        what, _, _ = str(error).partition(") in ")
+        if what.startswith("No match for FieldRef"):
+            column = ".".join(_NAME.findall(f"{what})"))
+            raise missing_columns(
+                "the rows lack the column to filter by", [column], schema.names, code="read-column"
+            ) from None
+        raise UsageError(
+            f"where= does not fit the columns ({error}): compare each with values of its type, and with a comparison",
+            code="read-value",
+            where=str(where)[:200],
+            types={field.name: str(field.type) for field in schema},
+        ) from None
+
+
 def _read(scan: RowScan, where: ds.Expression | None, spark: SparkSession | None) -> ds.Dataset | DataFrame:
+    if where is not None:
+        _check_filter(where, scan.schema)
     if spark is not None:
         return frame_of_scan(spark, scan, where)
     rows = scan.within(where).dataset()

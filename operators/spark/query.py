@@ -50,6 +50,7 @@ from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.spark.position import check_follows, check_same, load_files, store_lists
 from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.recovery.start.spark_repair import FilesRead
+from tidestate.statestore.arguments import checked
 from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.html_tables import facts_html
@@ -236,6 +237,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             return None
         return self._guard(partial(spark_query.awaitTermination, max(timeout, 0.001))) is not False
 
+    @checked
     def stop(self, *, drain: bool = False, timeout_s: float | None = PATIENCE_S) -> None:
         try:
             self._stop(timeout_s)

@@ -120,6 +120,7 @@ def merge_streams(*streams: Stream, **named: Stream) -> MergedStreams:
 
 
 @partial(recorded, name="union")
+@partial(checked, name="union")
 def union_streams(
     *streams: Stream,
     name: str | None = None,

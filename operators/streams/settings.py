@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import numpy as np
+
 from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.progress.advance_time import SHAPES
@@ -74,6 +76,13 @@ class RetentionSettings:
     bytes: int | None = None
     slot: Span | int | None = None
 
+    def __post_init__(self) -> None:
+        limits = {each.name: getattr(self, each.name) for each in fields(self)}
+        _check_retention(**limits)
+        for name, limit in limits.items():
+            if isinstance(limit, np.integer):
+                object.__setattr__(self, name, int(limit))
+
     def of_messages(self, *, by_offset: bool) -> MessageRetention:
         """As a store of messages keeps it; ``by_offset``: of windows of offsets. Raises `UsageError` for a field that
         has no meaning there.
@@ -107,6 +116,22 @@ class RetentionSettings:
         if useless := [name for name in names if getattr(self, name) is not None]:
             raise UsageError(words, code="retention-field", found=useless)
 
+
+def _retention(
+    span: Span | None,
+    messages: int | None,
+    offsets: int | None,
+    windows: int | None,
+    bytes: int | None,
+    slot: Span | int | None,
+) -> None:
+    """Raises `UsageError` for a span that is none."""
+    for each in (span, None if isinstance(slot, int | np.integer) else slot):
+        if each is not None:
+            span_us(each)
+
+
+_check_retention = checked(_retention, "Retention")
 
 SpanOrRetention = Span | RetentionSettings
 """How much is kept, as a user gives it: a span is short for a `RetentionSettings` of it."""

@@ -16,6 +16,9 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
+MOST = 2**60
+"""Windows are of fewer messages or offsets, so that sums of them fit 64 bits."""
+
 
 @checked
 def tumbling(size: Span, *, offset: Span = "0 seconds", of: Extent = "start") -> Sliding:
@@ -96,8 +99,8 @@ def offset_windows(count: int, step: int | None = None, *, late: int | None = No
     past it. Offsets before ``start`` are in no window.
     """
     each, size = _positive(count if step is None else step), _positive(count)
-    if start < 0:
-        raise UsageError("the first offset must be 0 or more", code="window-start", start=start)
+    if not 0 <= start < MOST:
+        raise UsageError("the first offset must be 0 or more, and below 2^60", code="window-start", start=start)
     return SlidingOffsets(size, each, start, late=_late(late, count))
 
 
@@ -108,9 +111,11 @@ def global_window() -> Global:
 
 
 def _positive(count: int) -> int:
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < 2**60:
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count < MOST:
         raise UsageError(
-            "a number of messages or offsets must be an integer, 1 or more", code="window-count", found=repr(count)
+            "a number of messages or offsets must be an integer from 1 to below 2^60",
+            code="window-count",
+            found=repr(count),
         )
     return count
 
@@ -118,6 +123,8 @@ def _positive(count: int) -> int:
 def _late(late: int | None, default: int) -> int:
     if late is None:
         return default
-    if isinstance(late, bool) or not isinstance(late, int) or not 0 <= late < 2**60:
-        raise UsageError("late= must be a number of offsets, 0 or more", code="window-late", found=repr(late))
+    if isinstance(late, bool) or not isinstance(late, int) or not 0 <= late < MOST:
+        raise UsageError(
+            "late= must be a number of offsets from 0 to below 2^60", code="window-late", found=repr(late)
+        )
     return late

@@ -55,6 +55,14 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+def _check_readable(data: bytes, checkpoint_id: int) -> None:
+    """Raise `InvariantError` for a manifest that nothing could read again: it must never be published."""
+    try:
+        decode(data, manifest_path(checkpoint_id))
+    except CorruptionError as error:
+        invariant(False, f"a manifest that is published can be read: {error.message}", id=checkpoint_id)
+
+
 def check_unused(objects: Objects) -> None:
     """Raise `CorruptionError` (``marker-missing``) for a folder with files of a job and without a marker."""
     used = objects.names(MANIFESTS) or newest_attempt(written_files(objects))
@@ -336,6 +344,7 @@ class Checkpoint:
             )
         manifest = self._parts.written(self.objects, msgspec.structs.replace(manifest, version=version()))
         data, digest = encode(manifest)
+        _check_readable(data, manifest.id)
         try:
             self.objects.create(manifest_path(manifest.id), data)
         except ConflictError:

@@ -138,7 +138,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pt.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pt.is_decimal(kind):
-        return (pa.decimal128 if kind.precision <= MOST_DIGITS else pa.decimal256)(kind.precision, kind.scale)
+        return _plain_decimal(kind)
     if pt.is_struct(kind):
         return pa.struct([pa.field(one.name, plain_type(one.type)) for one in kind])
     if pt.is_map(kind):
@@ -148,6 +148,20 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return pa.list_(plain_type(item_type(kind))) if any(is_one(kind) for is_one in _LISTS) else kind
 
 
+def _plain_decimal(kind: pa.DataType) -> pa.DataType:
+    """With a scale that files can have: hundreds are whole numbers of two more digits."""
+    digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
+    if digits > _ALL_DIGITS:
+        raise UsageError(
+            f"a decimal of a negative scale has more than {_ALL_DIGITS} digits: cast it",
+            code="batch-type",
+            type=str(kind),
+        )
+    return (pa.decimal128 if digits <= MOST_DIGITS else pa.decimal256)(digits, scale)
+
+
+_ALL_DIGITS = 76
+"""Those of the widest decimal."""
 _PLAIN = {
     pa.string(): (pt.is_large_string, pt.is_string_view),
     pa.binary(): (pt.is_large_binary, pt.is_binary_view, pt.is_fixed_size_binary),

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.durations import Moment, Span, moment_us, span_us, text_of
+from tidestate.statestore.durations import Moment, Span, clock_us, moment_us, span_us, text_of
 from tidestate.statestore.errors import UsageError
 
 DAY = 1_767_225_600_000_000
@@ -238,10 +238,18 @@ def test_a_moment_in_any_form(moment: Any, expected: int | None) -> None:
     [
         *("tomorrow", "", "5", "9223372036854775808 us", "2026-01-01T00:00:00.0000001Z", True, 5.0, b"2026-01-01"),
         *(object, timedelta(1), np.timedelta64(1, "s"), np.timedelta64(1), np.datetime64("NaT"), np.bool_(True)),
-        *(pd.NaT, pd.Timestamp(1), np.datetime64(1, "ns"), np.datetime64(2**62, "s")),
+        *(2**63, -(2**63) - 1, 10**30, pd.NaT, pd.Timestamp(1), np.datetime64(1, "ns"), np.datetime64(2**62, "s")),
     ],
     ids=repr,
 )
 def test_what_is_no_moment(moment: Any) -> None:
     with pytest.raises(UsageError, match="moment"):
         moment_us(moment)
+
+
+@pytest.mark.parametrize("clock", [2**62 + 1, -(2**62) - 1, 2**63 - 1, 10**19])
+def test_a_clock_is_far_from_the_ends_of_64_bits(clock: int) -> None:
+    assert clock_us("2026-01-31") == moment_us("2026-01-31")
+    assert [clock_us(2**62), clock_us(None)] == [2**62, None]
+    with pytest.raises(UsageError, match="moment"):
+        clock_us(clock)

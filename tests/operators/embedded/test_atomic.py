@@ -153,7 +153,7 @@ def test_where_it_is_not_known_whether_a_call_is_durable(tmp_path: Path) -> None
 
 
 def test_what_is_not_flushed_is_gone_with_a_close(tmp_path: Path) -> None:
-    """Also for who goes on with the same object: counters and clock do not stay without the state."""
+    """Counters and clock of a closed one do not stay without the state."""
     with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", 1, 1, "a", 1)]))
         seen = standing(running)
@@ -161,6 +161,8 @@ def test_what_is_not_flushed_is_gone_with_a_close(tmp_path: Path) -> None:
         running.timeout(5 * SECOND)
         assert standing(running) != seen
         running.close()
+        assert running.counters["accepted"] == 1
+    with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         again = standing(running)
         assert (again[:5], again[6:]) == (seen[:5], seen[6:])
         assert running.add_messages(table([Message("x", 2, 0, "a", 1)]))["accepted"] == 1

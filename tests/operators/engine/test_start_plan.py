@@ -196,9 +196,20 @@ def test_nothing_has_begun_a_root_is_drained_or_a_driver_runs(tmp_path: Path) ->
     (refused,) = planned(job, root, policy=ts.Policy(second="refuse")).refusals
     assert refused.code == "running"
     running.close()  # type: ignore[attr-defined]
+    assert planned(job, root).notes == (
+        "the standalone runner has been writing this checkpoint: continue with standalone; another runner is refused",
+    )
+    assert ts.Root(root).plan(alone) == planned(job, root)
     alone.drain()
     assert "the input has ended" in planned(without(job, "low"), root).notes[0]
     check(job, root, rows[:1])
+
+
+def test_a_time_zone_that_there_is_not_is_refused_as_by_the_start(tmp_path: Path) -> None:
+    begun(tmp_path)
+    for root in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError, match="time-zone"):
+            planned(first("tumbling"), root, time_zone="Mars/X")
 
 
 def test_graphs_and_sides(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +163,39 @@ def test_rows_of_another_kind_are_refused(wrong: Any) -> None:
 def test_input_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="argument"):
         ts.stream(event_time="t").deduplicate("k").standalone(checkpoint=tmp_path / "root").run(5)  # type: ignore[arg-type]
+
+
+def test_a_harness_that_was_closed_takes_nothing(tmp_path: Path) -> None:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    for folder in (None, tmp_path):
+        with job.harness(SCHEMA, folder=folder) as harness:
+            harness.feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "k": "a"}])
+        for call in (harness.finish, harness.reprocess_late, harness.restart):
+            with pytest.raises(UsageError, match="operator-closed"):
+                call()
+        with pytest.raises(UsageError, match="operator-closed"):
+            harness.feed([])
+
+
+@pytest.mark.parametrize("time", [None, 10**30, -(10**30)])
+def test_a_time_that_nothing_can_hold_leaves_the_harness_as_it_was(time: Any) -> None:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    with job.harness(SCHEMA) as harness:
+        for move in (harness.advance_watermark, harness.advance_processing_time):
+            with pytest.raises(UsageError, match="argument"):
+                move(time)
+        harness.feed([{"t": datetime(2026, 1, 1, tzinfo=UTC), "k": "a"}])
+        assert harness.finish().num_rows == 1
+
+
+def test_rows_and_settings_that_do_not_fit_are_refused() -> None:
+    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
+    with pytest.raises(UsageError, match="root-url"):
+        job.harness(SCHEMA, folder=5)  # type: ignore[arg-type]
+    with job.harness(SCHEMA) as harness:
+        with pytest.raises(UsageError, match="column-missing"):
+            harness.feed([{"tt": datetime(2026, 1, 1, tzinfo=UTC), "k": "a"}])
+        for time in ("x", 10**30):
+            with pytest.raises(UsageError, match="batch-type"):
+                harness.feed([{"t": time, "k": "a"}])
+        assert harness.ledger().num_rows == 0

@@ -12,12 +12,13 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+import tidestate as ts
 from tests.helpers.join_operator_messages import near, sessions, sided, two_streams
 from tests.helpers.join_operator_messages import operator as join_operator
 from tests.helpers.operator_messages import SCHEMA, description, operator, stream, table
 from tests.helpers.scanned import run
 from tests.helpers.worked_example import STREAM, example
-from tidestate import NotFoundError, Root, UsageError, sliding
+from tidestate import NotFoundError, Root, UsageError, agg, sliding
 from tidestate.operators.inspect.query import query
 from tidestate.operators.inspect.scan import scan_changes, scan_checkpoints, scan_late, scan_panes, scan_state
 from tidestate.operators.root.rows import AnsweredRows
@@ -213,3 +214,37 @@ def test_wrong_kinds_are_refused_at_the_door(folder: Path) -> None:
         for call in (lambda: Root(empty), lambda: root.fork(empty), lambda: root.report(empty)):  # noqa: B023
             with pytest.raises(UsageError, match="root-url"):
                 call()
+
+
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [
+        (ds.field("nope") > 1, "read-column"),
+        (ds.field(("nope", "x")) > 1, "read-column"),
+        (ds.field("checkpoint") > "a", "read-value"),
+        (ds.field("checkpoint").isin(["a"]), "read-value"),
+        (ds.field("checkpoint"), "read-value"),
+        (ds.scalar(5), "read-value"),
+    ],
+    ids=str,
+)
+def test_a_filter_that_does_not_fit_the_rows(folder: Path, where: ds.Expression, code: str) -> None:
+    root = Root(folder)
+    for read in (root.panes, root.late, lambda where: root.changes(0, where=where)):
+        with pytest.raises(UsageError) as caught:
+            read(where=where)
+        assert caught.value.code == code
+    with pytest.raises(UsageError, match="read-column"):
+        root.state(where=ds.field("nope") > 1)
+
+
+def test_a_question_takes_what_runs_the_job(tmp_path: Path) -> None:
+    counted = agg.apply_rows(lambda _rows: 1, columns=["t"], result_type=pa.int64(), per_group=True)
+    job = ts.stream(event_time="t").group_by().window(ts.tumbling("1 minute")).aggregate(n=counted)
+    rows = pa.table({"t": pa.array([datetime(2026, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))})
+    running = job.standalone(checkpoint=tmp_path / "standalone")
+    running.run([rows])
+    tested = job.harness(rows.schema, folder=tmp_path / "harness")
+    tested.feed(rows)
+    for name, runner in {"standalone": running, "harness": tested}.items():
+        assert Root(tmp_path / name).windows(job=runner).to_table()["n"].to_pylist() == [1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidestate.agg import count
+from tidestate.agg import count, top_n
 from tidestate.agg import max as max_
 from tidestate.agg import sum as sum_
 from tidestate.operators import tumbling
@@ -252,6 +252,26 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "settings without ctis": (lambda: at().watermark(cti_settings("drop", import_from="a")), "watermark"),
     "a generator over sides": (lambda: at().join(at(), on="k", within=WITHIN, watermark=5), "watermark"),
     "a setting before the results": (lambda: at().group_by("k").allowed_lateness("1 hour"), "group-by"),
+    **{
+        f"a retention of {field} {value!r}": (
+            lambda field=field, value=value: RetentionSettings(**{field: value}),
+            "argument",
+        )
+        for field in ("messages", "offsets", "windows", "bytes", "slot")
+        for value in (1.5, True, float("nan"), [5], 10**30)
+    },
+    "a retention of text": (lambda: RetentionSettings(messages="100"), "argument"),  # type: ignore[arg-type]
+    "a retention of no span": (lambda: RetentionSettings(5), "span"),  # type: ignore[arg-type]
+    "a slot of no span": (lambda: RetentionSettings(messages=5, slot="x"), "span"),
+    "a union called 5": (lambda: union_streams(at("a"), at("b"), name=5), "argument"),  # type: ignore[arg-type]
+    "a union called a list": (lambda: union_streams(at("a"), at("b"), name=[1]), "argument"),  # type: ignore[arg-type]
+    "ctis of a number": (lambda: cti_settings("drop", generate=5), "argument"),  # type: ignore[arg-type]
+    "ctis of a mapping": (lambda: cti_settings("drop", generate={}), "argument"),  # type: ignore[arg-type]
+    "ctis of a far count": (lambda: watermark.generate_ctis(10**30), "argument"),
+    "a far top": (lambda: top_n("v", 10**30), "argument"),
+    "a far first offset": (lambda: offset_windows(2, start=10**30), "argument"),
+    "a first offset near the end": (lambda: offset_windows(2, start=2**62), "window-start"),
+    "a far mark": (lambda: watermark.punctuated("t", flag="v", equals=10**30), "argument"),
     "a number kept": (lambda: side(retain=5), "argument"),  # type: ignore[arg-type]
     "elements by batch": (
         lambda: counted(at(offset="o")).trigger(early=trigger.each_element(), evaluate="batch"),

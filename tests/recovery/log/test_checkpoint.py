@@ -157,6 +157,12 @@ def test_a_manifest_of_another_root_is_a_bug(checkpoint: Checkpoint) -> None:
     assert checkpoint.ids() == []
 
 
+def test_a_manifest_that_nothing_could_read_is_never_published(checkpoint: Checkpoint) -> None:
+    with pytest.raises(InvariantError, match="can be read"):
+        checkpoint.publish(following(checkpoint, None, processing_us=10**19))
+    assert checkpoint.ids() == []
+
+
 def test_a_wrong_parent_is_noticed(checkpoint: Checkpoint) -> None:
     head = chain(checkpoint, 2)[-1]
     checkpoint.publish(following(checkpoint, head, parent="xxh3:0000000000000000"))
