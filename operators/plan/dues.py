@@ -59,15 +59,25 @@ def next_due(timers: Iterable[Timer], view: StateView, changes: ChangeSet, at: S
 
 def next_by_clock(timers: Iterable[Timer], view: StateView, changes: ChangeSet, at: StepTimes) -> int | None:
     """The processing time at which a row is due next; None if none is."""
-    dues = [_next(timer, view, changes, at.now, LEAST_SPAN) for timer in timers if timer.clock]
-    due = min(dues, default=END_US)
+    due = min((_next_by_clock(timer, view, changes, at.now) for timer in timers if timer.clock), default=END_US)
     return None if due == END_US else due
 
 
-def _next(timer: Timer, view: StateView | None, changes: ChangeSet, reached: int, span: int) -> int:
-    """The first time after ``reached`` at which a row is due: of those in ``changes``, and of those in ``view``."""
+def _next_by_clock(timer: Timer, view: StateView, changes: ChangeSet, now: int) -> int:
     made = changes.get(timer.table, NO_CHANGES)
-    new = [rows for rows in (made.put, made.merge) if rows is not None]
+    # What a step has set is due in the next one if the clock is past it already: this step did not look at it.
+    first = least(_new_rows(made), timer.column, BEGINNING_US)
+    above = now if made.expire is None else max(now, made.expire)
+    return least_stored(view, timer.table, timer.column, above, first)
+
+
+def _new_rows(made: TableChanges) -> list[pa.Table]:
+    return [rows for rows in (made.put, made.merge) if rows is not None]
+
+
+def _next(timer: Timer, view: StateView | None, changes: ChangeSet, reached: int, span: int) -> int:
+    """The first watermark after ``reached`` at which a row is due, of those in ``changes`` and in ``view``."""
+    new = _new_rows(changes.get(timer.table, NO_CHANGES))
     if timer.grid is not None:
         return _next_window(timer, timer.grid, view, new, reached)
     due = END_US
@@ -75,8 +85,6 @@ def _next(timer: Timer, view: StateView | None, changes: ChangeSet, reached: int
     upper: int | None = None
     for delay in timer.delays:
         above = max(BEGINNING_US, reached - delay)
-        if made.expire is not None and timer.clock:
-            above = max(above, made.expire)  # at the end of time rows expire that no clock has reached
         first = least(new, timer.column, above, upper)
         if view is not None and upper is None:
             first = least_stored(view, timer.table, timer.column, above, first, span)

@@ -44,8 +44,8 @@ def test_it_is_the_least_time_that_is_still_to_come(
 
 
 @given(TIMES, TIMES, st.integers(-60, 60))
-def test_a_clock_is_as_a_watermark(old: list[int], new: list[int], now: int) -> None:
-    to_come = [time for time in [*old, *new] if time > now]
+def test_by_the_clock_new_rows_are_due_even_if_it_is_past_them(old: list[int], new: list[int], now: int) -> None:
+    to_come = [*new, *(time for time in old if time > now)]
     at = StepTimes(0, 0, 0, now)
     assert next_by_clock([Timer("rows", "at", clock=True)], stored(old), put(new), at) == min(to_come, default=None)
     assert next_due([Timer("rows", "at", clock=True)], stored(old), put(new), at) == END_US
@@ -102,8 +102,8 @@ def test_what_else_is_due_counts_too() -> None:
     assert dues_after(timers, stored([7]), {}, at, None) == Dues(None, 7)
 
 
-def test_a_row_that_expires_is_not_due_by_the_clock_later() -> None:
-    changes = with_expiry(put([9]), {"rows": 20})
+def test_a_stored_row_that_expires_is_not_due_by_the_clock_later() -> None:
+    changes = with_expiry({}, {"rows": 20})
     assert next_by_clock([Timer("rows", "at", clock=True)], stored([10]), changes, StepTimes(0, 0)) is None
 
 
