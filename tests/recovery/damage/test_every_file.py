@@ -55,7 +55,7 @@ def test_a_list_names_what_it_leaves_out(tmp_path: Path, fault: str) -> None:
     for more in ([], ["--json"]):
         done = CliRunner().invoke(app, ["list", str(tmp_path / "root"), *more])
         assert done.exit_code == 0
-        assert done.stderr == "tidestate: abandoned checkpoints that cannot be read, which does no harm: 7\n"
+        assert done.stderr == "tidestate: these abandoned checkpoints cannot be read, which does no harm: 7\n"
 
 
 def test_a_list_notices_that_its_first_checkpoint_is_gone(tmp_path: Path) -> None:

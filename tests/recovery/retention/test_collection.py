@@ -34,7 +34,7 @@ def test_what_the_grace_keeps_is_counted(root: Path) -> None:
     assert plan_collection(checkpoint, CheckpointRetention(newest=3)).result.within_grace == 8
     assert plan_collection(checkpoint, NOW).result.within_grace == 0
     done = tidestate("gc", root, "--newest", "3")
-    assert "8 checkpoints only because of --grace: the newest within 1 hour stay" in done.stdout
+    assert "8 checkpoints only because of --grace: those that were the newest within 1 hour stay" in done.stdout
 
 
 def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
