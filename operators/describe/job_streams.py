@@ -76,8 +76,8 @@ class JobStreams:
             raise UsageError(
                 "no operator reads these streams: remove them", code="streams", found=strange, streams=list(names)
             )
-        if not batch:
-            raise UsageError("a batch must have rows of a stream, by its name", code="streams", streams=list(names))
+        if not batch and len(names) == 1:
+            raise UsageError("a batch must have the rows of the stream", code="streams", streams=list(names))
         tables = {names[name]: as_table(rows, self.time_zone) for name, rows in batch.items()}
         return self._packed(self.description, tables) if isinstance(self.description, Sided) else tables
 
