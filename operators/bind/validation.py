@@ -11,6 +11,7 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.progress.generators import IngestionTime
+from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
 
 
@@ -142,9 +143,11 @@ def _check_retention(description: Windowed) -> None:
             )
     elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
-            "a window is retained for as long as it takes events, or longer",
+            "a window takes events for the allowed lateness, and is retained for as long, or longer: give "
+            ".retain_windows(…) that span at least",
             code="retention",
-            retain=retained.span_us,
+            retain=text_of(retained.span_us),
+            lateness=text_of(description.lateness_us),
         )
 
 

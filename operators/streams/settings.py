@@ -75,7 +75,7 @@ class RetentionSettings:
         limits = {each.name: getattr(self, each.name) for each in fields(self)}
         _check_retention(**limits)
         for name, limit in limits.items():
-            if isinstance(limit, np.integer):
+            if _is_number(limit):
                 object.__setattr__(self, name, int(limit))
 
     def of_messages(self, *, by_offset: bool) -> MessageRetention:
@@ -110,6 +110,10 @@ class RetentionSettings:
             raise UsageError(words, code="retention-field", found=useless)
 
 
+def _is_number(limit: object) -> bool:
+    return isinstance(limit, int | np.integer) and not isinstance(limit, np.timedelta64)
+
+
 def _retention(
     span: Span | None,
     messages: int | None,
@@ -119,7 +123,7 @@ def _retention(
     slot: Span | int | None,
 ) -> None:
     """Raises `UsageError` for a span that is none."""
-    for each in (span, None if isinstance(slot, int | np.integer) else slot):
+    for each in (span, None if _is_number(slot) else slot):
         if each is not None:
             span_us(each)
 

@@ -91,8 +91,13 @@ def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
     """A value of a column of this type. Raises `UsageError` (``window-key``) for one of another type."""
     try:
         return pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise UsageError(f"a value does not fit its column ({error})", code="window-key", column=name) from None
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        raise UsageError(
+            f"the column {name} holds {kind}: give a value of that type",
+            code="window-key",
+            column=name,
+            found=f"{value!r:.100} ({type(value).__name__})",
+        ) from None
 
 
 def _bound(moment: Moment | None) -> int | None:

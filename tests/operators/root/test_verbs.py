@@ -166,6 +166,11 @@ def test_a_root_is_made_from_files_of_past_events(tmp_path: Path) -> None:
     for refused in ({}, [], {"input": []}, 5):
         with pytest.raises(UsageError, match="argument"):
             root.bootstrap(example("retracting"), refused)
+    with pytest.raises(UsageError, match="streams"):
+        root.bootstrap(example("retracting"), {"no_such_stream": tmp_path / "*.parquet"})
+    for wrong in (-1, 101, float("nan")):
+        with pytest.raises(UsageError, match="argument"):
+            root.verify(read_data=wrong)
     with pytest.raises(UsageError, match="bootstrap-used"):
         root.bootstrap(example("retracting"), tmp_path / "*.parquet").execute()
 
