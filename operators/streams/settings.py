@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class RetentionSettings:
             raise UsageError(words, code="retention-field", found=useless)
 
 
-def _is_number(limit: object) -> bool:
+def _is_number(limit: object) -> TypeGuard[int]:
     return isinstance(limit, int | np.integer) and not isinstance(limit, np.timedelta64)
 
 
@@ -123,9 +123,10 @@ def _retention(
     slot: Span | int | None,
 ) -> None:
     """Raises `UsageError` for a span that is none."""
-    for each in (span, None if _is_number(slot) else slot):
-        if each is not None:
-            span_us(each)
+    if span is not None:
+        span_us(span)
+    if slot is not None and not _is_number(slot):
+        span_us(slot)
 
 
 _check_retention = checked(_retention, "Retention")

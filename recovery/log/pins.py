@@ -52,7 +52,11 @@ def pin(checkpoint: Checkpoint, checkpoint_id: int, name: str = "", *, note: str
 def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
     """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
     if not names.is_pin(name):
-        raise UsageError("a pin's name has letters, digits, - _ and dots only", code="pin-name", found=name)
+        raise UsageError(
+            "a pin's name has up to 100 letters, digits, - _ and dots, and begins with a letter, a digit or _",
+            code="pin-name",
+            found=name[:200],
+        )
     checkpoint.read(checkpoint_id)
     checkpoint.check_known()
     pins = read_pins(checkpoint.objects)
