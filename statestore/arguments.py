@@ -115,8 +115,8 @@ def _resolved(function: Callable[..., Any], name: str) -> Any:
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether a kind is made of those that have a word, and is no span of time, which has a check of its own."""
-    return _choices(kind) != [Span] and _has_word(kind)
+    """Whether a kind is made of those that have a word."""
+    return _choices(kind) == [Span] or _has_word(kind)
 
 
 def _has_word(kind: Any) -> bool:
@@ -149,11 +149,11 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _refusal(function: str, name: str, kind: Any, value: Any) -> UsageError:
     words, example = _texts(kind)
-    if isinstance(value, int | np.integer) and int(value) not in WHOLE:
+    if isinstance(value, int) and value not in WHOLE:
         words, example = "whole numbers of 64 bits", "5"
     return UsageError(
         f"{function}({name}=…) takes {words}, such as {name}={example}",
-        code="argument",
+        code="span" if _choices(kind) == [Span] else "argument",
         parameter=name,
         found=f"{value!r:.100} ({type(value).__name__})",
     )

@@ -141,7 +141,8 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
 def other_job(graph: Graph, head: Manifest) -> IncompatibleError:
     """Why a job without an operator of this name cannot go on here."""
     return IncompatibleError(
-        "this folder has the checkpoint of another job: give this job a folder of its own",
+        "this folder has the checkpoint of another job, whose operators have other names: give this job a folder of "
+        "its own, or, if it is the same job, call its operators as they were, .named(…)",
         code="other-job",
         expected=", ".join(graph.plans),
         found=sorted(head.operators),

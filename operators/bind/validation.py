@@ -11,6 +11,7 @@ from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
 from tidestate.operators.progress.generators import IngestionTime
+from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
 
 
@@ -177,10 +178,11 @@ def _check_retention(description: Windowed) -> None:
             )
     elif retained.span_us is not None and retained.span_us < description.lateness_us:
         raise UsageError(
-            "windows must be retained at least as long as they accept late events: raise the retention or lower "
+            "windows must be retained at least as long as they accept late events: raise .retain_windows(…) or lower "
             "the allowed lateness",
             code="retention",
-            retain=retained.span_us,
+            retain=text_of(retained.span_us),
+            lateness=text_of(description.lateness_us),
         )
 
 

@@ -282,7 +282,7 @@ def _table_of_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.T
     """Dictionaries as a table. Raises `UsageError` for a name that is no column, and a value of another type."""
     names = dict.fromkeys(name for row in rows for name in row)
     if strange := [str(name) for name in names if name not in schema.names]:
-        raise missing_columns("the schema has no such columns", strange, schema.names)
+        raise missing_columns("rows name columns that the schema of the harness has not", strange, schema.names)
     try:
         return pa.Table.from_pylist(list(rows), schema)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -112,6 +112,8 @@ def files_of_streams(streams: Mapping[str, str], files: Any) -> dict[str, list[s
     """The names of files by stream of the description: one name or several, of the first stream; or by the names that
     the user knows, which are those of ``streams``.
     """
+    if isinstance(files, Mapping) and (strange := sorted(map(str, set(files) - set(streams)))):
+        raise UsageError("no operator reads these streams", code="streams", found=strange, streams=list(streams))
     named = files.items() if isinstance(files, Mapping) else [(next(iter(streams)), files)]
     by_stream = {streams.get(name, name): names for name, names in named}
     several = {name: [names] if isinstance(names, str | os.PathLike) else names for name, names in by_stream.items()}

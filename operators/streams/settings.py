@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class RetentionSettings:
         limits = {each.name: getattr(self, each.name) for each in fields(self)}
         _check_retention(**limits)
         for name, limit in limits.items():
-            if isinstance(limit, np.integer):
+            if _is_number(limit):
                 object.__setattr__(self, name, int(limit))
 
     def of_messages(self, *, by_offset: bool) -> MessageRetention:
@@ -117,6 +117,10 @@ class RetentionSettings:
             raise UsageError(words, code="retention-field", found=useless)
 
 
+def _is_number(limit: object) -> TypeGuard[int]:
+    return isinstance(limit, int | np.integer) and not isinstance(limit, np.timedelta64)
+
+
 def _retention(
     span: Span | None,
     messages: int | None,
@@ -126,9 +130,10 @@ def _retention(
     slot: Span | int | None,
 ) -> None:
     """Raises `UsageError` for a span that is none."""
-    for each in (span, None if isinstance(slot, int | np.integer) else slot):
-        if each is not None:
-            span_us(each)
+    if span is not None:
+        span_us(span)
+    if slot is not None and not _is_number(slot):
+        span_us(slot)
 
 
 _check_retention = checked(_retention, "Retention")

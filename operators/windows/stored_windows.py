@@ -91,9 +91,12 @@ def value_of(value: Any, kind: pa.DataType, name: str) -> pa.Scalar:
     """A value of a column of this type. Raises `UsageError` (``window-key``) for one of another type."""
     try:
         return pa.scalar(value, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         raise UsageError(
-            f"the value does not fit the type of its column ({error})", code="window-key", column=name
+            f"the column {name} holds {kind}: give a value of that type",
+            code="window-key",
+            column=name,
+            found=f"{value!r:.100} ({type(value).__name__})",
         ) from None
 
 

@@ -22,7 +22,7 @@ from tidestate.recovery.log.traces import Traces, traces
 from tidestate.recovery.spark.agreement import compare
 from tidestate.recovery.spark.position import load_files
 from tidestate.recovery.spark.spark_log import SparkLog
-from tidestate.statestore.errors import DataError, NotFoundError, TidestateError
+from tidestate.statestore.errors import DataError, NotFoundError, TidestateError, UsageError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.tails import examine
 
@@ -99,6 +99,8 @@ def verify(
     ``read_percent`` of the files are read against their checksums; with ``spark`` its log must agree with the newest
     checkpoint. Checkpoints that are collected meanwhile are not findings.
     """
+    if not 0 <= read_percent <= 100:
+        raise UsageError("read_data is a percentage of the files, 0 to 100", code="argument", found=read_percent)
     # Traces first: what has left one is published, so the listing contains it.
     found = traces(checkpoint.objects)
     listing = checkpoint.listing()

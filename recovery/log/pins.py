@@ -53,7 +53,9 @@ def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
     """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
     if not names.is_pin(name):
         raise UsageError(
-            'the name of a pin may only have letters, digits, "-", "_" and dots', code="pin-name", found=name
+            'the name of a pin may have up to 100 letters, digits, "-", "_" and dots, and begins with none of "-" and "."',
+            code="pin-name",
+            found=name[:200],
         )
     checkpoint.read(checkpoint_id)
     checkpoint.check_known()

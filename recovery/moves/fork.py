@@ -86,6 +86,7 @@ def plan_fork(
     was = head_at(source, checkpoint).manifest
     bases = (source.objects.root, *source.objects.bases)
     into = Objects(destination, bases=bases)
+    _check_outside(into, source.objects)
     _check_empty(into)
     _check_named(bases)
     _check_named([into.root])  # in the pins there
@@ -134,6 +135,15 @@ def execute_fork(planned: Fork) -> Forked:
 def _check_empty(into: Objects) -> None:
     if into.names(""):
         raise UsageError("a fork needs a new or empty folder: choose another one", code="fork-used", root=into.root)
+
+
+def _check_outside(into: Objects, source: Objects) -> None:
+    if f"{into.root}/".startswith(f"{source.root.rstrip('/')}/"):
+        raise UsageError(
+            "a fork is a root of its own, and this folder is in the one that it is made from: choose another one",
+            code="fork-used",
+            root=into.root,
+        )
 
 
 def _check_named(roots: Sequence[str]) -> None:

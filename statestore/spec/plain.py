@@ -148,7 +148,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return pa.list_(plain_type(item_type(kind))) if any(is_one(kind) for is_one in _LISTS) else kind
 
 
-def _plain_decimal(kind: pa.DataType) -> pa.DataType:
+def _plain_decimal(kind: Any) -> pa.DataType:
     """With a scale that files can have: hundreds are whole numbers of two more digits."""
     digits, scale = kind.precision - min(kind.scale, 0), max(kind.scale, 0)
     if digits > _ALL_DIGITS:

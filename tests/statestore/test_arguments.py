@@ -105,3 +105,21 @@ def test_a_door_is_called_as_before() -> None:
     assert checked(len).__name__ == "len"
     with pytest.raises(TypeError, match="unexpected keyword"):
         ts.stream(event="t")  # type: ignore[call-arg]
+
+
+def test_a_span_of_another_kind_is_refused_by_the_name_of_its_parameter() -> None:
+    for call in (lambda: EVENTS.watermark(idle_timeout=5), lambda: ts.stream(watermark_delay=5)):  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"(idle_timeout|watermark_delay)=\"30 minutes\" \[span\]"):
+            call()
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_whole_numbers_have_64_bits_and_nan_is_no_number(value: int) -> None:
+    def door(count: int = 1, share: float = 0.5) -> str:
+        return "open"
+
+    assert checked(door)(2**63 - 1, float("inf")) == "open"
+    with pytest.raises(UsageError, match="whole numbers of 64 bits"):
+        checked(door)(value)
+    with pytest.raises(UsageError, match="argument"):
+        checked(door)(share=float("nan"))

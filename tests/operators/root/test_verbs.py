@@ -166,6 +166,11 @@ def test_a_root_is_made_from_files_of_past_events(tmp_path: Path) -> None:
     for refused in ({}, [], {"input": []}, 5):
         with pytest.raises(UsageError, match="argument"):
             root.bootstrap(example("retracting"), refused)
+    with pytest.raises(UsageError, match="streams"):
+        root.bootstrap(example("retracting"), {"no_such_stream": tmp_path / "*.parquet"})
+    for wrong in (-1, 101, float("nan")):
+        with pytest.raises(UsageError, match="argument"):
+            root.verify(read_data=wrong)
     with pytest.raises(UsageError, match="bootstrap-used"):
         root.bootstrap(example("retracting"), tmp_path / "*.parquet").execute()
 
@@ -208,7 +213,7 @@ def test_errors_name_arguments_of_python(folders: tuple[Path, Path]) -> None:
         (lambda: root.history("1970-01-01"), r"key column: key=… \[history-key\]"),
         (lambda: root.check(max_undelivered=-1), "parameter=max_undelivered"),
         (lambda: root.check(max_lag="-1 hour"), "parameter=max_lag"),
-        (lambda: root.check(max_lag=5), r"a span of time .* found=5"),
+        (lambda: root.check(max_lag=5), r"check\(max_lag=…\) takes a span of time .* found=5"),
         (lambda: root.gc(newest="all"), r"gc\(newest=…\) takes a whole number"),
         (lambda: root.gc(), "retention-none"),
         (lambda: root.rescale("3"), r"rescale\(partitions=…\)"),

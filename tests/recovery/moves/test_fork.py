@@ -60,6 +60,11 @@ def test_what_is_not_there_and_what_is_not_empty(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="fork-used"):
         fork(tmp_path / "first", tmp_path / "used")
     assert files(tmp_path / "used") == {"something": b"of yours"}
+    before = files(tmp_path / "first")
+    for inside in ("", "late", "spark", "manifests/x"):
+        with pytest.raises(UsageError, match="fork-used"):
+            fork(tmp_path / "first", tmp_path / "first" / inside)
+    assert files(tmp_path / "first") == before
     with pytest.raises(NotFoundError, match="no-checkpoint"):
         fork(tmp_path / "nowhere", tmp_path / "third")
 
