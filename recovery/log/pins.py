@@ -53,7 +53,7 @@ def check_pin(checkpoint: Checkpoint, checkpoint_id: int, name: str) -> None:
     """Raise as `pin` for a checkpoint that cannot be pinned under this name; nothing is written."""
     if not names.is_pin(name):
         raise UsageError(
-            'the name of a pin may have up to 100 letters, digits, "-", "_" and dots, and begins with none of "-" and "."',
+            'the name of a pin has up to 100 letters, digits, "-", "_" and dots, and begins with no "-" or dot',
             code="pin-name",
             found=name[:200],
         )
