@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -117,7 +117,7 @@ class RetentionSettings:
             raise UsageError(words, code="retention-field", found=useless)
 
 
-def _is_number(limit: object) -> TypeGuard[int]:
+def _is_number(limit: object) -> bool:
     return isinstance(limit, int | np.integer) and not isinstance(limit, np.timedelta64)
 
 
@@ -132,7 +132,7 @@ def _retention(
     """Raises `UsageError` for a span that is none."""
     if span is not None:
         span_us(span)
-    if slot is not None and not _is_number(slot):
+    if slot is not None and not isinstance(slot, int) and not _is_number(slot):
         span_us(slot)
 
 
