@@ -163,7 +163,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Offer these sinks all that is pending until they accept it, which acknowledges it. After ``timeout_s``
         raises `UnavailableError` (``sink-refuses``).
         """
-        sinks.fit(emitted_by(self._plan))
+        sinks.fit(emitted_by(self._plan, [self._plan]))
         try:
             with self._driver.offers.within(timeout_s):
                 self._driver.deliver(sinks, wait)

@@ -6,7 +6,7 @@ import logging
 import struct
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
@@ -77,6 +77,13 @@ class IncludedSink(ABC):
         if self.changes != "append":
             self.key = check_key(emitted, self.key)
         self.target_columns.check(self.schema(plain_schema(emitted.schema)), str(self))
+
+    def fit_late(self, schemas: Iterable[pa.Schema]) -> None:
+        """The columns of late rows. Raises `UsageError` (``sink-columns``) where the target can have none of them.
+        With ``columns`` not all rows need to have those.
+        """
+        for schema in schemas if self.columns.names is None else ():
+            self.target_columns.check(self.schema(plain_schema(schema)), str(self))
 
     def __call__(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it

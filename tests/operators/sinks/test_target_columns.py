@@ -198,3 +198,14 @@ def test_unsigned_numbers_go_on_in_a_table_of_before(tmp_path: Path) -> None:
     batches = [rows(values=pa.array([1, 2], pa.uint64())), rows(values=pa.array([9], pa.uint64()))]
     job(r=agg.max("v")).standalone(checkpoint=tmp_path / "root", sink=sink).run(batches, drain=True)
     assert sorted(row["r"] for row in stored(tmp_path)) == [2, 7, 9]
+
+
+def test_late_rows_are_asked_about_too(tmp_path: Path) -> None:
+    batch = rows().append_column("Reason", pa.array(["x", "y"]))
+    described = job(n=agg.count(), r=agg.max("Reason"))
+    sink = DeltaSink(tmp_path / "t")
+    with pytest.raises(UsageError, match=r"for one.*sink-columns.*'Reason'"):
+        described.standalone(checkpoint=tmp_path / "root", late_sink=sink).run([batch])
+    assert not (tmp_path / "root").exists()
+    some = DeltaSink(tmp_path / "t", columns=["v"])
+    described.standalone(checkpoint=tmp_path / "root", late_sink=some).run([batch])
