@@ -58,7 +58,7 @@ def not_of_delta(kind: pa.DataType) -> bool:
     if pt.is_struct(kind):
         return bool(same_but_for_case([field.name for field in kind]))
     decimal = pt.is_decimal256(kind) or (pt.is_decimal(kind) and kind.scale < 0)
-    return bool(pt.is_time(kind) or pt.is_duration(kind) or pt.is_float16(kind) or decimal)
+    return bool(pt.is_time(kind) or pt.is_duration(kind) or kind == pa.float16() or decimal)
 
 
 def not_of_iceberg(kind: pa.DataType) -> bool:
