@@ -11,7 +11,7 @@ from tidestate.operators.windows.results import partial_panes
 from tidestate.operators.windows.tables import GroupTables
 
 
-def emitted_by(plan: Plan, plans: Iterable[Plan]) -> Emitted:
+def emitted_by(plan: Plan, plans: Iterable[Plan] = ()) -> Emitted:
     """The rows of the output operator of a job, and the late rows of all its ``plans``."""
     known = isinstance(plan, GroupTables | DedupPlan)  # rows of others, as of a join, may repeat a key
     key = tuple(plan.key_names) if known else None
