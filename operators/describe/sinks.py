@@ -42,7 +42,7 @@ class Emitted:
 
     ``key``: the columns that identify a row together with its window; None for rows that have no identity but
     themselves, as those of a join. ``withdraws``: what no longer counts is retracted. ``partial``: why the newest
-    pane of a window is not its result; empty if it is.
+    pane of a window is not its result; empty if it is. ``late``: the columns of late rows, by operator.
     """
 
     operator: str
@@ -50,6 +50,7 @@ class Emitted:
     key: tuple[str, ...] | None
     withdraws: bool
     partial: str = ""
+    late: tuple[pa.Schema, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Sinks(Generic[_P]):
         return {kind: sinks for kind, sinks in given.items() if sinks}
 
     def fit(self, emitted: Emitted) -> None:
-        """Before anything is written: let sinks that have a method ``check_settings`` check these, and tell those of
-        panes that have a method ``fit`` what the job emits. Raises what they raise.
+        """Before anything is written: let sinks that have a method ``check_settings`` check these, and tell those
+        that have a method ``fit``, for late rows ``fit_late``, what the job emits. Raises what they raise.
         """
         for sink in (one for several in self.each.values() for one in several):
             if hasattr(sink, "check_settings"):
@@ -96,6 +97,9 @@ class Sinks(Generic[_P]):
         for sink in self.each.get("panes", ()):
             if hasattr(sink, "fit"):
                 sink.fit(emitted)
+        for sink in self.each.get("late", ()):
+            if hasattr(sink, "fit_late"):
+                sink.fit_late(emitted.late)
 
     @property
     def may_lag(self) -> bool:

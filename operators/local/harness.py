@@ -233,7 +233,7 @@ class Harness:
 
     def _begin(self, policy: Policy) -> Job:
         graph = bind_graph(self.description, self._schema)
-        self._sinks.fit(emitted_by(graph.output))
+        self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
         job = Job.begin(
             graph,
             Checkpoint.open_or_create(self._folder),

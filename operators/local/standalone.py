@@ -216,7 +216,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
             graph = bind_graph(self.description, schemas)
-            self._sinks.fit(emitted_by(graph.output))
+            self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
             job = Job.begin(
                 graph,
                 Checkpoint.open_or_create(self._root),

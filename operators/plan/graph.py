@@ -24,8 +24,11 @@ from tidestate.statestore.spec.tables import TIME
 
 STREAM = "__stream"
 """The column with a row's stream, if several are sent as one."""
-POINT = "\u2024"
-"""What stands for a point in the names of columns on their way through Spark, which would look for a struct."""
+_SENT = {ord("."): "\u2024", ord("`"): "\u02cb"}
+"""What stands for a point in the names of columns on their way through Spark, which would look for a struct, and for
+a backtick, which PySpark does not escape.
+"""
+_RECEIVED = {ord(sent): chr(own) for own, sent in _SENT.items()}
 OF_PANES = ("pane", "timing", "last")
 """Columns of panes that operators downstream do not get."""
 
@@ -128,8 +131,9 @@ class Graph:
 
     def split(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Rows of the combined stream, by stream; their columns may be named as in `sent_name`."""
-        if any(POINT in name for name in rows.column_names):
-            rows = rows.rename_columns([name.replace(POINT, ".") for name in rows.column_names])
+        names = [name.translate(_RECEIVED) for name in rows.column_names]
+        if names != rows.column_names:
+            rows = rows.rename_columns(names)
         if len(self.streams) == 1:
             return dict.fromkeys(self.streams, rows)
         streams = {}
@@ -225,7 +229,7 @@ class Graph:
 
 def sent_name(column: str) -> str:
     """What a column is called on its way through Spark."""
-    return column.replace(".", POINT)
+    return column.translate(_SENT)
 
 
 def single_operator(plan: Plan) -> Graph:

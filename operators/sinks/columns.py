@@ -79,6 +79,19 @@ def padded(rows: pa.Table, table: pa.Schema) -> pa.Table:
     return rows
 
 
+_SIGNED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+def signed(rows: pa.Table) -> pa.Table:
+    """``rows`` for targets without unsigned numbers, in types that have room for their values."""
+    return rows.cast(pa.schema([field.with_type(_SIGNED.get(field.type, field.type)) for field in rows.schema]))
+
+
 def _cuts(stored: pa.Field, field: pa.Field) -> bool:
     """Whether numbers are stored in a type that has no fractions, where they may have some."""
     fractions = pa.types.is_floating(field.type) or (pa.types.is_decimal(field.type) and field.type.scale > 0)

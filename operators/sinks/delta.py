@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded
-from tidestate.operators.sinks.forms import Form, newest_rows
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, signed
+from tidestate.operators.sinks.forms import Form, Formed, newest_rows
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, Tables, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.target_columns import TargetColumns, not_of_delta
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _EXTENSION = "DeltaSparkSessionExtension"
-_GONE = "_gone"
+_GONE = ".gone"
+"""A name that no column of a job has."""
 _PASSING_CAUSES = ("java.net.", "java.io.IOException", "SdkClientException", "io.delta.exceptions.Concurrent")
 """Of what Spark's connector raises; another writer that was faster is asked again whether the id is there."""
 _OF_COLUMNS = ("Schema error", "Invalid data type", "Duplicate field name")
@@ -48,6 +50,8 @@ class DeltaSink(WithdrawingSink):
     write the DataFrame. Otherwise the rows pass through the driver: a changelog as a stream, an upsert as one merge
     of the newest panes, which have to fit in its memory.
     """
+
+    target_columns = TargetColumns(ignores_case=True, lacks=not_of_delta)
 
     @checked
     def __init__(
@@ -74,6 +78,10 @@ class DeltaSink(WithdrawingSink):
         """The package is there, unless Spark's connector may write all of it. Raises `UsageError`."""
         if self.changes != "append" or "pyspark.sql" not in sys.modules:
             package("deltalake", "delta")
+
+    def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
+        made = super().formed(rows, delivery)
+        return Formed(signed(made.rows), None if made.gone is None else signed(made.gone))
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
@@ -156,8 +164,8 @@ class DeltaSink(WithdrawingSink):
             gone = net.gone.append_column(_GONE, pa.array([True] * net.gone.num_rows, pa.bool_()))
             flags.append(gone)
         source = pa.concat_tables(flags, promote_options="default")
-        matches = " AND ".join(f't."{name}" = s."{name}"' for name in self.target_names(tables.schema))
-        columns = {f'"{n}"': f's."{n}"' if n in net.rows.column_names else "NULL" for n in schema.names}
+        matches = " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in self.target_names(tables.schema))
+        columns = {_quoted(n): f"s.{_quoted(n)}" if n in net.rows.column_names else "NULL" for n in schema.names}
         merging = table.merge(source, matches, source_alias="s", target_alias="t", commit_properties=made)
         merging = merging.when_matched_delete(f's."{_GONE}"').when_matched_update(columns)
         merging.when_not_matched_insert(columns, f'NOT s."{_GONE}"').execute()
@@ -171,7 +179,7 @@ class DeltaSink(WithdrawingSink):
         reading = lake.QueryBuilder().register("target", table)
         if column not in pa.schema(table.schema()).names:
             return {None: pa.table(reading.execute("SELECT count(*) AS n FROM target"))["n"][0].as_py()}
-        counted = reading.execute(f'SELECT "{column}" AS id, count(*) AS n FROM target GROUP BY "{column}"')
+        counted = reading.execute(f"SELECT {_quoted(column)} AS id, count(*) AS n FROM target GROUP BY 1")
         return {row["id"]: row["n"] for row in pa.table(counted).to_pylist()}
 
     def remove(self, deliveries: Sequence[DeliveryId], last: Mapping[str, int]) -> None:
@@ -179,7 +187,7 @@ class DeltaSink(WithdrawingSink):
         table = self._opened(lake)
         made = lake.CommitProperties(app_transactions=[lake.Transaction(run, number) for run, number in last.items()])
         ids = ", ".join("'" + str(one).replace("'", "''") + "'" for one in deliveries)
-        table.delete(f'"{self.id_column}" IN ({ids})', commit_properties=made)
+        table.delete(f"{_quoted(self.id_column)} IN ({ids})", commit_properties=made)
         self._local.settle()
 
     def passes(self, error: BaseException) -> bool | None:
@@ -199,3 +207,7 @@ def _has_connector(rows: DataFrame) -> bool:
 
 def _extended(session: SparkSession) -> bool:
     return _EXTENSION in str(session.conf.get("spark.sql.extensions", ""))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -106,7 +106,7 @@ def formed(rows: pa.Table, form: Form, by: Sequence[str]) -> Formed:
 
 def newest_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """The last row of each identity: all that an upsert needs of them."""
-    last = _numbered(rows, by).group_by(list(by)).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
+    last = _identities(rows, by).aggregate([(_ROW, "max")])[f"{_ROW}_max"]
     return rows.take(pa.array(np.sort(last.to_numpy())))
 
 
@@ -118,7 +118,14 @@ def _net(rows: pa.Table, by: Sequence[str]) -> Formed:
 
 def _changelog(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """A retraction and the pane that follows it are an update; panes have numbers, and the first is an insert."""
-    groups = _numbered(rows, by).group_by(list(by), use_threads=False).aggregate([(_ROW, "list")])
+    if KIND_OF_CHANGE in rows.column_names:
+        raise UsageError(
+            f'a changelog has a column "{KIND_OF_CHANGE}" of its own: rename that of the job, or store '
+            'changes="append"',
+            code="sink-columns",
+            columns=[KIND_OF_CHANGE],
+        )
+    groups = _identities(rows, by, use_threads=False).aggregate([(_ROW, "list")])
     numbers, group = flat(groups[f"{_ROW}_list"])
     order, ends = numbers.to_numpy(), np.flatnonzero(np.diff(group, append=-1)) + 1
     retracted, begins, closes = _retracted(rows)[order], np.zeros(len(order), bool), np.zeros(len(order), bool)
@@ -138,8 +145,11 @@ def _without_kind(rows: pa.Table) -> pa.Table:
     return rows.drop_columns([PANE_KIND]) if PANE_KIND in rows.column_names else rows
 
 
-def _numbered(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    return rows.select(list(by)).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+def _identities(rows: pa.Table, by: Sequence[str], *, use_threads: bool = True) -> pa.TableGroupBy:
+    """The numbers of the rows by identity, whose columns are numbered too: a key may have any name."""
+    places = [str(place) for place in range(len(by))]
+    numbered = rows.select(list(by)).rename_columns(places).append_column(_ROW, pa.array(np.arange(rows.num_rows)))
+    return numbered.group_by(places, use_threads=use_threads)
 
 
 def _retracted(rows: pa.Table) -> Flags:

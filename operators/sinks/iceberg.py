@@ -13,6 +13,7 @@ from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.target_columns import TargetColumns, not_of_iceberg
 from tidestate.operators.sinks.withdrawing import WithdrawingSink, counted_ids
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import UsageError
@@ -40,6 +41,8 @@ class IcebergSink(WithdrawingSink):
     The rows pass through the driver and have to fit in its memory, those of an upsert as the newest panes. An upsert
     finds what it replaces by an expression that names each window and key, which takes seconds from some thousand on.
     """
+
+    target_columns = TargetColumns(lacks=not_of_iceberg)
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import logging
 import struct
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, TypeVar
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.sinks.forms import KIND_OF_CHANGE, Form, Formed, check_key, formed, identity
 from tidestate.operators.sinks.rows import Rows
 from tidestate.operators.sinks.stored_columns import StoredColumns
+from tidestate.operators.sinks.target_columns import TargetColumns
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.secrets import Secrets
@@ -46,6 +47,8 @@ class IncludedSink(ABC):
     """
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
+    target_columns: ClassVar[TargetColumns] = TargetColumns()
+    """What columns its targets can have."""
 
     def __init__(
         self,
@@ -70,12 +73,20 @@ class IncludedSink(ABC):
 
     def fit(self, emitted: Emitted) -> None:
         """What the job emits, before anything is written. Raises `UsageError` (``sink-key``, ``sink-form``,
-        ``sink-columns``) where the form or the columns of this sink would not hold the net of it.
+        ``sink-columns``) where the form or the columns of this sink would not hold the net of it, or where no
+        target of this kind can have the columns.
         """
         self._may_retract = emitted.withdraws
         if self.changes != "append":
             self.key = check_key(emitted, self.key)
-        self.schema(plain_schema(emitted.schema))
+        self.target_columns.check(self.schema(plain_schema(emitted.schema)), str(self))
+
+    def fit_late(self, schemas: Iterable[pa.Schema]) -> None:
+        """The columns of late rows. Raises `UsageError` (``sink-columns``) where the target can have none of them.
+        With ``columns`` not all rows need to have those.
+        """
+        for schema in schemas if self.columns.names is None else ():
+            self.target_columns.check(self.schema(plain_schema(schema)), str(self))
 
     def __call__(self, rows: Rows, delivery: DeliveryId) -> None:
         """Store them, once. Raises `Refused` while the target is down, `UsageError` (``sink-target``) for what it

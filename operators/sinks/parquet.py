@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.target_columns import TargetColumns, not_of_parquet
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.outputs import DeliveryId
@@ -35,6 +36,7 @@ class ParquetSink(WithdrawingSink):
 
     forms = ("append", "changelog")
     needs_column = False
+    target_columns = TargetColumns(lacks=not_of_parquet)
 
     @checked
     def __init__(

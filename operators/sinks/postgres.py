@@ -14,6 +14,7 @@ from tidestate.operators.sinks.forms import Form
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
 from tidestate.operators.sinks.stored_columns import ColumnChoice, stored_columns
+from tidestate.operators.sinks.target_columns import TargetColumns, not_of_postgres
 from tidestate.operators.sinks.withdrawing import WithdrawingSink
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.statestore.arguments import checked
@@ -42,6 +43,10 @@ _WHOLE = pa.decimal128(20, 0)
 _PASSING = ("08", "40", "53", "55", "57", "58", "42P07")
 """States of SQL that pass: connection, deadlock, resources, locks, shutdown, system; a table that was just made."""
 
+_LONGEST_NAME = 63
+"""The bytes of a name, which is cut where it has more."""
+_OWN_COLUMNS = ("tableoid", "xmin", "cmin", "xmax", "cmax", "ctid")
+"""That every table has."""
 _UNREAD = ('for connection option "', "could not match")
 """What the driver says where it reads an option or the numbers of hosts and ports only as it connects."""
 
@@ -56,6 +61,8 @@ class PostgresSink(WithdrawingSink):
     gets the defaults of columns that the new one has not, but of those that number rows. With ``schema="merge"`` the
     table gets columns that it has not. On Spark the rows pass through the driver, a partition at a time.
     """
+
+    target_columns = TargetColumns(longest=_LONGEST_NAME, taken=_OWN_COLUMNS, lacks=not_of_postgres)
 
     @checked
     def __init__(

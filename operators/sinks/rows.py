@@ -33,8 +33,10 @@ def tables_of(rows: Rows) -> Tables:
     from tidestate.operators.spark.compat import arrow_schema_of
 
     schema = plain_schema(arrow_schema_of(rows.schema))
-    packed = rows.mapInArrow(packed_batches, "batch binary").toLocalIterator()
-    return Tables(schema, (_unpacked(bytes(row["batch"])).cast(schema) for row in packed))
+    numbered = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))  # PySpark does not quote names
+    packed = numbered.mapInArrow(packed_batches, "batch binary").toLocalIterator()
+    parts = (_unpacked(bytes(row["batch"])).rename_columns(schema.names) for row in packed)
+    return Tables(schema, (part.cast(schema) for part in parts))
 
 
 def packed_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

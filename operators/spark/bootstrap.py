@@ -49,6 +49,7 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(job.by_user, history)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
+    job.fit_sinks(graph)
     rows = past_rows(job, graph, history)
     stamps = FileStamps(job.stream.sparkSession)
     source_ends = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
@@ -32,7 +33,9 @@ from tidestate.operators.spark.tasks import (
     map_side,
     tick_side,
 )
+from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.segments import read_verified
 
 BATCH_ROWS = 100_000
@@ -118,7 +121,17 @@ class OnSpark:
         for ref in delivery.files:
             read_verified(objects, ref)
         paths = [objects.url(ref.path).translate(_LITERAL) for ref in delivery.files]
-        return self._session.read.parquet(*paths)
+        try:
+            return self._session.read.parquet(*paths)
+        except AnalysisException as error:
+            if "COLUMN_ALREADY_EXISTS" not in str(error):
+                raise
+            raise UsageError(
+                "Spark takes two columns of these rows for one: set spark.sql.caseSensitive to true until the sink "
+                "has them",
+                code="column-twice",
+                delivery=str(delivery),
+            ) from None
 
 
 def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult]:
@@ -132,8 +145,8 @@ def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult
 def times_as_numbers(batch: DataFrame) -> DataFrame:
     """Timestamps as microseconds: Spark converts a long to Arrow three times faster than a timestamp."""
     times = {f.name for f in batch.schema.fields if isinstance(f.dataType, TimestampType)}
-    quoted = {name: sf.col(f"`{name}`") for name in batch.columns}
-    return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in quoted.items()))
+    columns = {name: sf.col(quoted(name)) for name in batch.columns}
+    return batch.select(*(sf.unix_micros(c).alias(n) if n in times else c for n, c in columns.items()))
 
 
 def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
@@ -143,9 +156,11 @@ def _in_order(batch: DataFrame, graph: Graph) -> DataFrame:
     several = len(graph.streams) > 1
     named = {name: f"{name}__" if several else "" for name in graph.streams}
     order = [
-        sf.col(f"`{named[name]}{sent_name(column)}`") for name, own in graph.orders.items() for column in own.columns
+        sf.col(quoted(named[name] + sent_name(column)))
+        for name, own in graph.orders.items()
+        for column in own.columns
     ]
-    by = [sf.col(f"`{named[name]}{sent_name(own.by)}`") for name, own in graph.orders.items() if own.by]
+    by = [sf.col(quoted(named[name] + sent_name(own.by))) for name, own in graph.orders.items() if own.by]
     if several:
         # Rows of a stream without an order stay as spread as they are.
         ordered = sf.col(f"`{STREAM}`").isin(*graph.orders)

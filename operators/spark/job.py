@@ -17,7 +17,6 @@ from tidestate.operators.describe.runs import DurableQuery, Handover, JobHook, S
 from tidestate.operators.describe.spark_trigger import spark_trigger
 from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
-from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.preflight import check_classic
@@ -72,7 +71,7 @@ class JobOnSpark(StreamJob, SparkJob):
         if not self.stream.isStreaming:
             raise UsageError("this DataFrame is not a stream: read it with spark.readStream", code="not-a-stream")
         graph = bind_graph(self.description, read_schemas(self.description, self.stream))
-        self.sinks.fit(emitted_by(graph.output))
+        self.fit_sinks(graph)
         session = self.stream.sparkSession
         spark_log = SparkLog(Objects(self.checkpoint))
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:

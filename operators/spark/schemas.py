@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
@@ -11,9 +9,8 @@ from tidestate.operators.bind.columns import require_columns
 from tidestate.operators.bind.graph import stream_columns
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.spark.types import arrow_schema
+from tidestate.operators.spark.types import arrow_schema, check_case
 from tidestate.operators.windows.names import END, START
-from tidestate.statestore.errors import UsageError
 
 
 def read_schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:
@@ -36,18 +33,5 @@ def _read_schema(description: Runnable, name: str, stream: DataFrame, prefix: st
     if not any(isinstance(operator, Sided) for operator in operators):  # those pack their streams first
         # Windows that rows name are a choice of their own, with an error of its own.
         require_columns([name for name in columns if name not in (START, END)], schema, available)
-    if stream.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
-        _check_case(schema.names, available)
+    check_case(stream.sparkSession, schema.names, available)
     return schema
-
-
-def _check_case(columns: list[str], available: list[str]) -> None:
-    """Check that Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
-    folded = Counter(column.lower() for column in available)
-    read = {column.lower() for column in columns}
-    if same := sorted(column for column in available if folded[column.lower()] > 1 and column.lower() in read):
-        raise UsageError(
-            "Spark treats these column names as the same: rename or drop one, or set spark.sql.caseSensitive to true",
-            code="column-twice",
-            columns=same,
-        )

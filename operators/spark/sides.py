@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.plan.graph import STREAM
-from tidestate.operators.spark.types import arrow_schema, column_at
+from tidestate.operators.spark.types import arrow_schema, column_at, quoted
 from tidestate.statestore.errors import UsageError
 
 
@@ -57,7 +57,7 @@ def by_name(streams: Mapping[str, DataFrame]) -> DataFrame:
     if len(streams) == 1:
         return next(iter(streams.values()))
     renamed = [
-        stream.select(sf.lit(name).alias(STREAM), *(sf.col(f"`{c}`").alias(f"{name}__{c}") for c in stream.columns))
+        stream.select(sf.lit(name).alias(STREAM), *(sf.col(quoted(c)).alias(f"{name}__{c}") for c in stream.columns))
         for name, stream in streams.items()
     ]
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), renamed)

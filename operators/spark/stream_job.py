@@ -12,11 +12,13 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks, sink_name
+from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.preflight import check_plan, check_workers
 from tidestate.operators.spark.shared_root import check_shared
 from tidestate.operators.spark.storage import open_with
+from tidestate.operators.spark.types import check_case
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -74,6 +76,15 @@ class StreamJob:
         check_plan(self.stream)
         check_workers(session, _packages(self.store, self.checkpoint))
         return open_with(session, self.checkpoint)
+
+    def fit_sinks(self, graph: Graph) -> None:
+        """Tell the sinks what they get, of which Spark makes DataFrames. Raises `UsageError`."""
+        emitted = emitted_by(graph.output, graph.plans.values())
+        self.sinks.fit(emitted)
+        offered = {"panes": [emitted.schema], "late": emitted.late}
+        for kind in self.sinks.each:
+            for schema in offered[kind]:
+                check_case(self.stream.sparkSession, schema.names, schema.names)
 
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
         """Start the job on the checkpoint after checking that all executors share its root; see `Job.begin`."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StructType, TimestampType
 
@@ -42,8 +43,13 @@ def _field_of(schema: StructType, path: str) -> DataType | None:
 
 def column_at(stream: DataFrame, name: str) -> Column:
     """The column of this name, or the field of a struct that has this path, named as in `sent_name`."""
-    path = f"`{name}`" if name in stream.columns else ".".join(f"`{part}`" for part in name.split("."))
-    return sf.col(path).alias(sent_name(name)) if "." in name else sf.col(path)
+    path = quoted(name) if name in stream.columns else ".".join(map(quoted, name.split(".")))
+    return sf.col(path) if sent_name(name) == name else sf.col(path).alias(sent_name(name))
+
+
+def quoted(name: str) -> str:
+    """A name in Spark's expressions."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
@@ -53,6 +59,20 @@ def read_columns(stream: DataFrame, names: Sequence[str]) -> DataFrame:
     if not names:
         return stream.select(sf.lit(None).cast("boolean").alias(ROW_COLUMN))
     return stream.select(*(column_at(stream, name) for name in names))
+
+
+def check_case(session: SparkSession, columns: Sequence[str], available: Sequence[str]) -> None:
+    """That Spark, for which ``k`` and ``K`` are one name, can read these columns. Raises `UsageError`."""
+    if session.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    folded = Counter(column.lower() for column in available)
+    read = {column.lower() for column in columns}
+    if same := sorted(column for column in available if folded[column.lower()] > 1 and column.lower() in read):
+        raise UsageError(
+            "Spark treats these column names as the same: rename or drop one, or set spark.sql.caseSensitive to true",
+            code="column-twice",
+            columns=same,
+        )
 
 
 def _arrow_type(kind: DataType) -> pa.DataType:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -14,7 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.spark_inputs import at, batch, write
 from tests.helpers.spark_runs import stream
-from tidestate import Aggregation, Stream, agg, watermark
+from tidestate import Aggregation, Stream, agg, sinks, watermark
 from tidestate.operators import (
     DurableQuery,
 )
@@ -68,6 +70,40 @@ def test_two_columns_of_one_name(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r'"who.name", "who.deep"'):
         whole.on_spark(nested(spark, tmp_path / "in"), checkpoint=tmp_path / "root").start()
     assert not (tmp_path / "root").exists()
+
+
+def test_names_of_panes(spark: SparkSession, tmp_path: Path) -> None:
+    """Those that differ in case alone end the start of a job with a sink; what an earlier one has committed is
+    delivered where Spark tells case apart. A name may have a backtick.
+    """
+    write(tmp_path / "in", 0, batch([(1, "a", 1), (25, "a", 2)]))
+    events = stream(spark, tmp_path / "in").withColumnRenamed("k", "k`.k")
+    grouped = ts.stream(event_time="t").group_by("k`.k").window(ts.tumbling("10 seconds"))
+
+    def fail(_rows: DataFrame, _id: ts.DeliveryId) -> None:
+        raise ValueError("for good")
+
+    def start(sink: Any, *, apart: bool, **results: Any) -> None:
+        spark.conf.set("spark.sql.caseSensitive", str(apart).lower())
+        job = grouped.aggregate(**results)
+        job = job if "Pane" in results else job.renamed(aggregates={"Pane": "n"})
+        running = job.on_spark(events, checkpoint=tmp_path / "root", sink=sink).trigger(availableNow=True)
+        running.start().awaitTermination()
+
+    target = sinks.ParquetSink(tmp_path / "target")
+    try:
+        with pytest.raises(UsageError, match=r"column-twice.*'Pane', 'pane'"):
+            start(target, apart=False, Pane=agg.count())
+        assert not (tmp_path / "root").exists()
+        with pytest.raises(Exception, match="for good"):
+            start(fail, apart=True, Pane=agg.count())
+        with pytest.raises(UsageError, match=r"caseSensitive to true until the sink has them.*column-twice"):
+            start(target, apart=False, n=agg.count())
+        start(target, apart=True, n=agg.count())
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+    stored = pq.read_table(tmp_path / "target").select(["k`.k", "Pane", "pane"])
+    assert stored.to_pylist() == [{"k`.k": "a", "Pane": 1, "pane": 0}]
 
 
 def until(found: Callable[[], object], seconds: float = 60) -> None:
