@@ -44,7 +44,7 @@ class Signed(Harness):
 
     def _begin(self, policy: Policy) -> Job:
         assert isinstance(self._schema, pa.Schema)
-        graph = single_operator(bind_plan(self._description, self._schema, signed=True))
+        graph = single_operator(bind_plan(self.description, self._schema, signed=True))
         checkpoint = Checkpoint.open_or_create(self._folder)
         return Job.begin(graph, checkpoint, self._store, partitions=self._partitions, policy=policy)
 
