@@ -87,7 +87,7 @@ _SIGNED = {
 }
 
 
-def signed(rows: pa.Table) -> pa.Table:
+def without_unsigned(rows: pa.Table) -> pa.Table:
     """``rows`` for targets without unsigned numbers, in types that have room for their values."""
     return rows.cast(pa.schema([field.with_type(_SIGNED.get(field.type, field.type)) for field in rows.schema]))
 

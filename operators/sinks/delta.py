@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, signed
+from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns, padded, without_unsigned
 from tidestate.operators.sinks.forms import Form, Formed, newest_rows
 from tidestate.operators.sinks.local_delta import LocalDelta
 from tidestate.operators.sinks.packages import package
@@ -81,7 +81,7 @@ class DeltaSink(WithdrawingSink):
 
     def formed(self, rows: pa.Table, delivery: DeliveryId) -> Formed:
         made = super().formed(rows, delivery)
-        return Formed(signed(made.rows), None if made.gone is None else signed(made.gone))
+        return Formed(without_unsigned(made.rows), None if made.gone is None else without_unsigned(made.gone))
 
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         if self.changes == "append" and not isinstance(rows, pa.Table) and _has_connector(rows):
