@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[], Aggregate], str]] = {
     "top true": (lambda: agg.top_n("v", True), "argument"),
     "quantile above 1": (lambda: agg.quantile("v", 1.01), "aggregate-option"),
     "quantile below 0": (lambda: agg.quantile("v", -0.01), "aggregate-option"),
-    "quantile of nothing": (lambda: agg.quantile("v", float("nan")), "aggregate-option"),
+    "quantile of nothing": (lambda: agg.quantile("v", float("nan")), "argument"),
     "quantile as text": (lambda: agg.quantile("v", "0.5"), "argument"),  # type: ignore[arg-type]
     "interpolation": (lambda: agg.quantile("v", 0.5, interpolation="cubic"), "aggregate-option"),  # type: ignore[arg-type]
     "too precise": (lambda: agg.count_distinct_approx("v", precision=22), "aggregate-option"),
