@@ -132,7 +132,13 @@ PLANTED: dict[str, Planted] = {
     "create-overwrites": Planted("Storage lets a create replace an object.", ("two manifests of one id",), 3),
     "ignores-the-fence": Planted(
         "A driver that finds its id taken publishes under the next one.",
-        ("a fenced writer publishes", "the chain is broken", "the auditor cannot read"),
+        # Where the manifest names the panes of another id, it is not even published: nothing could read it.
+        (
+            "a fenced writer publishes",
+            "the chain is broken",
+            "the auditor cannot read",
+            "an unexpected error, invariant",
+        ),
         3,
         _publishes_anyway,
     ),
