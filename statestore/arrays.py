@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +17,12 @@ Reasons: TypeAlias = npt.NDArray[np.int8]
 """Per row the index of a reason."""
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 Counters: TypeAlias = dict[str, int]
+
+
+def total(many: Sequence[Counters]) -> Counters:
+    """The sums of counters by name."""
+    names = dict.fromkeys(name for counters in many for name in counters)
+    return {name: sum(counters.get(name, 0) for counters in many) for name in names}
 
 
 def ends_of(texts: pa.Array) -> npt.NDArray[np.int32] | Numbers:

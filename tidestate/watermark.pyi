@@ -20,10 +20,10 @@ __all__ = [
     "SourceReport",
 ]
 
+from tidestate.operators.progress.generators import Generator as Generator
 from tidestate.operators.progress.generators import fixed as fixed
-from tidestate.operators.progress.watermarks import Generator as Generator
-from tidestate.operators.progress.watermarks import SourceReading as SourceReading
-from tidestate.operators.progress.watermarks import SourceReport as SourceReport
+from tidestate.operators.progress.sources import SourceReading as SourceReading
+from tidestate.operators.progress.sources import SourceReport as SourceReport
 from tidestate.operators.streams.generators import bounded as bounded
 from tidestate.operators.streams.generators import by_buffers as buffers
 from tidestate.operators.streams.generators import ctis as ctis

@@ -15,9 +15,10 @@ from tidestate.operators.engine.outputs import OutputFiles
 from tidestate.operators.engine.partition import OperatorResult, PartitionResult, Round, finished, write_state
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.transition import StepTimes, Transition, total
-from tidestate.operators.progress.rounds import Progress, Rounds
+from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import Restored
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.memory import MemoryStore
@@ -81,7 +82,7 @@ def _taken(
 
 def progress_reached(round_: Round, batch: Adopted) -> Progress:
     """The progress of the job's one source, as the query had it."""
-    begun = Rounds(round_.plan.watermarks).begin()
+    begun = round_.plan.watermarks.begin()
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
         for name, source in begun.tracker.sources.items()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidestate.operators.describe.windows import Sliding, Windows
-from tidestate.operators.progress.cti_settings import Ctis
-from tidestate.operators.progress.watermarks import BufferProgress, Watermarks
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
 
 

@@ -19,16 +19,26 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.progress.cti_settings import Ctis
-from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
-from tidestate.operators.progress.watermarks import BufferProgress, Claimant
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.by_side import BySide
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.generators import (
+    Fixed,
+    IngestionTime,
+    MaxEventTime,
+    OwnGenerator,
+    Punctuation,
+    UserGenerator,
+)
+from tidestate.operators.progress.watermarks import WatermarkGenerator
+from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.added import without_defaults
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
 
 BY_HAND = "operator"
 """Where a configuration says how an embedded operator keeps its messages, which no description says."""
 Description = Windowed | Merge | Join | SessionJoin | OverlapJoin | Union | Deduplicate | Altered
-StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | OwnGenerator
+StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | BySide | OwnGenerator
 
 
 def configuration_of(description: Runnable) -> dict[str, Any]:
@@ -57,11 +67,13 @@ def aggregate_of(stored: Mapping[str, Any]) -> StoredAggregate:
 def _stored(value: Any) -> Any:
     if isinstance(value, Functions):
         return None
-    return type_text(value) if isinstance(value, pa.DataType) else OwnGenerator(type(value).__qualname__)
+    if isinstance(value, UserGenerator):
+        return OwnGenerator(type(value.reader).__qualname__)
+    return type_text(of_type(value, pa.DataType))
 
 
 def _restored(kind: type, stored: Any) -> Any:
-    if kind is Claimant:
+    if kind is WatermarkGenerator:
         return msgspec.convert(stored, StoredGenerator)  # type: ignore[call-overload]
     if kind is pa.DataType and isinstance(stored, str):
         return parse_type(stored)

@@ -10,7 +10,7 @@ from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
-from tidestate.operators.progress.cti_settings import Ctis
+from tidestate.operators.progress.ctis import Ctis
 from tidestate.statestore.messages.tables import Retention
 
 AccumulationMode = Literal["accumulating", "discarding", "retracting"]

@@ -33,15 +33,15 @@ from tidestate.operators.plan.ledger import DUPLICATES
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes, total
-from tidestate.operators.progress.rounds import Progress, Rounds, advanced_to, skip_idle_time, watermark_of
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, total
 from tidestate.statestore.durations import clock_us, moment_us
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
@@ -123,9 +123,9 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         clock, mark_us = clock_us(now_us), moment_us(watermark_us)
         self._check_taking()
         was, now = self._clock(clock)
-        after = self._rounds.after(self._standing.progress, [], now)
+        after = self._plan.watermarks.after(self._standing.progress, [], now)
         if mark_us is not None:
-            after = advanced_to(after, mark_us)
+            after = after.advanced_to(mark_us)
         with self._all_or_nothing():
             if self._advance(was, now, after, now):
                 self._flush()
@@ -179,7 +179,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     @checked
     def skip_idle_time(self, now_us: int) -> None:
         """No source was idle until ``now_us``: a sink was waited for, and none was polled."""
-        progress = skip_idle_time(self._standing.progress, clock_us(now_us))
+        progress = self._standing.progress.skipping_idle_time(clock_us(now_us))
         self._standing = replace(self._standing, progress=progress)
 
     def flush(self) -> int:
@@ -199,7 +199,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             return
         self._job.round().graph.check_whole()
         at = self._standing
-        now, after = at.now_us or 0, advanced_to(at.progress, END_OF_TIME_US)
+        now, after = at.now_us or 0, at.progress.advanced_to(END_OF_TIME_US)
         with self._all_or_nothing():
             self._advance(now, now, after, at.now_us)
             self._flush(drained=True)
@@ -262,10 +262,6 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _moved(self) -> bool:
         head = self._job.head
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
-
-    @property
-    def _rounds(self) -> Rounds:
-        return Rounds(self._plan.watermarks)
 
     def _clock(self, now_us: int | None) -> tuple[int, int]:
         """The processing time before and after a step that is given this one."""
@@ -333,15 +329,16 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         at, round_ = self._standing, self._round(was, now)
         with self._all_or_nothing():
             admitted = self._admit(batch, round_.intake)
-            after = self._rounds.after(at.progress, [admitted.claims], now)
-            after = self._rounds.with_positions(after, [admitted.claims])
+            watermarks = self._plan.watermarks
+            after = watermarks.after(at.progress, [admitted.claims], now)
+            after = watermarks.with_positions(after, [admitted.claims])
             steps = self._run(round_, admitted, after, batch.num_rows)
             newest = max((one.newest for one in steps if one.newest is not None), default=None)
             opened = newest is not None and (at.newest is None or newest > at.newest)
             self._standing = replace(
                 self._standing,
                 now_us=at.now_us if now_us is None else now,
-                progress=self._rounds.between_rounds(after),
+                progress=watermarks.as_stored(after),
                 newest=newest if opened else at.newest,
             )
             if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:

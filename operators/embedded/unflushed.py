@@ -23,8 +23,9 @@ from tidestate.operators.engine.partition import (
 )
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes, total
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Progress
+from tidestate.statestore.arrays import total
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.storage.objects import Objects

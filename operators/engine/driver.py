@@ -42,7 +42,7 @@ from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
-from tidestate.operators.progress.rounds import Progress, skip_idle_time
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
@@ -228,7 +228,7 @@ class Driver(Generic[B, _P]):
 
     def skip_idle_time(self, now_us: int) -> None:
         """No source was idle until ``now_us``: a batch was running, or a sink was waited for, and none was polled."""
-        self.job.set_progress({name: skip_idle_time(one, now_us) for name, one in self.job.progress.items()})
+        self.job.set_progress({name: one.skipping_idle_time(now_us) for name, one in self.job.progress.items()})
 
     def drain(self, timeout_s: float | None = PATIENCE_S) -> bool:
         """End the input: every window fires, and no more input is accepted. False if it had ended before.

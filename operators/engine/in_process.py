@@ -14,7 +14,7 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.pieces import Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after
 from tidestate.operators.plan.graph import one_batch
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 T = TypeVar("T")

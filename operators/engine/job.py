@@ -27,8 +27,7 @@ from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.rounds import Progress, Rounds, at_watermark, restarted
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -53,6 +52,7 @@ from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
+from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.combiners import registrations
 from tidestate.statestore.spec.store import StoreConfig
@@ -98,7 +98,10 @@ class Job:
         self.late_sink = False
         """Whether this run has a sink for late rows."""
         self._recorded = True
-        self._progress = {name: restarted(stored.get(name) or begun, begun) for name, begun in graph.begin().items()}
+        self._progress = {
+            name: plan.watermarks.restarted(stored.get(name) or plan.watermarks.begin())
+            for name, plan in graph.plans.items()
+        }
         self._kept = self._progress
 
     @classmethod
@@ -189,7 +192,7 @@ class Job:
                 base=dict(enumerate(self.head.operators[name].partitions)),
                 expired=self.head.operators[name].expired,
                 sequence=self.head.id + 1,
-                progress=at_watermark(self._progress[name], self._kept[name].watermark_us),
+                progress=self._progress[name].with_watermark(self._kept[name].watermark_us),
                 was_us=now if was is None else was,
                 now_us=now,
                 origins=self.head.operators[name].origins,
@@ -239,10 +242,7 @@ class Job:
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
-        progress = {
-            name: Rounds(plans[name].watermarks).between_rounds(first.progress)
-            for name, (first, *_) in answers.items()
-        }
+        progress = {name: plans[name].watermarks.as_stored(first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)

@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import metrics
 from tidestate.operators.progress.peaks import Peak, TimeSteps, in_words, leapt, time_steps
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
+from tidestate.statestore.arrays import total
 from tidestate.statestore.durations import text_of
 
 log = logging.getLogger("tidestate")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family, Sample
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.retention.rules import Upkept
 

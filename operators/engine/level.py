@@ -20,8 +20,8 @@ from tidestate.operators.engine.pieces import Arrivals, PartitionSpan, Piece, ar
 from tidestate.operators.engine.round import FEEDS, GraphRound, Outgoing, addressed
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
-from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.rounds import Progress, Rounds
+from tidestate.operators.progress.progress import Progress
+from tidestate.statestore.arrays import total
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.write_behind import WriteBehind
 
@@ -64,7 +64,7 @@ def without_input(round_: GraphRound, after: Mapping[str, Progress]) -> list[Ope
 
 def progress_with(round_: Round, arrived: Sequence[Piece], after: Progress) -> Progress:
     """The progress after a round with the positions of these pieces."""
-    return Rounds(round_.plan.watermarks).with_positions(after, [piece.header.claims for piece in arrived])
+    return round_.plan.watermarks.with_positions(after, [piece.header.claims for piece in arrived])
 
 
 def _run(

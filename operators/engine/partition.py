@@ -25,7 +25,7 @@ from tidestate.operators.plan.dues import Dues, dues_after, with_expiry
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.rounds import Progress, Rounds, watermark_of
+from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
@@ -114,7 +114,7 @@ class Round:
         """Watermarks and processing times before and after a step of the round, which ends with this progress."""
         before, lost = self.progress.watermark_us, self.lost
         at_loss = None if lost is None else lost.mark_us
-        marks = Rounds(self.plan.watermarks)
+        marks = self.plan.watermarks
         return StepTimes(
             before,
             max(before, after.watermark_us),

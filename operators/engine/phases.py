@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
-from tidestate.operators.plan.transition import total
+from tidestate.statestore.arrays import total
 
 PHASES = ("read", "transfer", "classify", "group", "step", "fold", "write", "publish", "deliver", "other")
 """In the order of a round. ``read``: files that tasks read themselves; ``transfer``: rows that Spark hands over, with

@@ -16,8 +16,8 @@ from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.lone_origins import one_origin
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.rounds import Claims, Progress
+from tidestate.operators.progress.progress import Claims, Progress
+from tidestate.statestore.arrays import total
 
 PartitionSpan = tuple[int, int]
 """State partitions from the first to before the last."""

@@ -12,11 +12,11 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState, Rebuilding
+from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import CorruptionError, UsageError
 from tidestate.statestore.files.refs import PartitionState
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from tidestate.operators.engine.partition import OperatorResult, is_due
-from tidestate.operators.plan.transition import total
-from tidestate.operators.progress.rounds import Progress, watermark_of
+from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.manifest import Manifest, OperatorState
+from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import invariant
 
 SAME = ("progress", "max_event_us", "inputs", "origins")
@@ -88,8 +88,8 @@ def operator_after(operator: OperatorState, results: Sequence[OperatorResult], p
         watermark_us=watermark_of(progress),
         origins=results[0].origins or operator.origins,
         progress=plain["tracker"],
-        advances=plain["advances"],
-        buffers=plain["buffers"],
+        advances=plain["generator"]["advances"],
+        buffers=plain["generator"]["buffers"],
         resumes=False,
         gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
     )

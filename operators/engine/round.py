@@ -15,7 +15,7 @@ from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, span
 from tidestate.operators.plan.classify import Intake, classify
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.instants import END_US
-from tidestate.operators.progress.rounds import Claims, Progress
+from tidestate.operators.progress.progress import Claims, Progress
 from tidestate.statestore.files.refs import PartitionState
 
 FEEDS = 1 << 40
@@ -154,7 +154,9 @@ class Intakes:
                     classified = classified.of_replay()
                 # For the next piece of the same sources, if their order matters.
                 so_far = intake.so_far or self._round.rounds[reader].progress
-                so_far = msgspec.structs.replace(so_far, advances=so_far.advances | classified.claims.advances)
+                state = so_far.generator
+                state = msgspec.structs.replace(state, advances=state.advances | classified.claims.advances)
+                so_far = Progress(so_far.tracker, state)
                 self._so_far[reader] = replace(intake, so_far=so_far)
                 yield from addressed(operator, pieces(classified, place * FEEDS + number, self._round.spans))
 

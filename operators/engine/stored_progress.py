@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.buffered import BufferState
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.origins import BufferState
+from tidestate.operators.progress.progress import GeneratorState, Progress
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import CorruptionError
@@ -23,7 +23,7 @@ def progress_of(operator: OperatorState) -> Progress | None:
         tracker = msgspec.convert(operator.progress, Tracker)
         if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
             raise msgspec.ValidationError("steps are pairs of a time and a position")
-        return Progress(tracker, advances, buffers)
+        return Progress(tracker, GeneratorState(advances, buffers))
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; restore a good copy",

@@ -27,7 +27,7 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.recovery.inspect.rows import in_columns

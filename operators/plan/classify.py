@@ -36,11 +36,10 @@ from tidestate.operators.plan.ledger import (
 from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Arrival, Plan
-from tidestate.operators.plan.transition import total
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
-from tidestate.operators.progress.rounds import Claims, Observed, Progress, Rounds
-from tidestate.statestore.arrays import Counters
+from tidestate.operators.progress.progress import Claims, Progress, Reading, joined_claims
+from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import plain_table, with_fields
@@ -116,15 +115,13 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, time
         events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
     accepted, rejected, counters = judge(plan, events, intake)
     claims = Claims()
+    if not intake.reprocessing:
+        claims, more = plan.watermarks.after_checks(accepted, rejected, intake.now_us)
+        counters |= more
+        claims = msgspec.structs.replace(claims, newest=plan.watermarks.side_steps(accepted))
     if first is not None:
-        claims, counters, rejected = first.claims, _with_first(counters, first), _both(plan, first, rejected, intake)
-    elif not intake.reprocessing:
-        # Rejected rows claim no watermark, but their source is not idle.
-        observed = Rounds(plan.watermarks).observe(accepted, intake.now_us, intake.so_far, intake.began)
-        counters |= observed.counters
-        claims = observed.claims.with_rejected(
-            Rounds(plan.watermarks).present(rejected) if rejected is not None else {}
-        )
+        claims = joined_claims([first.claims, claims])
+        counters, rejected = _with_first(counters, first), _both(plan, first, rejected, intake)
     origins = one_origin(plan, intake.origins, origins_in(plan, accepted))
     newest, times = None, event_times(accepted[plan.event_time])
     if not intake.reprocessing and accepted.num_rows:
@@ -160,7 +157,7 @@ def with_refused(
     return partly if rejected is None else pa.concat_tables([rejected, partly])
 
 
-def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | None:
+def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Reading | None:
     """The rows as read by a generator that removes or changes rows (`Watermarks.filters_rows`), before
     classification.
 
@@ -170,23 +167,23 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Observed | No
         return None
     bad = _without_place(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
-        return Rounds(plan.watermarks).observe(events, intake.now_us, intake.so_far, intake.began)
+        return plan.watermarks.before_checks(events, intake.now_us, intake.so_far, intake.began)
     out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    observed = Rounds(plan.watermarks).observe(valid, intake.now_us, intake.so_far, intake.began)
-    rows, reasons = observed.refused or (out.schema.empty_table(), pa.array([], pa.string()))
+    reading = plan.watermarks.before_checks(valid, intake.now_us, intake.so_far, intake.began)
+    rows, reasons = reading.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = observed.claims.with_rejected(Rounds(plan.watermarks).present(out))
-    return replace(observed, claims=claims, refused=(pa.concat_tables([rows, out]), why))
+    claims = joined_claims([reading.claims, Claims(rejected=plan.watermarks.present(out))])
+    return replace(reading, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 
-def _with_first(counters: Counters, first: Observed) -> Counters:
+def _with_first(counters: Counters, first: Reading) -> Counters:
     """Counters with those of the generator; rows that it refused are events too."""
     reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
     refused = {row["values"]: row["counts"] for row in pc.value_counts(reasons).to_pylist()}
     return total([counters, {"events": len(reasons)}, refused, first.counters])
 
 
-def _with_reasons(events: pa.Table, first: Observed) -> pa.Table:
+def _with_reasons(events: pa.Table, first: Reading) -> pa.Table:
     """The events, and what goes no further, with the reasons in a column."""
     going = [events.append_column(REFUSED, pa.nulls(events.num_rows, pa.string()))]
     if first.refused is not None:
@@ -197,7 +194,7 @@ def _with_reasons(events: pa.Table, first: Observed) -> pa.Table:
     return pa.concat_tables(going, promote_options="default")
 
 
-def _both(plan: Plan, first: Observed, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+def _both(plan: Plan, first: Reading, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
     """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
@@ -303,7 +300,7 @@ def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
 
 def _without_place(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows without a valid place in the order of their source; of length 0 if there are none."""
-    by, orders = plan.watermarks.by, plan.watermarks.orders
+    by, orders = plan.watermarks.by, plan.watermarks.generator.orders
     if plan.order or by is None or not orders:
         return _bad_order(plan, events)
     bad = np.zeros(events.num_rows, bool)

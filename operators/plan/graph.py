@@ -16,8 +16,8 @@ from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.rounds import Claims, Progress, Rounds, advanced_to
-from tidestate.operators.progress.watermarks import INPUT, SourceReport
+from tidestate.operators.progress.progress import Claims, Progress
+from tidestate.operators.progress.sources import INPUT, SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
@@ -68,12 +68,13 @@ class Node:
 
     def order_of(self, feed: Feed) -> StreamOrder:
         """The order in which the rows of a feed count, in the columns of its stream."""
-        marks = self.plan.watermarks
+        watermarks = self.plan.watermarks
         if self.sides is None or feed.side is None:
-            return StreamOrder(marks.order, marks.by if marks.order else None)
-        order = marks.orders.get(feed.side, marks.order)
-        by = None if not order or marks.by == SIDE else marks.by
-        return StreamOrder(tuple(self.sides.own(feed.side, name) for name in order), by)
+            return StreamOrder(watermarks.order, watermarks.by if watermarks.order else None)
+        order = watermarks.generator.order_of(feed.side)
+        by = watermarks.generator.by_of(feed.side) if watermarks.by == SIDE else watermarks.by
+        names = tuple(self.sides.own(feed.side, name) for name in order)
+        return StreamOrder(names, self.sides.own(feed.side, by) if order and by else None)
 
     def rows(self, feed: Feed, rows: pa.Table) -> pa.Table:
         """Rows of a feed in the columns of the operator's input."""
@@ -166,7 +167,7 @@ class Graph:
 
     def begin(self) -> dict[str, Progress]:
         """The progress of all operators before the first round."""
-        return {name: Rounds(plan.watermarks).begin() for name, plan in self.plans.items()}
+        return {name: plan.watermarks.begin() for name, plan in self.plans.items()}
 
     def after(
         self, before: Mapping[str, Progress], claims: Mapping[str, Sequence[Claims]], now_us: int
@@ -178,7 +179,7 @@ class Graph:
         for node in self.nodes:
             name = node.plan.name
             all_claims = [*claims.get(name, ()), *self._upstream(node, after)]
-            after[name] = Rounds(node.plan.watermarks).after(before[name], all_claims, now_us)
+            after[name] = node.plan.watermarks.after(before[name], all_claims, now_us)
         return after
 
     def reached(self, before: Mapping[str, Progress], time_us: int, now_us: int) -> dict[str, Progress]:
@@ -187,12 +188,13 @@ class Graph:
         for node in self.nodes:
             name, upstream = node.plan.name, self._upstream(node, after)
             if upstream:
-                reports = {feed.side or INPUT: SourceReport(time_us, generated=True) for feed in node.feeds}
-                claimed = {side for claims in upstream for side in claims.reports}
-                streams = Claims({side: report for side, report in reports.items() if side not in claimed})
-                after[name] = Rounds(node.plan.watermarks).after(before[name], [*upstream, streams], now_us)
+                followed = {side for claims in upstream for side in claims.reports}
+                reached = SourceReport(time_us, generated=True)
+                sources = [one for one in before[name].tracker.sources if one.partition("/")[0] not in followed]
+                streams = Claims(dict.fromkeys(sources, reached))
+                after[name] = node.plan.watermarks.after(before[name], [*upstream, streams], now_us)
             else:
-                after[name] = advanced_to(before[name], time_us)
+                after[name] = before[name].advanced_to(time_us)
         return after
 
     def finished(self, before: Mapping[str, Progress]) -> dict[str, Progress]:
@@ -200,7 +202,7 @@ class Graph:
         outer join are missing.
         """
         self.check_whole()
-        return {name: Rounds(plan.watermarks).finished(before[name]) for name, plan in self.plans.items()}
+        return {name: plan.watermarks.finish(before[name]) for name, plan in self.plans.items()}
 
     def check_whole(self) -> None:
         """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""

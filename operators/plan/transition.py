@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -95,9 +94,3 @@ def constant(rows: int, value: str, values: tuple[str, ...]) -> pa.DictionaryArr
     """``value``, one of ``values``, in every row."""
     codes = np.full(rows, values.index(value), np.int8)
     return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(values))
-
-
-def total(many: Sequence[dict[str, int]]) -> dict[str, int]:
-    """The sums of counters by name."""
-    names = dict.fromkeys(name for counters in many for name in counters)
-    return {name: sum(counters.get(name, 0) for counters in many) for name in names}

@@ -6,8 +6,10 @@ Pieces of input claim which buffers they contain; `tidestate.operators.progress.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,29 +19,34 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.cut_buffers import (
     ArrivedBuffers,
-    CutRow,
     arrived_buffers,
     buffers_of,
     distinct_buffers,
 )
-from tidestate.operators.progress.figures import Gap
+from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
     SEEN,
+    BufferState,
     Origins,
-    OriginsState,
     advance_origins,
     end,
     origins,
-    restore,
     save,
     wait,
     with_new_origins,
 )
-from tidestate.operators.progress.sources import source_column
-from tidestate.operators.progress.watermarks import BufferProgress, SourceReport
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading
+from tidestate.operators.progress.sources import Reports, SourceReport, merged, source_column
+from tidestate.operators.progress.watermarks import WatermarkGenerator, Watermarks
 from tidestate.statestore.arrays import Flags
+from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
+
+if TYPE_CHECKING:
+    Patience = Span
+else:
+    Patience = str  # as it is stored, whatever is given
 
 GIVEN_UP = "gap_given_up"
 """Reason of a row whose buffer arrived after the gap that it belongs to was given up."""
@@ -47,26 +54,96 @@ DUPLICATE = "duplicate_buffer"
 """Reason of a row whose buffer arrived in an earlier batch."""
 
 
-class BufferState(msgspec.Struct, frozen=True):
-    """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
-    kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
-    ``cut``: buffers of which rows are still to come.
+class BufferProgress(
+    WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="buffers"
+):
+    """Progress by buffers: the columns that name the buffer, and the chunk of it, in which each row arrived.
+
+    Without ``chunk`` a buffer is one chunk; without ``last`` every chunk is the last one. All rows of a chunk arrive
+    in one batch, unless ``whole`` names a column with the number of its rows, or a flag on its last row: then it is
+    waited for until they are there. Rows of a repeated buffer are rejected. A row in which ``empty`` is true is no
+    event: it announces a chunk without rows. ``end`` is true on the rows of an origin's last buffer: once
+    everything up to it has arrived, the origin no longer holds W.
+
+    Each origin is a source. A gap holds its watermark for ``patience`` (default: forever); rows that arrive for the
+    gap later are rejected. Raises `UsageError` for a patience that is not positive.
     """
 
-    origins: OriginsState
-    waiting: list[tuple[int, int]] = []
-    given_up: list[tuple[int, int, int]] = []
-    cut: list[CutRow] = []
+    origin: str
+    sequence: str
+    watermark: str
+    chunk: str | None = None
+    last: str | None = None
+    patience: Patience | None = None
+    end: str | None = None
+    whole: str | msgspec.UnsetType = msgspec.UNSET
+    empty: str | msgspec.UnsetType = msgspec.UNSET
 
-    def restored(self) -> Origins:
-        """The columns of `tidestate.operators.progress.origins`."""
-        restored, since = restore(self.origins), dict(self.waiting)
-        waiting = [since.get(origin, BEGINNING_US) for origin in restored.ids.tolist()]
-        return replace(restored, waiting_since_us=np.array(waiting, np.int64))
+    def __post_init__(self) -> None:
+        if self.patience is None:
+            return
+        if span_us(self.patience) <= 0:
+            raise UsageError("patience= must be above 0", code="watermark", patience=self.patience)
+        msgspec.structs.force_setattr(self, "patience", text_of(span_us(self.patience)))
 
-    def gaps(self, now_us: int) -> list[Gap]:
-        """The gaps that origins wait for at processing time ``now_us``."""
-        return wait(self.restored(), now_us)[1]
+    @property
+    def filters_rows(self) -> bool:
+        """Rows that announce empty buffers are no events, and those of buffers that came before are refused."""
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether its watermark can move without input."""
+        return self.patience is not None
+
+    @property
+    def columns(self) -> list[str]:
+        """The input columns it reads."""
+        of_buffer = (self.origin, self.sequence, self.watermark, self.chunk, self.last)
+        return [name for name in (*of_buffer, self.end, self.whole, self.empty) if isinstance(name, str)]
+
+    @property
+    def patience_us(self) -> int | None:
+        """`patience` in microseconds."""
+        return None if self.patience is None else span_us(self.patience)
+
+    def watermarks(self, by: str | None, declared: Sources) -> Watermarks:
+        """The settings in which each origin is a source. Raises `UsageError` if ``by`` is another column, or a source
+        is not a whole number.
+        """
+        if by not in (None, self.origin):
+            raise UsageError(
+                "with buffers each origin is a source: remove by=", code="watermark", by=by, origin=self.origin
+            )
+        if wrong := [name for name in declared.names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
+            raise UsageError("the origins of buffers must be integers", code="progress-source", found=wrong)
+        return Watermarks(self, declared, self.origin)
+
+    def begin(self, names: Iterable[str]) -> GeneratorState:
+        """Nothing has arrived from these origins."""
+        return GeneratorState(buffers=begin_buffers(names))
+
+    def before_checks(
+        self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
+    ) -> Reading:
+        """The rows of buffers that are new in this micro-batch."""
+        reading = read_buffers(self, rows, began.buffers or begin_buffers(()))
+        claims = Claims(reading.rows, buffers=reading.arrived, ends=reading.ends)
+        counters = {"control_rows": reading.announced} if reading.announced else {}
+        return Reading(reading.events, claims, counters, (reading.refused, reading.reasons))
+
+    def combine(
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+    ) -> tuple[GeneratorState, Reports]:
+        """The buffers so far, and the watermark of each origin's longest complete prefix."""
+        if began.buffers is None:
+            return super().combine(began, claims, known, now_us)
+        arrived, ends = [piece.buffers for piece in claims], [piece.ends for piece in claims]
+        buffers, by_origin = buffers_after(self, began.buffers, arrived, ends, now_us)
+        # Rows of an unusable buffer, or of an origin that had ended, add no source.
+        present = {*known, *by_origin}
+        rows = [{name: one for name, one in piece.reports.items() if name in present} for piece in claims]
+        return GeneratorState(buffers=buffers), merged([by_origin, *rows])
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -105,101 +105,6 @@ class EventColumns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [name for name in (*self.order, self.end, self.shape_column) if name]
 
 
-class Ctis(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ctis"):
-    """The watermark of each source is its most recent CTI.
-
-    ``start``, ``end`` and ``shape_column`` are columns of the input, ``order`` those that order its rows; a side of
-    several has its own in ``sides``. Settings are for all sources, or by source; those at the query replace those at
-    the source. ``keeps_ends``: ends of edges go on too, as rows with the time at which they end. The sides in
-    ``followed`` read operators, whose watermarks are their CTIs.
-    """
-
-    at_query: StoredSettings
-    at_source: StoredSettings
-    start: str
-    order: tuple[str, ...]
-    end: str | None = None
-    shape: str = "point"
-    shape_column: str | None = None
-    sides: dict[str, EventColumns] = {}
-    keeps_ends: bool = False
-    followed: tuple[str, ...] = ()
-    filters_rows: ClassVar[bool] = True
-
-    def settings_of(self, source: str) -> AdvanceTime:
-        """The effective settings of a source. Raises `UsageError` if those at the source import."""
-        return effective_settings(_chosen(self.at_source, source), _chosen(self.at_query, source)) or ENQUEUED
-
-    @property
-    def columns(self) -> list[str]:
-        """The input columns that are read."""
-        own = [name for columns in self.sides.values() for name in columns.names]
-        named = (self.start, self.end, self.shape_column, *self.order, *own)
-        return list(dict.fromkeys(name for name in named if name))
-
-    def columns_of(self, source: str) -> EventColumns:
-        """The columns of a source."""
-        return self.sides.get(source) or EventColumns(self.order, self.end, self.shape, self.shape_column)
-
-    @property
-    def imports(self) -> list[str]:
-        """The sources whose CTIs others import."""
-        named = [*(self.at_query or {}).values(), *(self.at_source or {}).values()]
-        return sorted({one.import_from for one in named if one.import_from is not None})
-
-    def check(self, names: Iterable[str]) -> None:
-        """Raises `UsageError` for settings without effect, or that import from a source that is not declared, or in
-        a circle.
-        """
-        declared = set(names)
-        own = (declared or {""}) - set(self.followed)
-        still = [name for name in own if self._still(name)]
-        still = sorted(name for name in still if self.columns_of(name).shape_column is None)
-        if still:
-            raise UsageError(
-                "nothing advances the time of this source: give it CTI settings, or rows of shape cti "
-                "(shape_column=)",
-                code="advance-time",
-                sources=still,
-            )
-        own = {*(self.at_query or {}), *(self.at_source or {})} - {""}
-        if strange := sorted((own | set(self.imports)) - declared):
-            raise UsageError(
-                "CTI settings and import_from= can name only declared sources: add these to sources=[...]",
-                code="advance-time",
-                not_declared=strange,
-            )
-        self.in_import_order(sorted(declared))
-
-    def _still(self, name: str) -> bool:
-        """Whether the settings of a source alone never advance its time: a source imports nothing from itself."""
-        settings = self.settings_of(name)
-        return settings.generation is None and settings.import_from in (None, name)
-
-    def in_import_order(self, names: Iterable[str]) -> list[str]:
-        """``names`` of sources, each after the one that it imports from. Raises `UsageError` for a circle."""
-        ordered: dict[str, None] = {}
-        for name in names:
-            path: list[str] = []
-            source: str | None = name
-            while source is not None and source not in ordered:
-                if source in path:
-                    raise UsageError(
-                        "these sources import CTIs from each other: let one of them import none",
-                        code="advance-time",
-                        sources=path,
-                    )
-                path.append(source)
-                imported = self.settings_of(source).import_from
-                source = None if imported == source else imported  # a source never imports from itself
-            ordered |= dict.fromkeys(reversed(path))
-        return list(ordered)
-
-
 def settings_by_source(given: Settings) -> StoredSettings:
     """Settings as they are stored."""
     return {"": given} if isinstance(given, AdvanceTime) else given if given is None else dict(sorted(given.items()))
-
-
-def _chosen(settings: StoredSettings, source: str) -> AdvanceTime | None:
-    return (settings or {}).get(source, (settings or {}).get(""))

@@ -15,15 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.buffers import Buffers
+from tidestate.operators.progress.origins import UNKNOWN, CutRow
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.errors import UsageError
-
-CutRow = tuple[int, int, int, int, int, int, int]
-"""Of a buffer that is not whole: origin, sequence and chunk number, whether it is the last chunk, watermark, rows so
-far, rows that it has (`UNKNOWN` where a flag says so).
-"""
-UNKNOWN = -1
-"""How many rows a buffer has whose last row has not arrived."""
 
 
 @dataclass(frozen=True)

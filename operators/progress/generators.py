@@ -1,22 +1,34 @@
 """Generators of watermarks: from event times, the clock, or control rows of the stream. Pure and vectorised.
 
-A generator has no state. The claims of pieces of input are combined by the maximum, and
-`tidestate.operators.progress.tracker` keeps it per source. So pieces can be read anywhere, in any order, also twice.
+None of these has a state: the claims of pieces of input are combined by the maximum.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
-from tidestate.operators.progress.sources import SourceRows, parts_of, same_claim, source_column
-from tidestate.operators.progress.watermarks import SourceReading, SourceReport
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading
+from tidestate.operators.progress.sources import (
+    INPUT,
+    Reports,
+    SourceReading,
+    SourceReport,
+    SourceRows,
+    merged,
+    parts_of,
+    rows_per_source,
+    same_claim,
+    source_column,
+)
+from tidestate.operators.progress.watermarks import WatermarkGenerator, Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
@@ -24,7 +36,62 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
-class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"):
+class Generator(Protocol):
+    """A generator of one's own: it reads a piece of input. ``by`` is a column that names the parts of a source, such
+    as Kafka partitions: each part is then a source of its own, named ``source/value``.
+
+    It may have these attributes: ``columns`` of the input that it reads (list of text); ``by_clock``: its watermark
+    goes on without input; ``waits``: time alone may move it; ``filters_rows``: it removes rows that are no events;
+    ``delay_us``: how far it stays behind the newest event.
+    """
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        """Read ``events`` at processing time ``now_us``, which must not go back from one piece to the next."""
+        ...
+
+
+class RowGenerator(WatermarkGenerator):
+    """A generator without a state: what rows claim follows from them and the clock alone."""
+
+    __slots__ = ()
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        """See `Generator`. Where ``source`` is empty, sources are the values of ``by`` alone."""
+        raise NotImplementedError
+
+    def before_checks(
+        self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
+    ) -> Reading | None:
+        """The rows that are events, where some are not."""
+        if not self.filters_rows:
+            return None
+        reading = self.read(rows, now_us, source=source, by=by)
+        return Reading(reading.events, Claims(reading.reports), reading.counters)
+
+    def after_checks(
+        self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
+    ) -> tuple[Claims, Counters]:
+        """What accepted rows claim."""
+        if self.filters_rows:
+            return Claims(), {}
+        reading = self.read(accepted, now_us, source=source, by=by)
+        present = {} if rejected is None else rows_per_source(rejected, source=source, by=by)
+        return Claims(reading.reports, present), reading.counters
+
+    def combine(
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+    ) -> tuple[GeneratorState, Reports]:
+        """The claims of all pieces, or of the clock for every known source."""
+        generated: Reports = {}
+        if self.by_clock:
+            claim = self.read(pa.table({}), now_us, source=INPUT).reports[INPUT]
+            generated = dict.fromkeys([*known] or [INPUT], claim)
+        return began, merged([generated, *(piece.reports for piece in claims)])
+
+
+class MaxEventTime(
+    RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_event_time"
+):
     """The largest event time minus ``delay_us``; without a delay NebulaStream's event time. The watermark of a source
     that has been quiet for ``quiet_us`` goes on with the clock from then (`tidestate.operators.progress.tracker`).
 
@@ -38,9 +105,23 @@ class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     quiet_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The column of times."""
+        return (self.column,)
+
+    @property
     def waits(self) -> bool:
         """Whether time alone may move the watermark."""
-        return self.quiet_us is not msgspec.UNSET
+        return self.least_quiet_us is not None
+
+    @property
+    def least_quiet_us(self) -> int | None:
+        """How long a source must have no rows before its watermark goes on with the clock; None: it never does."""
+        return None if self.quiet_us is msgspec.UNSET else self.quiet_us
+
+    def explains(self, event_us: int, watermark_us: int) -> bool:
+        """Whether the watermark is this event's time less the delay."""
+        return event_us - self.delay_us == watermark_us
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
@@ -54,11 +135,15 @@ class MaxEventTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
         return SourceReading(events, reports, _counted(held=held, watermark_refused=beyond))
 
 
-class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"):
+class Fixed(RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="fixed"):
     """Processing time minus a constant, whatever the rows contain (Malhar's fixed watermark)."""
 
     delay_us: int
-    by_clock: ClassVar[bool] = True
+
+    @property
+    def by_clock(self) -> bool:
+        """It always goes on with the clock."""
+        return True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As in `Generator`; a piece without rows moves the watermark too."""
@@ -66,13 +151,24 @@ class Fixed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         return SourceReading(events, same_claim(events, claim, source, by))
 
 
-class IngestionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ingestion_time"):
+class IngestionTime(
+    RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ingestion_time"
+):
     """Each event gets the processing time at which it was received as ``column`` (timestamp[us, UTC]; replaces a
     column of that name), and so does the watermark.
     """
 
     column: str = "ingestion_time"
-    by_clock: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column of times, which it makes."""
+        return (self.column,)
+
+    @property
+    def by_clock(self) -> bool:
+        """It always goes on with the clock."""
+        return True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As in `Generator`; a piece without rows moves the watermark too, since later rows get a later time."""
@@ -85,7 +181,9 @@ class IngestionTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
         return SourceReading(stamped, same_claim(events, now_us, source, by))
 
 
-class Punctuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="punctuation"):
+class Punctuation(
+    RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="punctuation"
+):
     """Control rows in the stream: if ``flag`` is true (or has the value ``equals``), ``column`` is a watermark.
 
     Control rows are removed. Those without a time or after the year 9999 are counted as ``watermark_refused``. A
@@ -95,7 +193,16 @@ class Punctuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
     column: str
     flag: str
     equals: str | int | bool | None = None
-    filters_rows: ClassVar[bool] = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of times and of marks."""
+        return (self.column, self.flag)
+
+    @property
+    def filters_rows(self) -> bool:
+        """Control rows are no events."""
+        return True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """See `Generator`."""
@@ -119,7 +226,9 @@ class Punctuation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_f
         return np.asarray(pc.fill_null(marks, False)).astype(bool, copy=False)
 
 
-class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="own"):
+class OwnGenerator(
+    RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="own"
+):
     """A generator of the user's as a manifest knows it: by the name of its class."""
 
     name: str
@@ -131,6 +240,82 @@ class OwnGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
             code="query-description",
             generator=self.name,
         )
+
+
+class UserGenerator(RowGenerator):
+    """A generator of the user's in a job. ``columns_of_side``: what its columns are called in a stream of several
+    sides, if it is for one of them.
+    """
+
+    def __init__(self, reader: Generator, columns_of_side: Mapping[str, str] | None = None) -> None:
+        self.reader = reader
+        self._names = columns_of_side
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UserGenerator) and other.reader == self.reader
+
+    def __hash__(self) -> int:
+        return hash(id(self.reader))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, or its ``column`` and ``flag``."""
+        usual = [getattr(self.reader, name, None) for name in ("column", "flag")]
+        named = [name for name in getattr(self.reader, "columns", usual) if name]
+        return tuple(named)
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether it removes rows that are no events."""
+        return bool(getattr(self.reader, "filters_rows", False))
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether it goes on without input."""
+        return bool(getattr(self.reader, "by_clock", False))
+
+    @property
+    def waits(self) -> bool:
+        """Whether time alone may move its watermark."""
+        return bool(getattr(self.reader, "waits", False))
+
+    @property
+    def least_quiet_us(self) -> int | None:
+        """How long a source must have no rows before its watermark goes on with the clock; None: it never does."""
+        quiet = getattr(self.reader, "quiet_us", None)
+        return quiet if isinstance(quiet, int) else None
+
+    @property
+    def delay_us(self) -> int:
+        """How far it stays behind the newest event; 0 if it does not say so."""
+        delay = getattr(self.reader, "delay_us", 0)
+        return delay if isinstance(delay, int) else 0
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        """As the user's generator reads them."""
+        reading = self.reader.read(events, now_us, source=source or INPUT, by=by)
+        if source:
+            return reading
+        reports = {name.removeprefix(f"{INPUT}/"): report for name, report in reading.reports.items()}
+        return SourceReading(reading.events, reports, reading.counters)
+
+
+def given_watermarks(generator: WatermarkGenerator | Generator, by: str | None, declared: Sources) -> Watermarks:
+    """The settings that a user gives. Raises `UsageError` if they contradict each other."""
+    return claimant(generator).watermarks(by, declared)
+
+
+def claimant(generator: WatermarkGenerator | Generator) -> WatermarkGenerator:
+    """A generator of the user's as the engine reads it. Raises `UsageError` for what is none."""
+    if isinstance(generator, WatermarkGenerator):
+        return generator
+    if not hasattr(generator, "read"):
+        raise UsageError(
+            "this is not a watermark generator: give one such as watermark.bounded(…) or watermark.fixed(…)",
+            code="watermark",
+            found=repr(generator),
+        )
+    return UserGenerator(generator)
 
 
 @checked

@@ -36,6 +36,12 @@ ORIGIN_REASONS = (
 """Why a buffer does not count; the first means that it does. `seen_before`: a duplicate, or within the prefix."""
 SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(ORIGIN_REASONS))
 ChunkRanges = tuple[tuple[int, int], ...]
+CutRow = tuple[int, int, int, int, int, int, int]
+"""Of a buffer that is not whole: origin, sequence and chunk number, whether it is the last chunk, watermark, rows so
+far, rows that it has (`UNKNOWN` where a flag says so).
+"""
+UNKNOWN = -1
+"""How many rows a buffer has whose last row has not arrived."""
 ENDED_RANGES = 1_000
 """This many ranges of ids of ended origins are kept, the highest ones; consecutive ids make one range."""
 
@@ -115,6 +121,28 @@ class OriginsStep:
     origins: Origins
     reasons: Reasons
     watermark_refused: Flags
+
+
+class BufferState(msgspec.Struct, frozen=True):
+    """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
+    kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
+    ``cut``: buffers of which rows are still to come.
+    """
+
+    origins: OriginsState
+    waiting: list[tuple[int, int]] = []
+    given_up: list[tuple[int, int, int]] = []
+    cut: list[CutRow] = []
+
+    def restored(self) -> Origins:
+        """All origins, with since when they wait."""
+        origins_then, since = restore(self.origins), dict(self.waiting)
+        waiting = [since.get(origin, BEGINNING_US) for origin in origins_then.ids.tolist()]
+        return replace(origins_then, waiting_since_us=np.array(waiting, np.int64))
+
+    def gaps(self, now_us: int) -> list[Gap]:
+        """The gaps that origins wait for at processing time ``now_us``."""
+        return wait(self.restored(), now_us)[1]
 
 
 def origins(declared: Iterable[int] = ()) -> Origins:

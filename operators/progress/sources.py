@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.watermarks import SourceReport
-from tidestate.statestore.arrays import Times
+from tidestate.statestore.arrays import Counters, Times
 from tidestate.statestore.missing_columns import missing_columns
+
+INPUT = "input"
+"""The source of a stream that has only one."""
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    """The report of one source in one round.
+
+    ``watermark_us`` is exclusive; `BEGINNING_US` is none. ``generated``: it follows from this round's rows alone, so
+    a lower one than before is no step back. ``asked``: the source was polled. ``status``: the source itself reports
+    that it is idle, or active again. ``ended``: this is its last report.
+    """
+
+    watermark_us: int = BEGINNING_US
+    rows: int = 0
+    asked: bool = True
+    generated: bool = False
+    status: Literal["idle", "active"] | None = None
+    ended: bool = False
+
+
+Reports = dict[str, SourceReport]
+"""The reports of a round by source."""
+
+
+@dataclass(frozen=True)
+class SourceReading:
+    """A piece of input as a generator read it: the rows that go on, a report per source, counters of the others."""
+
+    events: pa.Table
+    reports: dict[str, SourceReport]
+    counters: Counters = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -25,7 +57,9 @@ class SourceRows:
 
 
 def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
-    """The sources of a piece of input: ``source``, or ``source/value`` for each value of the column ``by``."""
+    """The sources of a piece of input: ``source``, or ``source/value`` for each value of the column ``by``; of an
+    empty ``source`` the value alone.
+    """
     if by is None:
         return SourceRows([source], np.zeros(events.num_rows, np.int64), alone=True)
     column = source_column(events, by)
@@ -33,7 +67,8 @@ def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
         column = column.cast(column.type.value_type)
     # Encoded as one array, so that there is one dictionary; null is a source of its own.
     values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
-    names = [f"{source}/{value}" for value in values.dictionary.to_pylist()]
+    front = f"{source}/" if source else ""
+    names = [f"{front}{value}" for value in values.dictionary.to_pylist()]
     return SourceRows(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)
 
 

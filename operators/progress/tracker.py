@@ -11,14 +11,15 @@ much as its quiet time grows beyond that. Its rows stop it, and it stays where i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import msgspec
 
+from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, moved_one, usable
 from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.watermarks import SourceReport, Sources
+from tidestate.operators.progress.sources import SourceReport
 
 SourceStatus = Literal["counted", "idle", "catching_up"]
 
@@ -87,15 +88,20 @@ def reset_sources(saved: Tracker) -> Tracker:
     return msgspec.structs.replace(saved, processing_us=None)
 
 
+def never_quiet(_source: str) -> int | None:
+    """No watermark goes on with the clock."""
+    return None
+
+
 def observe(
     settings: Sources,
     tracker: Tracker,
     reports: Mapping[str, SourceReport],
     now_us: int,
-    quiet_us: int | None = None,
+    quiet_after: Callable[[str], int | None] = never_quiet,
 ) -> Tracker:
     """The tracker after a round at processing time ``now_us``; sources without a report were not polled. The
-    watermark of one that is quiet for longer than ``quiet_us`` goes on with the clock (None: never).
+    watermark of one that is quiet for longer than ``quiet_after`` says goes on with the clock (None: never).
 
     An invalid watermark (after the year 9999) and one that goes back are ignored and counted. A clock that jumps back
     is counted too; no time has passed then.
@@ -108,7 +114,7 @@ def observe(
         source = observed.get(name) or TrackedSource(watermark_us=before)
         report = reports.get(name) or SourceReport(asked=False)
         polled = _observe(source, report, elapsed, settings.timeout_us(name))
-        observed[name] = _settle(_by_clock(polled, source.quiet_us, quiet_us), before)
+        observed[name] = _settle(_by_clock(polled, source.quiet_us, quiet_after(name)), before)
         if report.ended:
             ended_now.append(observed.pop(name))
     ended_us = max([tracker.ended_us, *(source.watermark_us for source in ended_now)])

@@ -17,7 +17,7 @@ from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import frame_of, to_tasks
 from tidestate.operators.spark.in_driver import InDriver
 from tidestate.operators.spark.rdd_job import answers

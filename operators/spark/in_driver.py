@@ -17,7 +17,7 @@ from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.engine.in_process import InProcess, in_threads
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges
 from tidestate.operators.spark.tasks import classified

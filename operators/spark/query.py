@@ -27,7 +27,7 @@ from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.ledger import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
 from tidestate.operators.spark.listeners import Report, listening

@@ -23,7 +23,7 @@ from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.pieces import Header, Piece
 from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, TaskStates, progress_after
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import Generation, generation
 from tidestate.operators.progress.generators import IngestionTime, MaxEventTime, Punctuation, max_event_time
-from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings, WatermarkSource
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span

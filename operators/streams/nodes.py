@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidestate.operators.describe.runnable import Runnable
+from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime
-from tidestate.operators.progress.watermarks import BufferProgress, Generator
+from tidestate.operators.progress.generators import Generator
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError

@@ -19,9 +19,12 @@ from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger,
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
-from tidestate.operators.progress.cti_settings import AdvanceTime, Ctis, EventColumns, StoredSettings
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
+from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.watermarks import INPUT, BufferProgress, Watermarks
+from tidestate.operators.progress.sources import INPUT
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
 from tidestate.operators.streams.words import Arguments, setting_text

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.operators.progress.cti_settings import Ctis, EventColumns, Settings, StoredSettings, settings_by_source
+from tidestate.operators.progress.cti_settings import EventColumns, Settings, StoredSettings, settings_by_source
+from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import span_us

@@ -13,18 +13,12 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.progress.cti_settings import AdvanceTime, Ctis, advance_time, settings_by_source
-from tidestate.operators.progress.generators import max_event_time
-from tidestate.operators.progress.watermarks import (
-    BufferProgress,
-    Generator,
-    Sources,
-    Watermarks,
-    given_sources,
-    given_watermarks,
-    side_sources,
-    sources,
-)
+from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, settings_by_source
+from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
+from tidestate.operators.progress.generators import Generator, given_watermarks, max_event_time
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,

@@ -25,9 +25,9 @@ from tidestate.operators.describe.windows import (
     SlidingOffsets,
     WindowKind,
 )
+from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import Generation
 from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
-from tidestate.operators.progress.watermarks import BufferProgress
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings, SideSettings
 from tidestate.statestore.durations import text_of

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes, Transition, total
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Flags, Numbers
+from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges, TableChanges
 from tidestate.statestore.spec.keyhash import key_hash
 from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange

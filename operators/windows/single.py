@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes, Transition, total
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.table.sorting import order, ranks

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
-from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time, total
+from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.composite import Tree
@@ -49,7 +49,7 @@ from tidestate.operators.windows.names import (
 )
 from tidestate.operators.windows.panes import replaced_panes, retractions, values_where
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, total
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.lists import struct_fields
 from tidestate.statestore.spec.store import StateView

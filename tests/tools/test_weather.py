@@ -15,8 +15,8 @@ import pytest
 import tidestate as ts
 from tests.helpers.process import LONG
 from tidestate import OperatorStream, agg
-from tidestate.operators.plan.transition import total
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.arrays import total
 from tools.demo.flights import departed_flights, weather
 
 BATCHES = 12

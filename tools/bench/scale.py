@@ -25,7 +25,7 @@ from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
-from tidestate.operators.progress.rounds import Progress
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.engine import TASKS_PER_CORE
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed, TaskRound, level_side, map_side

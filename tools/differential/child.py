@@ -32,7 +32,7 @@ from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import OwnGenerator
+from tidestate.operators.progress import generators
 from tidestate.recovery.inspect.rows import Wanted, state_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
@@ -297,8 +297,10 @@ def _whole(described: Any) -> Any:
         for name, one in getattr(described, "aggregates", {}).items()
     }
     marks = described.watermarks
-    if marks is not None and isinstance(marks.generator, OwnGenerator):
-        described = replace(described, watermarks=replace(marks, generator=functions.slower))
+    if marks is not None and isinstance(marks.generator, generators.OwnGenerator):
+        # An older tree reads the user's generator as it is.
+        claimant = getattr(generators, "claimant", lambda generator: generator)
+        described = replace(described, watermarks=replace(marks, generator=claimant(functions.slower)))
     return replace(described, aggregates=aggregates) if aggregates else described
 
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tidestate.operators.plan.classify import Intake, event_times, judge, with_refused
 from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS, ledger
 from tidestate.operators.plan.plan import ONLY, REFUSED
-from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.assignment import last_refused, own_windows, sliding_windows
 from tidestate.operators.windows.messages.tables import (
@@ -32,7 +32,7 @@ from tidestate.operators.windows.messages.tables import (
     message_times,
     now_of,
 )
-from tidestate.statestore.arrays import Counters, Flags, Numbers, Times
+from tidestate.statestore.arrays import Counters, Flags, Numbers, Times, total
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.messages.retention import Marks, read_marks
 from tidestate.statestore.spec.arrowtypes import positions

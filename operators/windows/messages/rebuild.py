@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
-from tidestate.operators.plan.transition import StepTimes, Transition, total
+from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.groups import column_numbers, trigger_finished
@@ -32,7 +32,7 @@ from tidestate.operators.windows.messages.tables import MessageWindows, batch_of
 from tidestate.operators.windows.messages.window_metadata import get_sessions
 from tidestate.operators.windows.names import EMITTED, END, GROUPS, PANES, START
 from tidestate.operators.windows.panes import retractions
-from tidestate.statestore.arrays import Numbers
+from tidestate.statestore.arrays import Numbers, total
 from tidestate.statestore.errors import expect
 from tidestate.statestore.messages.identities import first_of_each
 from tidestate.statestore.spec.arrowtypes import positions

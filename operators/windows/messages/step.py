@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidestate.operators.plan.dues import least, least_stored, with_expiry
 from tidestate.operators.plan.ledger import INCOMPLETE_PANES
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes, total
+from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.due import window_expiry
 from tidestate.operators.windows.messages.forgetting import Forgotten, forget_passed, move_horizon
@@ -23,6 +23,7 @@ from tidestate.operators.windows.messages.reading import incomplete_panes, read_
 from tidestate.operators.windows.messages.record import Recorded, latest_start, record, record_between
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import END, GROUPS
+from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.table.overlay import OverlayView
 

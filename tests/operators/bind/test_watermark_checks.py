@@ -13,7 +13,7 @@ from tidestate import OperatorStream, Stream, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.watermarks import BufferProgress
+from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")

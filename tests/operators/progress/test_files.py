@@ -15,7 +15,6 @@ from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.rounds import restarted
 from tidestate.statestore.spec.store import Memory
 
 SECOND = 1_000_000
@@ -94,9 +93,9 @@ def test_a_source_that_is_declared_later_holds_the_watermark(tmp_path: Path) -> 
     tested = harness(tmp_path, "1")
     tested.feed(rows((1, 1, 5, False)))
     (progress,) = job_of(tested).progress.values()
-    (begun,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).begin().values()
-    grown = restarted(progress, begun)
-    assert [origin for origin, *_ in grown.buffers.origins.origins] == [1, 2]
+    (plan,) = bind_graph(job(["1", "2"]).graph.description, SCHEMA).plans.values()
+    grown = plan.watermarks.restarted(progress)
+    assert [origin for origin, *_ in grown.generator.buffers.origins.origins] == [1, 2]
     assert sorted(grown.tracker.sources) == ["1", "2"]
 
 

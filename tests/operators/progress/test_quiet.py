@@ -22,9 +22,10 @@ from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.progress.declared_sources import sources
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.sources import SourceReport
 from tidestate.operators.progress.tracker import Tracker, begin, observe
-from tidestate.operators.progress.watermarks import SourceReport, sources
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention
@@ -71,7 +72,7 @@ def test_a_twin_counts_it_second_by_second(moves: list[tuple[int, int | None]], 
         clock += further
         steps.append((clock, event))
         report = SourceReport() if event is None else SourceReport(event, rows=1, generated=True)
-        tracker = observe(about, tracker, {"a": report}, clock, quiet)
+        tracker = observe(about, tracker, {"a": report}, clock, lambda _: quiet)
         found.append(tracker.watermark_us)
     assert found == twin(steps, quiet)
 

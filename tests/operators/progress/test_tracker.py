@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidestate.operators.progress.declared_sources import Sources, sources
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LAST_US
 from tidestate.operators.progress.metrics import metrics
-from tidestate.operators.progress.sources import merged
+from tidestate.operators.progress.sources import SourceReport, merged
 from tidestate.operators.progress.tracker import Tracker, begin, observe, reset_sources
-from tidestate.operators.progress.watermarks import SourceReport, Sources, sources
 from tidestate.statestore.errors import UsageError
 
 
@@ -124,7 +124,7 @@ def test_ours_a_quiet_source_goes_on_with_the_clock_by_as_much_as_it_is_quiet() 
     settings = sources("A")
     tracker, marks = asked(settings, begin(settings), 0, A=SourceReport(100, rows=1)), []
     for now in (10, 15, 17, 40):
-        tracker = observe(settings, tracker, {"A": SourceReport()}, now, quiet_us=10)
+        tracker = observe(settings, tracker, {"A": SourceReport()}, now, lambda _: 10)
         marks.append(tracker.watermark_us)
     assert marks == [100, 105, 107, 130]
     tracker = observe(settings, tracker, {"A": SourceReport(rows=1)}, 50, quiet_us=10)

@@ -1,0 +1,119 @@
+"""How far the input of an operator has come, and what pieces of input claim of that: plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.figures import Gap
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.metrics import Family, metrics, progress_families
+from tidestate.operators.progress.origins import BufferState
+from tidestate.operators.progress.peaks import Peak
+from tidestate.operators.progress.sources import INPUT, Reports, merged
+from tidestate.operators.progress.tracker import Tracker
+from tidestate.statestore.arrays import Counters
+
+
+class GeneratorState(msgspec.Struct, frozen=True):
+    """What a generator of watermarks knows between micro-batches; most know nothing. ``advances``: the newest CTIs,
+    by source. ``buffers``: which buffers have arrived.
+    """
+
+    advances: dict[str, Advance] = {}
+    buffers: BufferState | None = None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """The progress of an operator's input between two micro-batches: its sources, and the state of its generator."""
+
+    tracker: Tracker
+    generator: GeneratorState = GeneratorState()
+
+    @property
+    def watermark_us(self) -> int:
+        """W, exclusive; `BEGINNING_US` before the first."""
+        return self.tracker.watermark_us
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """The gaps that origins wait for."""
+        now_us, buffers = self.tracker.processing_us, self.generator.buffers
+        return buffers.gaps(now_us) if buffers is not None and now_us is not None else []
+
+    def families(self, counters: Mapping[str, int]) -> Iterator[Family]:
+        """Its metrics, with those of events and panes by class."""
+        buffers, advances = self.generator.buffers, self.generator.advances
+        origins = {INPUT: buffers.origins.counters} if buffers is not None else {}
+        return progress_families(metrics(self.tracker), advances, origins, self.gaps, counters)
+
+    def with_watermark(self, watermark_us: int) -> Progress:
+        """The same with this watermark, which may be an earlier one."""
+        if self.watermark_us == watermark_us:
+            return self
+        return Progress(msgspec.structs.replace(self.tracker, watermark_us=watermark_us), self.generator)
+
+    def advanced_to(self, watermark_us: int) -> Progress:
+        """The same with this watermark; a step back is ignored."""
+        if watermark_us <= self.watermark_us:
+            return self
+        tracker = msgspec.structs.replace(self.tracker, watermark_us=watermark_us, peak=None)
+        return Progress(tracker, self.generator)
+
+    def skipping_idle_time(self, now_us: int) -> Progress:
+        """The same, with no source idle until ``now_us``: a batch was running, and no source was polled."""
+        last = self.tracker.processing_us
+        if last is None or last >= now_us:
+            return self
+        return Progress(msgspec.structs.replace(self.tracker, processing_us=now_us), self.generator)
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """What a piece of input claims of the watermark. ``reports`` are by source; ``rejected`` has the row counts of
+    rejected rows, which keep a known source from being idle and add no source. ``advances``: CTIs by source after the
+    piece; ``buffers``: which ones it has, packed; ``ends``: declared last sequence numbers by origin; ``newest``:
+    packed steps of positions by side; ``peak``: the event furthest ahead.
+    """
+
+    reports: Reports = {}
+    rejected: Reports = {}
+    advances: dict[str, Advance] = {}
+    buffers: bytes = b""
+    ends: dict[str, int] = {}
+    newest: dict[str, bytes] = {}
+    peak: Peak | None = None
+
+
+def joined_claims(pieces: Iterable[Claims]) -> Claims:
+    """The claims of parts of a piece, of which at most one has buffers or positions."""
+    parts = list(pieces)
+    return Claims(
+        merged(part.reports for part in parts),
+        merged(part.rejected for part in parts),
+        {source: advance for part in parts for source, advance in part.advances.items()},
+        next((part.buffers for part in parts if part.buffers), b""),
+        {origin: last for part in parts for origin, last in part.ends.items()},
+        {side: steps for part in parts for side, steps in part.newest.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A piece of input as a generator read it: the events that go on, its claims, and the rows that it ``refused``,
+    with reasons; ``ends`` of edges, which go no further.
+    """
+
+    events: pa.Table
+    claims: Claims
+    counters: Counters = field(default_factory=dict)
+    refused: tuple[pa.Table, pa.Array] | None = None
+    ends: pa.Table | None = None
+
+
+def watermark_of(progress: Progress) -> int | None:
+    """The watermark; None before the first one."""
+    return None if progress.watermark_us == BEGINNING_US else progress.watermark_us
