@@ -20,8 +20,8 @@ __all__ = [
     "SourceReport",
 ]
 
-from tidestate.operators.progress.generators import Generator as Generator
 from tidestate.operators.progress.generators import fixed as fixed
+from tidestate.operators.progress.sources import Generator as Generator
 from tidestate.operators.progress.sources import SourceReading as SourceReading
 from tidestate.operators.progress.sources import SourceReport as SourceReport
 from tidestate.operators.streams.generators import bounded as bounded

@@ -16,6 +16,7 @@ from tidestate.operators.engine.partition import OperatorResult, PartitionResult
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.progress.input_progress import first_progress
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
@@ -82,7 +83,7 @@ def _taken(
 
 def progress_reached(round_: Round, batch: Adopted) -> Progress:
     """The progress of the job's one source, as the query had it."""
-    begun = round_.plan.watermarks.begin()
+    begun = first_progress(round_.plan.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
         for name, source in begun.tracker.sources.items()

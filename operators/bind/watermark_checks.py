@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
 
@@ -26,11 +25,7 @@ def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: s
 
 def has_edges(watermarks: Watermarks | None) -> bool:
     """Whether rows may be edges, whose ends arrive later."""
-    generator = watermarks.generator if watermarks is not None else None
-    if not isinstance(generator, Ctis):
-        return False
-    of_sides = [generator.columns_of(side) for side in generator.sides] or [generator.columns_of("")]
-    return any(one.shape_column is not None or one.shape.startswith("edge") for one in of_sides)
+    return watermarks is not None and watermarks.generator.has_edges
 
 
 def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidestate.operators.describe.runnable import Runnable, Sided
-from tidestate.operators.progress.sources import INPUT
+from tidestate.operators.progress.declared_sources import INPUT
 
 
 class Chain(Runnable, frozen=True):

@@ -30,7 +30,7 @@ from tidestate.operators.progress.generators import (
     Punctuation,
     UserGenerator,
 )
-from tidestate.operators.progress.watermarks import WatermarkGenerator
+from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.added import without_defaults
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -73,8 +73,8 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(kind: type, stored: Any) -> Any:
-    if kind is WatermarkGenerator:
-        return msgspec.convert(stored, StoredGenerator)  # type: ignore[call-overload]
+    if kind is Claimant:
+        return msgspec.convert(stored, StoredGenerator, dec_hook=_restored)  # type: ignore[call-overload]
     if kind is pa.DataType and isinstance(stored, str):
         return parse_type(stored)
     raise ValueError(f"no manifest holds {kind.__name__}")

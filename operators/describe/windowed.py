@@ -10,7 +10,6 @@ from tidestate.operators.aggregates.stored import StoredAggregate
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
-from tidestate.operators.progress.ctis import Ctis
 from tidestate.statestore.messages.tables import Retention
 
 AccumulationMode = Literal["accumulating", "discarding", "retracting"]
@@ -78,7 +77,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
             return self.allowed_lateness_us
         if (kept := self.horizon) is not None:
             return UNLIMITED_US if kept.time is None else kept.time
-        advancing = self.watermarks is not None and isinstance(self.watermarks.generator, Ctis)
+        advancing = self.watermarks is not None and self.watermarks.generator.by_ctis
         return 0 if self.processing_time or advancing else USUAL_US
 
     @property

@@ -34,6 +34,8 @@ from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.input_progress import combined_progress
+from tidestate.operators.progress.positions import as_stored, with_positions
 from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
@@ -123,7 +125,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         clock, mark_us = clock_us(now_us), moment_us(watermark_us)
         self._check_taking()
         was, now = self._clock(clock)
-        after = self._plan.watermarks.after(self._standing.progress, [], now)
+        after = combined_progress(self._plan.watermarks, self._standing.progress, [], now)
         if mark_us is not None:
             after = after.advanced_to(mark_us)
         with self._all_or_nothing():
@@ -330,15 +332,15 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         with self._all_or_nothing():
             admitted = self._admit(batch, round_.intake)
             watermarks = self._plan.watermarks
-            after = watermarks.after(at.progress, [admitted.claims], now)
-            after = watermarks.with_positions(after, [admitted.claims])
+            after = combined_progress(watermarks, at.progress, [admitted.claims], now)
+            after = with_positions(watermarks, after, [admitted.claims])
             steps = self._run(round_, admitted, after, batch.num_rows)
             newest = max((one.newest for one in steps if one.newest is not None), default=None)
             opened = newest is not None and (at.newest is None or newest > at.newest)
             self._standing = replace(
                 self._standing,
                 now_us=at.now_us if now_us is None else now,
-                progress=watermarks.as_stored(after),
+                progress=as_stored(watermarks, after),
                 newest=newest if opened else at.newest,
             )
             if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:

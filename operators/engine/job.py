@@ -27,6 +27,8 @@ from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.input_progress import restarted_progress
+from tidestate.operators.progress.positions import as_stored
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -99,8 +101,8 @@ class Job:
         """Whether this run has a sink for late rows."""
         self._recorded = True
         self._progress = {
-            name: plan.watermarks.restarted(stored.get(name) or plan.watermarks.begin())
-            for name, plan in graph.plans.items()
+            name: restarted_progress(graph.plans[name].watermarks, stored.get(name) or begun)
+            for name, begun in graph.begin().items()
         }
         self._kept = self._progress
 
@@ -242,7 +244,7 @@ class Job:
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
-        progress = {name: plans[name].watermarks.as_stored(first.progress) for name, (first, *_) in answers.items()}
+        progress = {name: as_stored(plans[name].watermarks, first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)

@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.metrics import metrics
+from tidestate.operators.progress.metrics import gaps_of, metrics
 from tidestate.operators.progress.peaks import Peak, TimeSteps, in_words, leapt, time_steps
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
@@ -155,7 +156,7 @@ def _log_checkpoint(job: CheckpointLog) -> None:
         "none" if numbers.lag_us is None else text_of(numbers.lag_us),
         ", ".join(name for name, one in numbers.sources.items() if one.idle) or "none",
     )
-    for gap in first.gaps:
+    for gap in gaps_of(first):
         log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
 
 
@@ -197,10 +198,13 @@ def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak
 def _prevention(plan: Plan) -> str:
     """The settings that keep one event from moving the watermark so far."""
     generator = plan.watermarks.generator
-    if not isinstance(generator, MaxEventTime):
+    of_sides = [each.generator for each in generator.sides.values()] if isinstance(generator, BySide) else [generator]
+    bounded = [each for each in of_sides if isinstance(each, MaxEventTime)]
+    if not bounded:
         return "the sources report their own progress (docs/how-to/watermarks.md)"
     waits = f" or {plan.waits_by}" if plan.waits_by else ""
-    held = "" if generator.hold_future_us is None else f", now {text_of(generator.hold_future_us)}"
+    future_us = bounded[0].hold_future_us
+    held = "" if future_us is None else f", now {text_of(future_us)}"
     return (
         f"if its time is wrong, watermark.bounded(…, hold_future=…{held}) ignores events ahead of the clock; if it "
         f"is right, a longer watermark delay (now {text_of(plan.delay_us)}){waits} waits for the other events"

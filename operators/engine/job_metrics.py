@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidestate.operators.progress.figures import SinkWaits
-from tidestate.operators.progress.metrics import Family, Sample
+from tidestate.operators.progress.metrics import Family, Sample, families_of
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.retention.rules import Upkept
@@ -64,7 +64,7 @@ def _of_operators(head: Manifest, known: Mapping[str, Progress]) -> Iterator[Fam
             own = f"{name}."
             counted = {key.removeprefix(own): count for key, count in head.totals.items() if key.startswith(own)}
         labels = {"operator": name}
-        yield from (one.labelled(labels) for one in progress.families(counted))
+        yield from (one.labelled(labels) for one in families_of(progress, counted))
         files = head.operators[name].files
         for what, about, number in (
             ("state_files", "Files of the state.", len(files)),

@@ -20,6 +20,7 @@ from tidestate.operators.engine.pieces import Arrivals, PartitionSpan, Piece, ar
 from tidestate.operators.engine.round import FEEDS, GraphRound, Outgoing, addressed
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
+from tidestate.operators.progress.positions import with_positions
 from tidestate.operators.progress.progress import Progress
 from tidestate.statestore.arrays import total
 from tidestate.statestore.storage.objects import Objects
@@ -64,7 +65,7 @@ def without_input(round_: GraphRound, after: Mapping[str, Progress]) -> list[Ope
 
 def progress_with(round_: Round, arrived: Sequence[Piece], after: Progress) -> Progress:
     """The progress after a round with the positions of these pieces."""
-    return round_.plan.watermarks.with_positions(after, [piece.header.claims for piece in arrived])
+    return with_positions(round_.plan.watermarks, after, [piece.header.claims for piece in arrived])
 
 
 def _run(

@@ -25,6 +25,7 @@ from tidestate.operators.plan.dues import Dues, dues_after, with_expiry
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import StepTimes, Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.positions import newest_positions, steps_of_sides
 from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.manifest import Rebuilding
 from tidestate.statestore.errors import CorruptionError, invariant
@@ -114,7 +115,7 @@ class Round:
         """Watermarks and processing times before and after a step of the round, which ends with this progress."""
         before, lost = self.progress.watermark_us, self.lost
         at_loss = None if lost is None else lost.mark_us
-        marks = self.plan.watermarks
+        watermarks = self.plan.watermarks
         return StepTimes(
             before,
             max(before, after.watermark_us),
@@ -126,9 +127,9 @@ class Round:
             0 if lost is None else lost.since,
             BEGINNING_US if at_loss is None else at_loss,
             self.resumes,
-            sides_before=marks.newest(self.progress),
-            sides=marks.newest(after),
-            steps=marks.steps(after),
+            sides_before=newest_positions(watermarks, self.progress),
+            sides=newest_positions(watermarks, after),
+            steps=steps_of_sides(watermarks, after),
             budget_bytes=self.store.budget_bytes,
         )
 

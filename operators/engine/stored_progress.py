@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.maxima import STEP_BYTES
-from tidestate.operators.progress.origins import BufferState
 from tidestate.operators.progress.progress import GeneratorState, Progress
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.manifest import OperatorState

@@ -23,7 +23,7 @@ from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Position
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.progress.sources import INPUT
+from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.streams.stream import OperatorStream
 from tidestate.recovery.log.manifest import InputPosition, Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint

@@ -36,8 +36,10 @@ from tidestate.operators.plan.ledger import (
 from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Arrival, Plan
+from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
+from tidestate.operators.progress.positions import side_steps
 from tidestate.operators.progress.progress import Claims, Progress, Reading, joined_claims
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
@@ -116,9 +118,9 @@ def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, time
     accepted, rejected, counters = judge(plan, events, intake)
     claims = Claims()
     if not intake.reprocessing:
-        claims, more = plan.watermarks.after_checks(accepted, rejected, intake.now_us)
+        claims, more = read_after_checks(plan.watermarks, accepted, rejected, intake.now_us)
         counters |= more
-        claims = msgspec.structs.replace(claims, newest=plan.watermarks.side_steps(accepted))
+        claims = msgspec.structs.replace(claims, newest=side_steps(plan.watermarks, accepted))
     if first is not None:
         claims = joined_claims([first.claims, claims])
         counters, rejected = _with_first(counters, first), _both(plan, first, rejected, intake)
@@ -167,12 +169,12 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Reading | Non
         return None
     bad = _without_place(plan, events) if plan.watermarks.order else np.zeros(0, bool)
     if not len(bad):
-        return plan.watermarks.before_checks(events, intake.now_us, intake.so_far, intake.began)
+        return read_before_checks(plan.watermarks, events, intake.now_us, intake.so_far, intake.began)
     out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    reading = plan.watermarks.before_checks(valid, intake.now_us, intake.so_far, intake.began)
+    reading = read_before_checks(plan.watermarks, valid, intake.now_us, intake.so_far, intake.began)
     rows, reasons = reading.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = joined_claims([reading.claims, Claims(rejected=plan.watermarks.present(out))])
+    claims = joined_claims([reading.claims, Claims(rejected=rows_of_sources(plan.watermarks, out))])
     return replace(reading, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 

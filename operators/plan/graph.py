@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.sides import SIDE, Sides
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.declared_sources import INPUT
+from tidestate.operators.progress.input_progress import combined_progress, finished_progress, first_progress
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Claims, Progress
-from tidestate.operators.progress.sources import INPUT, SourceReport
+from tidestate.operators.progress.sources import SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
@@ -167,7 +169,7 @@ class Graph:
 
     def begin(self) -> dict[str, Progress]:
         """The progress of all operators before the first round."""
-        return {name: plan.watermarks.begin() for name, plan in self.plans.items()}
+        return {name: first_progress(plan.watermarks) for name, plan in self.plans.items()}
 
     def after(
         self, before: Mapping[str, Progress], claims: Mapping[str, Sequence[Claims]], now_us: int
@@ -179,7 +181,7 @@ class Graph:
         for node in self.nodes:
             name = node.plan.name
             all_claims = [*claims.get(name, ()), *self._upstream(node, after)]
-            after[name] = node.plan.watermarks.after(before[name], all_claims, now_us)
+            after[name] = combined_progress(node.plan.watermarks, before[name], all_claims, now_us)
         return after
 
     def reached(self, before: Mapping[str, Progress], time_us: int, now_us: int) -> dict[str, Progress]:
@@ -192,7 +194,7 @@ class Graph:
                 reached = SourceReport(time_us, generated=True)
                 sources = [one for one in before[name].tracker.sources if one.partition("/")[0] not in followed]
                 streams = Claims(dict.fromkeys(sources, reached))
-                after[name] = node.plan.watermarks.after(before[name], [*upstream, streams], now_us)
+                after[name] = combined_progress(node.plan.watermarks, before[name], [*upstream, streams], now_us)
             else:
                 after[name] = before[name].advanced_to(time_us)
         return after
@@ -202,7 +204,7 @@ class Graph:
         outer join are missing.
         """
         self.check_whole()
-        return {name: plan.watermarks.finish(before[name]) for name, plan in self.plans.items()}
+        return {name: finished_progress(plan.watermarks, before[name]) for name, plan in self.plans.items()}
 
     def check_whole(self) -> None:
         """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""

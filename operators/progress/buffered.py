@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.cut_buffers import (
     ArrivedBuffers,
@@ -27,18 +28,18 @@ from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.origins import (
     SEEN,
-    BufferState,
     Origins,
     advance_origins,
     end,
     origins,
+    restore_waiting,
     save,
     wait,
     with_new_origins,
 )
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
 from tidestate.operators.progress.sources import Reports, SourceReport, merged, source_column
-from tidestate.operators.progress.watermarks import WatermarkGenerator, Watermarks
+from tidestate.operators.progress.watermarks import SideColumns, Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
@@ -87,6 +88,12 @@ class BufferProgress(
         msgspec.structs.force_setattr(self, "patience", text_of(span_us(self.patience)))
 
     @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return "watermark.buffers", (), {n: value for n, value in values.items() if value is not msgspec.UNSET}
+
+    @property
     def filters_rows(self) -> bool:
         """Rows that announce empty buffers are no events, and those of buffers that came before are refused."""
         return True
@@ -118,6 +125,14 @@ class BufferProgress(
         if wrong := [name for name in declared.names if not re.fullmatch("0|-?[1-9][0-9]*", name)]:
             raise UsageError("the origins of buffers must be integers", code="progress-source", found=wrong)
         return Watermarks(self, declared, self.origin)
+
+    def of_side(self, columns: SideColumns) -> WatermarkGenerator:
+        """Raises `UsageError`: rows of the other sides have no buffers."""
+        raise UsageError(
+            "buffers are of the rows of all sides, in shared columns: use another watermark for this stream",
+            code="watermark-sides",
+            side=columns.side,
+        )
 
     def begin(self, names: Iterable[str]) -> GeneratorState:
         """Nothing has arrived from these origins."""
@@ -181,7 +196,7 @@ def read_buffers(settings: BufferProgress, events: pa.Table, state: BufferState)
     empty = _flagged(events, settings.empty)
     distinct, owner = distinct_buffers(all_rows)
     late = _within(distinct, state.given_up)
-    seen = (advance_origins(state.restored(), distinct).reasons == SEEN) & ~late
+    seen = (advance_origins(restore_waiting(state), distinct).reasons == SEEN) & ~late
     duplicate, refused = seen[owner], (seen[owner] | late[owner]) & ~empty
     whole = source_column(events, settings.whole) if isinstance(settings.whole, str) else None
     return BufferReading(
@@ -206,7 +221,7 @@ def buffers_after(
     report of each origin, also of those that ended in this batch.
     """
     came = ArrivedBuffers.unpacked(arrived).then(state.cut).merged()
-    known = with_new_origins(state.restored(), came.buffers)
+    known = with_new_origins(restore_waiting(state), came.buffers)
     waits = ~came.whole & ~came.buffers.unusable
     waits &= advance_origins(known, came.buffers).reasons != SEEN if waits.any() else False
     known = advance_origins(known, buffers_of(came.buffers, ~waits)).origins

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, joined_claims
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator, joined_claims
 from tidestate.operators.progress.sources import Reports, merged, source_column
-from tidestate.operators.progress.watermarks import WatermarkGenerator
+from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
+from tidestate.statestore.errors import of_type
 
 
 class SideGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,8 +23,13 @@ class SideGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where the side is not one source.
     """
 
-    generator: WatermarkGenerator
+    generator: Claimant
     by: str | None = None
+
+    @property
+    def reader(self) -> WatermarkGenerator:
+        """The generator as the engine uses it."""
+        return of_type(self.generator, WatermarkGenerator)
 
 
 class BySide(
@@ -94,6 +100,11 @@ class BySide(
         return max(each.delay_us for each in self._generators)
 
     @property
+    def has_edges(self) -> bool:
+        """Whether rows of any side may be edges, whose ends arrive later."""
+        return any(each.has_edges for each in self._generators)
+
+    @property
     def in_parts(self) -> tuple[str, ...]:
         """The sides that have several sources."""
         return tuple(side for side, each in self.sides.items() if each.by is not None)
@@ -107,7 +118,7 @@ class BySide(
         readings = []
         for side, of_side in self._parts(rows, by):
             each = self.sides.get(side)
-            reading = each and each.generator.before_checks(of_side, side, each.by, now_us, began, so_far)
+            reading = each and each.reader.before_checks(of_side, side, each.by, now_us, began, so_far)
             readings.append(reading or Reading(of_side, Claims()))
         return _together(readings) if readings else Reading(rows, Claims())
 
@@ -118,9 +129,7 @@ class BySide(
         refused = dict(self._parts(rejected, by)) if rejected is not None else {}
         taken = dict(self._parts(accepted, by))
         answers = [
-            each.generator.after_checks(
-                taken.get(side, accepted.slice(0, 0)), refused.get(side), side, each.by, now_us
-            )
+            each.reader.after_checks(taken.get(side, accepted.slice(0, 0)), refused.get(side), side, each.by, now_us)
             for side, each in self.sides.items()
             if side in taken or side in refused
         ]
@@ -138,7 +147,7 @@ class BySide(
         for side in self._imported_first():
             own = [_of_side(piece, side) for piece in claims]
             declared = [name for name in names if self._side(name) == side]
-            after, of_side = self.sides[side].generator.combine(state, own, declared, now_us)
+            after, of_side = self.sides[side].reader.combine(state, own, declared, now_us)
             advances = {name: one for name, one in after.advances.items() if self._side(name) == side}
             state = GeneratorState(state.advances | advances)
             reports.append({name: report for name, report in of_side.items() if self._side(name) == side})
@@ -149,11 +158,11 @@ class BySide(
         advances: dict[str, Advance] = {}
         for side, each in self.sides.items():
             own = {name: one for name, one in state.advances.items() if self._side(name) == side}
-            advances |= each.generator.finish(GeneratorState(own)).advances
+            advances |= each.reader.finish(GeneratorState(own)).advances
         return GeneratorState(advances)
 
     @property
-    def _generators(self) -> list[WatermarkGenerator]:
+    def _generators(self) -> list[Claimant]:
         return [each.generator for each in self.sides.values()]
 
     def _side(self, source: str) -> str | None:

@@ -32,7 +32,7 @@ from tidestate.operators.progress.cti_settings import (
     effective_settings,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
 from tidestate.operators.progress.sources import (
     Reports,
     SourceReport,
@@ -41,7 +41,6 @@ from tidestate.operators.progress.sources import (
     parts_of,
     rows_per_source,
 )
-from tidestate.operators.progress.watermarks import WatermarkGenerator
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
@@ -78,6 +77,17 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
     def orders(self) -> dict[str, Sequence[str]]:
         """The columns that order the rows of each side, where each has its own."""
         return {side: columns.order for side, columns in self.sides.items() if columns.order}
+
+    @property
+    def by_ctis(self) -> bool:
+        """Always: the watermark of a source is its newest CTI."""
+        return True
+
+    @property
+    def has_edges(self) -> bool:
+        """Whether rows may be edges, whose ends arrive later."""
+        columns = [self.columns_of(side) for side in self.sides] or [self.columns_of("")]
+        return any(each.shape_column is not None or each.shape.startswith("edge") for each in columns)
 
     def imports_of(self, source: str) -> str | None:
         """The source whose CTIs this one takes over; None for no other."""

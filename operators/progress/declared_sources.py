@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tidestate.operators.progress.sources import INPUT
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
+
+INPUT = "input"
+"""The source of a stream that has only one."""
 
 
 class Sources(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

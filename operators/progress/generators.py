@@ -5,19 +5,19 @@ None of these has a state: the claims of pieces of input are combined by the max
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.declared_sources import Sources
+from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading
+from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
 from tidestate.operators.progress.sources import (
-    INPUT,
+    Generator,
     Reports,
     SourceReading,
     SourceReport,
@@ -28,26 +28,12 @@ from tidestate.operators.progress.sources import (
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.watermarks import WatermarkGenerator, Watermarks
+from tidestate.operators.progress.watermarks import SideColumns, Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
-
-
-class Generator(Protocol):
-    """A generator of one's own: it reads a piece of input. ``by`` is a column that names the parts of a source, such
-    as Kafka partitions: each part is then a source of its own, named ``source/value``.
-
-    It may have these attributes: ``columns`` of the input that it reads (list of text); ``by_clock``: its watermark
-    goes on without input; ``waits``: time alone may move it; ``filters_rows``: it removes rows that are no events;
-    ``delay_us``: how far it stays behind the newest event.
-    """
-
-    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """Read ``events`` at processing time ``now_us``, which must not go back from one piece to the next."""
-        ...
 
 
 class RowGenerator(WatermarkGenerator):
@@ -105,9 +91,20 @@ class MaxEventTime(
     quiet_us: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        future = None if self.hold_future_us is None else text_of(self.hold_future_us)
+        quiet = None if self.least_quiet_us is None else text_of(self.least_quiet_us)
+        return "watermark.bounded", (text_of(self.delay_us), self.column), {"hold_future": future, "quiet": quiet}
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The column of times."""
         return (self.column,)
+
+    def of_side(self, columns: SideColumns) -> MaxEventTime:
+        """The same over the columns of several sides."""
+        return msgspec.structs.replace(self, column=columns.in_stream(self.column))
 
     @property
     def waits(self) -> bool:
@@ -141,6 +138,11 @@ class Fixed(RowGenerator, msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     delay_us: int
 
     @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        return "watermark.fixed", (text_of(self.delay_us),), {}
+
+    @property
     def by_clock(self) -> bool:
         """It always goes on with the clock."""
         return True
@@ -161,9 +163,23 @@ class IngestionTime(
     column: str = "ingestion_time"
 
     @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        return "watermark.ingestion_time", (self.column,), {}
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The column of times, which it makes."""
         return (self.column,)
+
+    def of_side(self, columns: SideColumns) -> IngestionTime:
+        """Raises `UsageError`: rows of several streams meet by the times that they bring."""
+        raise UsageError(
+            "streams are combined by event times that their rows bring: let the source add the time of arrival, and "
+            'set .watermark(watermark.fixed("0 seconds")) on the stream',
+            code="watermark",
+            side=columns.side,
+        )
 
     @property
     def by_clock(self) -> bool:
@@ -195,9 +211,19 @@ class Punctuation(
     equals: str | int | bool | None = None
 
     @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        return "watermark.punctuated", (self.column,), {"flag": self.flag, "equals": self.equals}
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The columns of times and of marks."""
         return (self.column, self.flag)
+
+    def of_side(self, columns: SideColumns) -> Punctuation:
+        """The same over the columns of several sides."""
+        column, flag = columns.in_stream(self.column), columns.in_stream(self.flag)
+        return msgspec.structs.replace(self, column=column, flag=flag)
 
     @property
     def filters_rows(self) -> bool:
@@ -233,6 +259,11 @@ class OwnGenerator(
 
     name: str
 
+    @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        return self.name, (), {}
+
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """Raises `UsageError`: only the description has the generator."""
         raise UsageError(
@@ -243,26 +274,35 @@ class OwnGenerator(
 
 
 class UserGenerator(RowGenerator):
-    """A generator of the user's in a job. ``columns_of_side``: what its columns are called in a stream of several
-    sides, if it is for one of them.
+    """A generator of the user's in a job. ``side``: whose rows it reads, by the names that columns have there; None
+    for all rows.
     """
 
-    def __init__(self, reader: Generator, columns_of_side: Mapping[str, str] | None = None) -> None:
+    def __init__(self, reader: Generator, side: SideColumns | None = None) -> None:
         self.reader = reader
-        self._names = columns_of_side
+        self._side = side
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, UserGenerator) and other.reader == self.reader
+        return isinstance(other, UserGenerator) and (other.reader, other._side) == (self.reader, self._side)
 
     def __hash__(self) -> int:
         return hash(id(self.reader))
+
+    @property
+    def written(self) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+        """The call that makes it."""
+        return type(self.reader).__qualname__, (), {}
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it names, or its ``column`` and ``flag``."""
         usual = [getattr(self.reader, name, None) for name in ("column", "flag")]
         named = [name for name in getattr(self.reader, "columns", usual) if name]
-        return tuple(named)
+        return tuple(named if self._side is None else map(self._side.in_stream, named))
+
+    def of_side(self, columns: SideColumns) -> UserGenerator:
+        """The same for the rows of one of several sides."""
+        return UserGenerator(self.reader, columns)
 
     @property
     def filters_rows(self) -> bool:
@@ -293,11 +333,25 @@ class UserGenerator(RowGenerator):
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As the user's generator reads them."""
-        reading = self.reader.read(events, now_us, source=source or INPUT, by=by)
+        reading = self._read(events, now_us, source or INPUT, by)
         if source:
             return reading
         reports = {name.removeprefix(f"{INPUT}/"): report for name, report in reading.reports.items()}
         return SourceReading(reading.events, reports, reading.counters)
+
+    def _read(self, events: pa.Table, now_us: int, source: str, by: str | None) -> SourceReading:
+        if self._side is None or not events.num_columns:
+            return self.reader.read(events, now_us, source=source, by=by)
+        own = self._side.of_side(events).append_column(_ROW, pa.array(np.arange(events.num_rows)))
+        by_own = None if by is None else next(name for name in own.column_names if self._side.in_stream(name) == by)
+        reading = self.reader.read(own, now_us, source=source, by=by_own)
+        # Only what it leaves out counts: other columns may have been changed, which a side cannot.
+        going = events.take(reading.events[_ROW]) if self.filters_rows else events
+        return SourceReading(going, reading.reports, reading.counters)
+
+
+_ROW = "__row"
+"""The column with the number of a row of a side, so that the whole rows of what a generator lets pass are known."""
 
 
 def given_watermarks(generator: WatermarkGenerator | Generator, by: str | None, declared: Sources) -> Watermarks:

@@ -11,9 +11,12 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffer_state import OriginCounters
+from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.figures import Gap, Metrics, SourceMetrics
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.origins import OriginCounters
+from tidestate.operators.progress.origins import gaps_waited_for
+from tidestate.operators.progress.progress import Progress
 from tidestate.operators.progress.tracker import TrackedSource, Tracker
 
 Labels = Mapping[str, str]
@@ -76,6 +79,19 @@ def _known(instant_us: int) -> int | None:
 
 def _less(later_us: int | None, earlier_us: int | None) -> int | None:
     return None if later_us is None or earlier_us is None else later_us - earlier_us
+
+
+def gaps_of(progress: Progress) -> list[Gap]:
+    """The gaps that origins wait for."""
+    now_us, saved = progress.tracker.processing_us, progress.generator.buffers
+    return gaps_waited_for(saved, now_us) if saved is not None and now_us is not None else []
+
+
+def families_of(progress: Progress, counters: Mapping[str, int]) -> Iterator[Family]:
+    """The metrics of an operator whose input has come so far, with those of events and panes by class."""
+    buffers, advances = progress.generator.buffers, progress.generator.advances
+    origins = {INPUT: buffers.origins.counters} if buffers is not None else {}
+    return progress_families(metrics(progress.tracker), advances, origins, gaps_of(progress), counters)
 
 
 def progress_families(

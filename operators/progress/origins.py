@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
+from tidestate.operators.progress.buffer_state import BufferState, OriginCounters, OriginsState
 from tidestate.operators.progress.buffers import Buffers, buffers
 from tidestate.operators.progress.figures import Gap
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -36,45 +37,8 @@ ORIGIN_REASONS = (
 """Why a buffer does not count; the first means that it does. `seen_before`: a duplicate, or within the prefix."""
 SEEN, BAD_SEQUENCE, BAD_CHUNK, AFTER_LAST, TWO_LAST, AFTER_END = range(1, len(ORIGIN_REASONS))
 ChunkRanges = tuple[tuple[int, int], ...]
-CutRow = tuple[int, int, int, int, int, int, int]
-"""Of a buffer that is not whole: origin, sequence and chunk number, whether it is the last chunk, watermark, rows so
-far, rows that it has (`UNKNOWN` where a flag says so).
-"""
-UNKNOWN = -1
-"""How many rows a buffer has whose last row has not arrived."""
 ENDED_RANGES = 1_000
 """This many ranges of ids of ended origins are kept, the highest ones; consecutive ids make one range."""
-
-
-class OriginCounters(msgspec.Struct, frozen=True):
-    """Buffers over the life of a job, by reason. ``gave_up`` counts sequence numbers of gaps that were given up."""
-
-    counted: int = 0
-    seen_before: int = 0
-    bad_sequence: int = 0
-    bad_chunk: int = 0
-    chunk_after_last: int = 0
-    two_last_chunks: int = 0
-    sequence_after_end: int = 0
-    watermark_refused: int = 0
-    backward: int = 0
-    gave_up: int = 0
-
-
-class OriginsState(msgspec.Struct, frozen=True):
-    """Plain data for the manifest: id, prefix, watermark and last sequence number (or `OPEN`) of each origin, by id;
-    and the ``pending`` buffers as columns.
-
-    Of origins that have ended: how many, their largest watermark, and their ids as ranges (see `ENDED_RANGES`).
-    """
-
-    origins: list[tuple[int, int, int, int]]
-    pending: dict[str, list[int]]
-    watermark_us: int = BEGINNING_US
-    ended: int = 0
-    counters: OriginCounters = OriginCounters()
-    ended_us: int = BEGINNING_US
-    ended_ids: list[tuple[int, int]] = []
 
 
 @dataclass(frozen=True)
@@ -123,28 +87,6 @@ class OriginsStep:
     watermark_refused: Flags
 
 
-class BufferState(msgspec.Struct, frozen=True):
-    """Plain data for the manifest. ``waiting``: origins that wait for a gap, and since which processing time (not
-    kept across a restart). ``given_up``: origin, first and last sequence number of the gaps that were given up.
-    ``cut``: buffers of which rows are still to come.
-    """
-
-    origins: OriginsState
-    waiting: list[tuple[int, int]] = []
-    given_up: list[tuple[int, int, int]] = []
-    cut: list[CutRow] = []
-
-    def restored(self) -> Origins:
-        """All origins, with since when they wait."""
-        origins_then, since = restore(self.origins), dict(self.waiting)
-        waiting = [since.get(origin, BEGINNING_US) for origin in origins_then.ids.tolist()]
-        return replace(origins_then, waiting_since_us=np.array(waiting, np.int64))
-
-    def gaps(self, now_us: int) -> list[Gap]:
-        """The gaps that origins wait for at processing time ``now_us``."""
-        return wait(self.restored(), now_us)[1]
-
-
 def origins(declared: Iterable[int] = ()) -> Origins:
     """Declared origins, which hold W from the start; any other joins at W with its first buffer."""
     ids = np.array(sorted(set(declared)), np.int64)
@@ -189,6 +131,18 @@ def restore(saved: OriginsState) -> Origins:
     none = np.full(len(ids), BEGINNING_US, np.int64)
     totals = saved.watermark_us, saved.ended, saved.counters, saved.ended_us, tuple(saved.ended_ids)
     return Origins(ids, prefixes, marks, finals, none, pending, *totals)
+
+
+def restore_waiting(saved: BufferState) -> Origins:
+    """The origins of saved buffers, with since when they wait for a gap."""
+    restored, since = restore(saved.origins), dict(saved.waiting)
+    waiting = [since.get(origin, BEGINNING_US) for origin in restored.ids.tolist()]
+    return replace(restored, waiting_since_us=np.array(waiting, np.int64))
+
+
+def gaps_waited_for(saved: BufferState, now_us: int) -> list[Gap]:
+    """The gaps that origins wait for at processing time ``now_us``."""
+    return wait(restore_waiting(saved), now_us)[1]
 
 
 def declare_origins(saved: OriginsState, new: OriginsState) -> OriginsState:

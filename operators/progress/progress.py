@@ -1,21 +1,20 @@
-"""How far the input of an operator has come, and what pieces of input claim of that: plain data. Pure."""
+"""How far the input of an operator has come, what pieces of input claim of that, and what reads the claims. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.figures import Gap
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.metrics import Family, metrics, progress_families
-from tidestate.operators.progress.origins import BufferState
 from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.sources import INPUT, Reports, merged
+from tidestate.operators.progress.sources import Reports, merged
 from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters
 
 
@@ -38,18 +37,6 @@ class Progress(msgspec.Struct, frozen=True):
     def watermark_us(self) -> int:
         """W, exclusive; `BEGINNING_US` before the first."""
         return self.tracker.watermark_us
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """The gaps that origins wait for."""
-        now_us, buffers = self.tracker.processing_us, self.generator.buffers
-        return buffers.gaps(now_us) if buffers is not None and now_us is not None else []
-
-    def families(self, counters: Mapping[str, int]) -> Iterator[Family]:
-        """Its metrics, with those of events and panes by class."""
-        buffers, advances = self.generator.buffers, self.generator.advances
-        origins = {INPUT: buffers.origins.counters} if buffers is not None else {}
-        return progress_families(metrics(self.tracker), advances, origins, self.gaps, counters)
 
     def with_watermark(self, watermark_us: int) -> Progress:
         """The same with this watermark, which may be an earlier one."""
@@ -117,3 +104,41 @@ class Reading:
 def watermark_of(progress: Progress) -> int | None:
     """The watermark; None before the first one."""
     return None if progress.watermark_us == BEGINNING_US else progress.watermark_us
+
+
+class WatermarkGenerator(Claimant):
+    """Claims watermarks from pieces of input, which are read anywhere, in any order, also twice.
+
+    ``source`` names the source of all rows; with a column ``by`` its values are sources, behind ``source`` and a
+    slash, or alone where ``source`` is empty.
+    """
+
+    __slots__ = ()
+
+    def begin(self, names: Iterable[str]) -> GeneratorState:
+        """The state before the first rows of these declared sources."""
+        return GeneratorState()
+
+    def before_checks(
+        self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
+    ) -> Reading | None:
+        """Read rows that are not judged yet; None if this one reads accepted rows. ``began`` is the state at the
+        start of the micro-batch, ``so_far`` that after the earlier pieces of the same sources.
+        """
+        return None
+
+    def after_checks(
+        self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
+    ) -> tuple[Claims, Counters]:
+        """Read rows that are accepted; sources of the rejected ones are not idle."""
+        return Claims(), {}
+
+    def combine(
+        self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
+    ) -> tuple[GeneratorState, Reports]:
+        """The state after a micro-batch, and the report of each source in it. ``known``: the sources so far."""
+        return began, merged(piece.reports for piece in claims)
+
+    def finish(self, state: GeneratorState) -> GeneratorState:
+        """The state at the end of the input."""
+        return state

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -13,9 +13,6 @@ import pyarrow as pa
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.arrays import Counters, Times
 from tidestate.statestore.missing_columns import missing_columns
-
-INPUT = "input"
-"""The source of a stream that has only one."""
 
 
 class SourceReport(msgspec.Struct, frozen=True):
@@ -45,6 +42,20 @@ class SourceReading:
     events: pa.Table
     reports: dict[str, SourceReport]
     counters: Counters = field(default_factory=dict)
+
+
+class Generator(Protocol):
+    """A generator of one's own: it reads a piece of input. ``by`` is a column that names the parts of a source, such
+    as Kafka partitions: each part is then a source of its own, named ``source/value``.
+
+    It may have these attributes: ``columns`` of the input that it reads (list of text); ``by_clock``: its watermark
+    goes on without input; ``waits``: time alone may move it; ``filters_rows``: it removes rows that are no events;
+    ``delay_us``: how far it stays behind the newest event.
+    """
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        """Read ``events`` at processing time ``now_us``, which must not go back from one piece to the next."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidestate.operators.describe.runnable import Runnable
-from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import AdvanceTime
-from tidestate.operators.progress.generators import Generator
+from tidestate.operators.progress.sources import Generator
+from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
@@ -44,7 +44,7 @@ POINTS = Lifetime()
 """What events are by default."""
 
 
-WatermarkSource = Generator | BufferProgress | ByCtis | Bounded
+WatermarkSource = Claimant | Generator | ByCtis | Bounded
 """What a user gives as a generator of watermarks."""
 
 
@@ -60,7 +60,7 @@ class WatermarkSettings:
 
     def __post_init__(self) -> None:
         """Raises `UsageError` for what is no generator, before an operator reads the stream."""
-        if self.generator is None or isinstance(self.generator, BufferProgress | ByCtis | Bounded):
+        if self.generator is None or isinstance(self.generator, Claimant | ByCtis | Bounded):
             return
         if isinstance(self.generator, type) or not hasattr(self.generator, "read"):
             settings = isinstance(self.generator, CtiSettings)

@@ -14,16 +14,17 @@ from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.session_join import SessionJoin
-from tidestate.operators.describe.sides import SIDE, Sides
+from tidestate.operators.describe.sides import AT, SIDE, Sides
 from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
 from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.by_side import BySide, SideGenerator
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.sources import INPUT
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
@@ -398,6 +399,8 @@ def _watermark(described: Runnable) -> dict[str, Any]:
 def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
     """As it is written; CTIs that follow from ``cti_settings=`` are not."""
     generator: Any = marks.generator
+    if isinstance(generator, BySide):
+        return _given(**{side: _claims_of_side(each) for side, each in generator.sides.items()})
     if isinstance(generator, Ctis):
         follows = alone and generator.at_query is None and generator.at_source is not None
         return None if follows else ByCtis(_cti_settings(generator.at_query))
@@ -405,6 +408,16 @@ def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
         quiet = generator.quiet_us if isinstance(generator.quiet_us, int) else None
         return Bounded(text_of(generator.delay_us), _span(generator.hold_future_us), _span(quiet))
     return generator
+
+
+def _claims_of_side(side: SideGenerator) -> Any:
+    claims = side.generator
+    if isinstance(claims, MaxEventTime) and claims.column == AT:
+        quiet = _span(claims.least_quiet_us)
+        claims = Bounded(text_of(claims.delay_us), _span(claims.hold_future_us), quiet)  # type: ignore[assignment]
+    elif isinstance(claims, Ctis):
+        claims = ByCtis(_cti_settings(claims.at_query or claims.at_source))  # type: ignore[assignment]
+    return claims if side.by is None else _given(claims, by=side.by)
 
 
 def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:

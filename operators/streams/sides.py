@@ -121,14 +121,19 @@ def ctis_of_sides(
     stored = settings_by_source(settings), settings_by_source(at_source)
     followed = _followed_sides(orders, stored)
     if lacking := [side for side, order in orders.items() if not order and side not in followed]:
-        raise UsageError(
-            "CTIs follow event times in the order of offsets: give each side its own offset, stream(offset=…)",
-            code="advance-time",
-            sides=lacking,
-        )
+        raise lacking_offsets(lacking)
     own = {side: event_columns(sides, side, orders[side], lifetime) for side, lifetime in lifetimes.items()}
     order = tuple(dict.fromkeys(name for columns in orders.values() for name in columns))
     return Ctis(*stored, AT, order, sides=own, followed=followed)
+
+
+def lacking_offsets(sides: Sequence[str]) -> UsageError:
+    """The error of sides with CTIs whose rows have no order."""
+    return UsageError(
+        "CTIs follow event times in the order of offsets: give each side its own offset, stream(offset=…)",
+        code="advance-time",
+        sides=list(sides),
+    )
 
 
 def event_columns(sides: Sides, side: str, order: tuple[str, ...], lifetime: Lifetime) -> EventColumns:
@@ -156,9 +161,9 @@ def orders_of(views: Mapping[str, StreamView], needing: Collection[str]) -> tupl
     order, and the watermark of an operator is enough.
     """
     by_ctis = any(view.by_ctis for view in views.values())
+    named = {side for side in needing if views[side].is_input or not by_ctis}
     columns = [
-        (view.offset, view.origin) if (view.is_input if by_ctis else side in needing) else (None, None)
-        for side, view in views.items()
+        (view.offset, view.origin) if view.by_ctis or side in named else (None, None) for side, view in views.items()
     ]
     (left_offset, left_origin), (right_offset, right_origin) = columns
     return (left_offset, right_offset), (left_origin, right_origin)

@@ -14,11 +14,13 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.cti_settings import AdvanceTime, advance_time, settings_by_source
+from tidestate.operators.progress.by_side import BySide, SideGenerator
+from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSettings, advance_time, settings_by_source
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
-from tidestate.operators.progress.generators import Generator, given_watermarks, max_event_time
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
+from tidestate.operators.progress.sources import Generator
+from tidestate.operators.progress.watermarks import Claimant, SideColumns, Watermarks
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,
@@ -28,7 +30,7 @@ from tidestate.operators.streams.nodes import (
     WatermarkSource,
 )
 from tidestate.operators.streams.settings import Lifetime
-from tidestate.operators.streams.sides import ctis_of_sides
+from tidestate.operators.streams.sides import ctis_of_sides, event_columns, lacking_offsets
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -96,35 +98,56 @@ def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over:
         if with_settings:
             raise UsageError(
                 "a watermark over all sides excludes those of the streams: remove one or the other",
-                code="watermark-sides",
+                code="watermark",
                 operator=description.name,
                 sides=with_settings,
             )
         return replace(description, watermarks=_over_all(description, views, over))
-    if any(view.by_ctis for view in views.values()):
+    if not with_settings:
+        return description
+    inputs = [view for view in views.values() if view.is_input]
+    if all(view.by_ctis and _is_one_source(view) for view in inputs):
         return replace(description, watermarks=_by_ctis_of_sides(description, views))
-    if with_settings:
-        return replace(description, watermarks=_with_timeouts(description, views))
-    return description
+    if isinstance(description, OverlapJoin):
+        raise UsageError(
+            "a join by lifetimes needs CTIs of each stream, as a single source: set .watermark(watermark.ctis(…)) "
+            "without by= on the streams",
+            code="advance-time",
+            operator=description.name,
+        )
+    delays = {span_us(view.watermark_delay) for view in views.values()}
+    timeouts = all(view.watermark is None or view.watermark.is_timeout for view in inputs)
+    if timeouts and len(delays) == 1 and len(inputs) == len(views) and not any(view.by_ctis for view in inputs):
+        watermarks = _of_generator(description, max_event_time(AT, inputs[0].watermark_delay), _timeouts(views))
+        return replace(description, watermarks=watermarks)
+    # The generators have the delays.
+    return replace(description, watermarks=_by_side(description, views), delays_us=(0,) * len(views))
+
+
+def _is_one_source(view: StreamView) -> bool:
+    settings = view.watermark or WatermarkSettings()
+    named = isinstance(settings.generator, ByCtis) and isinstance(settings.generator.settings, Mapping)
+    return not (settings.by or settings.sources or settings.own_timeouts or named)
 
 
 def _over_all(description: Sided, views: Mapping[str, StreamView], over: WatermarkSettings) -> Watermarks:
     generator = over.generator
     if not isinstance(generator, ByCtis):
-        delay = next(iter(views.values())).watermark_delay
-        return _of_generator(description, resolved(generator or Bounded(delay), AT), over)
+        chosen = resolved(generator or Bounded(_delay(views)), AT)
+        by_others = over.by is not None or isinstance(chosen, BufferProgress)
+        if by_others or all(view.is_input for view in views.values()):
+            return _of_generator(description, chosen, over)
+        return _over_streams(description, views, over)
     if not isinstance(description, Merge) or over.by is None:
         raise UsageError(
             "CTIs belong to each stream: set .watermark(watermark.ctis(…)) on the streams; only a merge can have "
             "CTIs over all sides, with by= the shared column of sources",
-            code="watermark-sides",
+            code="advance-time",
             operator=description.name,
         )
     lifetimes = {view.lifetime for view in views.values()}
     if len(lifetimes) > 1:
-        raise UsageError(
-            "with CTIs over all sides, all streams need the same lifetime settings", code="watermark-sides"
-        )
+        raise UsageError("with CTIs over all sides, all streams need the same lifetime settings", code="advance-time")
     return _one_line_of_ctis(description, stored_settings(generator.settings), None, lifetimes.pop(), over)
 
 
@@ -140,24 +163,6 @@ def _of_generator(
     if settings.by is not None or isinstance(generator, BufferProgress):
         return given_watermarks(generator, settings.by, _declared(settings))
     return given_watermarks(generator, SIDE, _declared(settings, description.sides.names))
-
-
-def _with_timeouts(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
-    """Sides that are idle after a while; a side without CTIs can have nothing else yet."""
-    settings_of = {side: view.watermark for side, view in views.items() if view.watermark is not None}
-    plain = all(settings.is_timeout for settings in settings_of.values())
-    inputs = all(view.is_input for view in views.values())
-    delays = {span_us(view.watermark_delay) for view in views.values()}
-    if not plain or not inputs or len(delays) > 1:
-        raise UsageError(
-            "sides may have different watermark delays and CTI settings, and idle timeouts if the delays are "
-            "equal and no side reads an operator: for anything else give one watermark over all sides, watermark=",
-            code="watermark-sides",
-            operator=description.name,
-            sides=list(settings_of),
-        )
-    delay = next(iter(views.values())).watermark_delay
-    return _of_generator(description, max_event_time(AT, delay), _timeouts(views))
 
 
 def _timeouts(views: Mapping[str, StreamView]) -> WatermarkSettings:
@@ -176,16 +181,8 @@ def _timeouts(views: Mapping[str, StreamView]) -> WatermarkSettings:
 
 def _by_ctis_of_sides(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     inputs = {side: view for side, view in views.items() if view.is_input}
-    for side, view in inputs.items():
-        settings = view.watermark
-        if not view.by_ctis or (settings and (settings.by or settings.sources or settings.own_timeouts)):
-            raise UsageError(
-                "if one side uses CTIs, each stream must use them, as a single source: watermark.ctis(…) without by=",
-                code="watermark-sides",
-                operator=description.name,
-                side=side,
-            )
-    at_query = {side: _side_settings(side, view, views) for side, view in inputs.items()}
+    of_sides = {side: _side_settings(side, view, views) for side, view in inputs.items()}
+    at_query = {side: None if settings is None else settings[""] for side, settings in of_sides.items()}
     at_source = {side: _of_source(view) for side, view in inputs.items()}
     sides, timeouts = description.sides, _timeouts(views)
     orders = {side: description.order_of(side) for side in sides.names}
@@ -203,27 +200,103 @@ def _present(settings: Mapping[str, AdvanceTime | None]) -> dict[str, AdvanceTim
     return {side: advance for side, advance in settings.items() if advance is not None} or None
 
 
-def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView]) -> AdvanceTime | None:
-    """The settings of a side for the query, which may import the CTIs of another one."""
+def _over_streams(description: Sided, views: Mapping[str, StreamView], over: WatermarkSettings) -> Watermarks:
+    """One generator over the sides that read streams; the others follow operators."""
+    generator = SideGenerator(claimant(resolved(over.generator or Bounded(_delay(views)), AT)))
+    inputs = [side for side, view in views.items() if view.is_input]
+    followed = tuple(side for side in views if side not in inputs)
+    declared = side_sources(description.sides.names, followed, over.idle_timeout, over.own_timeouts)
+    return Watermarks(BySide(dict.fromkeys(inputs, generator), followed), declared, SIDE)
+
+
+def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
+    """The watermark of each stream, as it is set there; sides that read operators follow these."""
+    generators: dict[str, SideGenerator] = {}
+    names: list[str] = []
+    timeouts: dict[str, Span] = {}
+    at_query = {side: _side_settings(side, view, views) for side, view in views.items() if view.by_ctis}
+    for side, view in views.items():
+        settings = view.watermark or WatermarkSettings()
+        own = given_sources(settings.by, _declared(settings))
+        names += [f"{side}/{source}" for source in own.names] if settings.by and own.names else [side]
+        timeouts |= {f"{side}/{source}": span for source, span in (settings.own_timeouts or {}).items()}
+        if settings.idle_timeout is not None:
+            timeouts[side] = settings.idle_timeout
+        if view.is_input:
+            columns = SideColumns(side, None if description.sides.same_columns else description.sides.shared)
+            by = None if settings.by is None else columns.in_stream(settings.by)
+            ctis = _ctis_of_side(description, side, view, at_query[side]) if view.by_ctis else None
+            generators[side] = SideGenerator(ctis or _generator_of_side(view, columns), by)
+    _check_ctis(generators, names, at_query)
+    followed = tuple(side for side in views if side not in generators)
+    return Watermarks(BySide(generators, followed), sources(*names, own_timeouts=timeouts), SIDE)
+
+
+def _generator_of_side(view: StreamView, columns: SideColumns) -> Claimant:
+    chosen = view.watermark.generator if view.watermark is not None else None
+    if chosen is None or isinstance(chosen, Bounded):
+        return claimant(resolved(chosen or Bounded(view.watermark_delay), AT))
+    return claimant(resolved(chosen, AT)).of_side(columns)
+
+
+def _ctis_of_side(description: Sided, side: str, view: StreamView, at_query: StoredSettings) -> Ctis:
+    order = description.order_of(side)
+    if not order:
+        raise lacking_offsets([side])
+    lives = event_columns(description.sides, side, order, view.lifetime)
+    at_source = settings_by_source(_of_source(view))
+    return Ctis(at_query, at_source, AT, order, lives.end, lives.shape, lives.shape_column)
+
+
+def _check_ctis(generators: Mapping[str, SideGenerator], names: Sequence[str], at_query: Mapping[str, Any]) -> None:
+    """Check that CTIs advance each side that has them, and that none imports from a side without, or in a circle."""
+    ctis = {side: each.generator for side, each in generators.items() if isinstance(each.generator, Ctis)}
+    declared = [name for name in names if name.partition("/")[0] in ctis]
+    for each in ctis.values():
+        each.check(declared)
+    by_side = {side: settings[""] for side, settings in at_query.items() if settings and "" in settings}
+    Ctis(by_side, None, AT, ()).in_import_order(sorted(by_side))
+
+
+def _delay(views: Mapping[str, StreamView]) -> Span:
+    return next(iter(views.values())).watermark_delay
+
+
+def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView]) -> StoredSettings:
+    """The settings of a side for the query, which may import the CTIs of another one; by the sources of the side, if
+    it has several.
+    """
     settings = _settings_of(view)
     if settings is None:
         return None
-    if not isinstance(settings, CtiSettings):
+    if isinstance(settings, CtiSettings):
+        return {"": _stored(settings, _imported_side(side, settings, views))}
+    by_source = {source: (each, _source(each)) for source, each in settings.items()}
+    return {
+        f"{side}/{source}": _stored(each, imported and f"{side}/{imported}")
+        for source, (each, imported) in by_source.items()
+    }
+
+
+def _imported_side(side: str, settings: CtiSettings, views: Mapping[str, StreamView]) -> str | None:
+    """The side whose CTIs a side imports. Raises `UsageError` where it has none."""
+    if settings.import_from is None:
+        return None
+    if isinstance(settings.import_from, str):
+        named = {view.name: name for name, view in views.items() if view.name is not None}
+        imported: str | None = named.get(settings.import_from, settings.import_from)
+    else:
+        nodes = {view.node: name for name, view in views.items()}
+        named = {view.name: name for name, view in views.items() if view.name is not None}
+        source = settings.import_from.view
+        imported = nodes.get(source.node, named.get(source.name))
+    if imported is None or (imported in views and not views[imported].by_ctis):
         raise UsageError(
-            "a stream that is a side is a single source: give it one cti_settings(…)",
-            code="watermark-sides",
+            "CTIs can be imported only from another side of this operator, which has CTIs",
+            code="advance-time",
             side=side,
         )
-    names = {other.name: name for name, other in views.items() if other.name is not None}
-    nodes = {other.node: name for name, other in views.items()}
-    imported = settings.import_from
-    if imported is not None and not isinstance(imported, str):
-        imported = nodes.get(imported.view.node, names.get(imported.view.name))
-        if imported is None:
-            raise UsageError(
-                "CTIs can be imported only from another side of this operator", code="advance-time", side=side
-            )
-    return _stored(settings, names.get(imported, imported) if isinstance(imported, str) else None)
+    return imported
 
 
 def _settings_of(view: StreamView) -> Any:

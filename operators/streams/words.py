@@ -25,9 +25,8 @@ from tidestate.operators.describe.windows import (
     SlidingOffsets,
     WindowKind,
 )
-from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.cti_settings import Generation
-from tidestate.operators.progress.generators import Fixed, IngestionTime, MaxEventTime, OwnGenerator, Punctuation
+from tidestate.operators.progress.watermarks import Claimant
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings, SideSettings
 from tidestate.statestore.durations import text_of
@@ -149,15 +148,9 @@ def _bounded(claims: Bounded) -> str:
     return call_text("watermark.bounded", (claims.delay,), hold_future=claims.hold_future, quiet=claims.quiet)
 
 
-def _largest(claims: MaxEventTime) -> str:
-    quiet = None if claims.quiet_us is msgspec.UNSET else text_of(claims.quiet_us)
-    held = None if claims.hold_future_us is None else text_of(claims.hold_future_us)
-    return call_text("watermark.bounded", (text_of(claims.delay_us), claims.column), hold_future=held, quiet=quiet)
-
-
-def _buffers(claims: BufferProgress) -> str:
-    values = {name: getattr(claims, name) for name in claims.__struct_fields__}
-    return call_text("watermark.buffers", **{n: value for n, value in values.items() if value is not msgspec.UNSET})
+def _claims(claims: Claimant) -> str:
+    word, args, options = claims.written
+    return call_text(word, args, **options)
 
 
 def _over(settings: WatermarkSettings) -> str:
@@ -195,15 +188,7 @@ _TEXTS: tuple[tuple[Any, Any], ...] = (
     (Aggregate, _aggregate),
     (Trigger, _trigger),
     (Bounded, _bounded),
-    (MaxEventTime, _largest),
-    (Fixed, lambda claims: call_text("watermark.fixed", (text_of(claims.delay_us),))),
-    (IngestionTime, lambda claims: call_text("watermark.ingestion_time", (claims.column,))),
-    (
-        Punctuation,
-        lambda claims: call_text("watermark.punctuated", (claims.column,), flag=claims.flag, equals=claims.equals),
-    ),
-    (BufferProgress, _buffers),
-    (OwnGenerator, lambda claims: claims.name),
+    (Claimant, _claims),
     (ByCtis, lambda claims: call_text("watermark.ctis", () if claims.settings is None else (claims.settings,))),
     (WatermarkSettings, _over),
     (

@@ -14,6 +14,7 @@ CAPABILITIES: dict[str, str] = {
     "renamed-results/1": "which results were renamed or have gone is recorded, and panes of before are read by it",
     "duration-extremes/1": "durations are compared, as extremes are, and kept as whole numbers for it",
     "wide-sums/1": "sums of whole numbers and long decimals are kept in a type that cannot overflow",
+    "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
     "unordered-identity/1": "messages are known by a value without an order: tables have it in place of the offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

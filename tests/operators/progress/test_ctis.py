@@ -296,6 +296,8 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
             total_ = Counter[str]()
             for header in headers:
                 total_.update(header.counters)
-            found.append((after.generator.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_))
+            found.append(
+                (after.generator.advances, after.watermark_us, sorted(at for some in rejected for at in some), total_)
+            )
     assert found[0] == found[1] == found[2]
     assert found[0][2] if at_query.policy == "drop" else found[0][0]

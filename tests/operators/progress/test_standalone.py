@@ -15,7 +15,8 @@ from tests.helpers.two_sources import SCHEMA, SECOND, job, rows
 from tidestate import Aggregation, Stream, agg, trigger, watermark
 from tidestate.operators.local import standalone as runner
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.progress.generators import Generator
+from tidestate.operators.progress.input_progress import combined_progress, first_progress
+from tidestate.operators.progress.sources import Generator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.statestore.spec.store import Memory
@@ -117,13 +118,13 @@ def test_rows_that_are_rejected_make_no_source(tmp_path: Path) -> None:
 def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> None:
     settings = job(idle_timeout="5 seconds").graph.description.watermarks
     assert settings is not None
-    progress = settings.after(settings.begin(), [], 0)
-    waited = settings.after(progress.skipping_idle_time(20 * SECOND), [], 24 * SECOND)
+    progress = combined_progress(settings, first_progress(settings), [], 0)
+    waited = combined_progress(settings, progress.skipping_idle_time(20 * SECOND), [], 24 * SECOND)
     assert {one.quiet_us for one in waited.tracker.sources.values()} == {4 * SECOND}
     assert {one.standing for one in waited.tracker.sources.values()} == {"counted"}
-    planned_before = settings.after(waited, [], 21 * SECOND)
+    planned_before = combined_progress(settings, waited, [], 21 * SECOND)
     assert planned_before.tracker.clock_backward == 0
-    assert settings.begin().skipping_idle_time(SECOND) == settings.begin()
+    assert first_progress(settings).skipping_idle_time(SECOND) == first_progress(settings)
 
 
 def test_when_all_are_idle_the_watermark_stays(tmp_path: Path) -> None:
