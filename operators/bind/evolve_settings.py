@@ -24,6 +24,20 @@ SettingRule = Callable[[Any, Any, Plan], str]
 """Why a setting cannot change from one value to another under a plan; empty where it can."""
 
 
+def _kinds(generator: Mapping[str, Any]) -> list[str]:
+    """The kinds of a generator, or of those of all sides."""
+    if generator["kind"] != "by_side":
+        return [generator["kind"]]
+    return [kind for side in generator["sides"].values() for kind in _kinds(side["generator"])]
+
+
+def _columns_of_sources(watermark: Mapping[str, Any]) -> dict[str, str]:
+    """The columns whose values are sources, of the sides that have several."""
+    generator = watermark["generator"]
+    sides = generator["sides"] if generator["kind"] == "by_side" else {}
+    return {side: each["by"] for side, each in sides.items() if each["by"] is not None}
+
+
 def _always(_was: Any, _now: Any, _plan: Plan) -> str:
     return ""
 
@@ -33,10 +47,10 @@ def _watermark(was: Any, now: Any, plan: Plan) -> str:
     sided = plan.configuration["kind"] in ("merge", "join", "session_join", "overlap_join", "union")
     usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
-    kinds = [one["generator"].get("kind") for one in both]
+    kinds = [kind for one in both for kind in _kinds(one["generator"])]
     if any(kind not in PLAIN for kind in kinds):
         return "watermarks of buffers, CTIs or the clock cannot continue as any other kind, nor any other as these"
-    if both[0]["by"] != both[1]["by"]:
+    if both[0]["by"] != both[1]["by"] or _columns_of_sources(both[0]) != _columns_of_sources(both[1]):
         return "sources were identified by another column, so how far each has come is not known"
     return ""
 
@@ -150,7 +164,8 @@ def _as_they_act(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
         return configuration
     without_delay = {name: _NO_DELAY[name] for name in _NO_DELAY.keys() & configuration.keys()}
     generator = watermark["generator"]
-    own = [side for side in generator.get("sides", ()) if side not in generator["followed"]]
+    sides = generator.get("sides", ()) if generator["kind"] == "ctis" else ()
+    own = [side for side in sides if side not in generator["followed"]]
     by_side = {name: _by_side(generator[name], own) for name in ("at_query", "at_source") if own}
     return {**configuration, **without_delay, "watermark": {**watermark, "generator": {**generator, **by_side}}}
 

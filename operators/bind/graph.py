@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema,
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.altered import AlteredPlan
-from tidestate.statestore.errors import UsageError, invariant
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
 
@@ -38,6 +38,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
     """
     if not isinstance(description, Chain):
         schema = schemas if isinstance(schemas, pa.Schema) else next(iter(schemas.values()))
+        _check_followed(description, set())
         return single_operator(bind_plan(description, _readable(description, schema, "")))
     given = dict.fromkeys(description.streams, schemas) if isinstance(schemas, pa.Schema) else dict(schemas)
     if set(given) != set(description.streams) or (isinstance(schemas, pa.Schema) and len(given) > 1):
@@ -127,9 +128,7 @@ def _fitted(
     fed = [name for name in origins if name in nodes]
     if isinstance(one, Sided) and one.watermarks is not None and one.watermarks.followed:
         sides = zip(origins, one.sides.names, strict=True)
-        reading = {side for origin, side in sides if origin in nodes}
-        followed = set(one.watermarks.followed)
-        invariant(reading == followed, "the sides that follow operators read them", sides=followed)
+        _check_followed(one, {side for origin, side in sides if origin in nodes})
     elif fed and one.watermarks is not None:
         raise UsageError(
             "a side that reads an operator has no rows for this watermark, which is over columns or buffers of all "
@@ -153,6 +152,20 @@ def _fitted(
     if timeless and PANE_TIME in schema.names:
         return replace(one, event_time="timestamp" if "timestamp" in schema.names else PANE_TIME), schema
     return one, schema
+
+
+def _check_followed(one: Runnable, reading: Set[str]) -> None:
+    """Check that the sides without a watermark of their own are those that read operators."""
+    followed = set(one.watermarks.followed) if one.watermarks is not None else set()
+    if followed != reading:
+        raise UsageError(
+            "a side that reads an operator follows it, and each other side needs a watermark of its own: bind the "
+            "operator with the inputs that it was described with",
+            code="chain-watermark",
+            operator=one.name,
+            without=sorted(followed),
+            reading=sorted(reading),
+        )
 
 
 def _check_edges(one: Runnable, upstream: Plan | None) -> None:

@@ -114,9 +114,9 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         named = [*(self.at_query or {}).values(), *(self.at_source or {}).values()]
         return sorted({one.import_from for one in named if one.import_from is not None})
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raises `UsageError` for settings without effect, or that import from a source that is not declared, or in
-        a circle.
+    def check(self, names: Iterable[str], others: Iterable[str] = ()) -> None:
+        """Raises `UsageError` for settings without effect, or that import from a source that is neither declared nor
+        one of ``others``, or in a circle.
         """
         declared = set(names)
         own = (declared or {""}) - set(self.followed)
@@ -130,7 +130,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
                 sources=still,
             )
         own = {*(self.at_query or {}), *(self.at_source or {})} - {""}
-        if strange := sorted((own | set(self.imports)) - declared):
+        if strange := sorted((own | set(self.imports)) - declared - {*others}):
             raise UsageError(
                 "CTI settings and import_from= can name only declared sources: add these to sources=[...]",
                 code="advance-time",

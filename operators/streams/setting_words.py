@@ -26,7 +26,7 @@ from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.watermarks import Watermarks
-from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings
+from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
 from tidestate.operators.streams.words import Arguments, setting_text
 from tidestate.statestore.durations import text_of
@@ -417,7 +417,7 @@ def _claims_of_side(side: SideGenerator) -> Any:
         claims = Bounded(text_of(claims.delay_us), _span(claims.hold_future_us), quiet)  # type: ignore[assignment]
     elif isinstance(claims, Ctis):
         claims = ByCtis(_cti_settings(claims.at_query or claims.at_source))  # type: ignore[assignment]
-    return claims if side.by is None else _given(claims, by=side.by)
+    return claims if side.by is None else WatermarkSettings(claims, side.by)
 
 
 def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:

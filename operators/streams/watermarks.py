@@ -251,9 +251,8 @@ def _ctis_of_side(description: Sided, side: str, view: StreamView, at_query: Sto
 def _check_ctis(generators: Mapping[str, SideGenerator], names: Sequence[str], at_query: Mapping[str, Any]) -> None:
     """Check that CTIs advance each side that has them, and that none imports from a side without, or in a circle."""
     ctis = {side: each.generator for side, each in generators.items() if isinstance(each.generator, Ctis)}
-    declared = [name for name in names if name.partition("/")[0] in ctis]
-    for each in ctis.values():
-        each.check(declared)
+    for side, each in ctis.items():
+        each.check([name for name in names if name.partition("/")[0] == side], ctis)
     by_side = {side: settings[""] for side, settings in at_query.items() if settings and "" in settings}
     Ctis(by_side, None, AT, ()).in_import_order(sorted(by_side))
 
@@ -290,9 +289,9 @@ def _imported_side(side: str, settings: CtiSettings, views: Mapping[str, StreamV
         named = {view.name: name for name, view in views.items() if view.name is not None}
         source = settings.import_from.view
         imported = nodes.get(source.node, named.get(source.name))
-    if imported is None or (imported in views and not views[imported].by_ctis):
+    if imported is None or (imported in views and views[imported].is_input and not views[imported].by_ctis):
         raise UsageError(
-            "CTIs can be imported only from another side of this operator, which has CTIs",
+            "CTIs can be imported only from another side of this operator that has CTIs, or reads an operator",
             code="advance-time",
             side=side,
         )

@@ -258,7 +258,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     lacking = SCHEMA.remove(SCHEMA.get_field_index("off"))
     for code, wrong in (
         ("advance-time", lambda: living().join_lifetimes(living(), on="k").harness(SCHEMAS)),
-        ("watermark-sides", lambda: living().watermark(watermark.bounded("1 s")).join_lifetimes(living(), on="k")),
+        ("advance-time", lambda: living().watermark(watermark.bounded("1 s")).join_lifetimes(living(), on="k")),
         ("advance-time", lambda: living().watermark(idle_timeout="1 s").join_lifetimes(living(), on="k")),
         ("event-shape", lambda: ts.lifetime(shape="interval")),
         ("event-shape", lambda: ts.lifetime("end", shape="round")),
@@ -361,10 +361,10 @@ def test_sides_that_read_operators_have_no_settings() -> None:
     schemas = {"clicks": CLICKS, "limits": pa.schema([*SCHEMA, ("pane_time", TIME)])}
     itself = living("limits").watermark(watermark.ctis(cti_settings("adjust", import_from="left")))
     for code, wrong in (
-        ("advance-time", lambda: bind_graph(limited, of_streams)),
-        ("advance-time", lambda: bind_graph(swapped, schemas)),
+        ("chain-watermark", lambda: bind_graph(limited, of_streams)),
+        ("chain-watermark", lambda: bind_graph(swapped, schemas)),
         ("chain-watermark", lambda: per_ten().watermark(watermark.ctis(AT_ONCE))),
-        ("watermark-sides", lambda: living("clicks").join_lifetimes(itself, on="k")),
+        ("advance-time", lambda: living("clicks").join_lifetimes(itself, on="k")),
     ):
         with pytest.raises(UsageError) as caught:
             wrong()

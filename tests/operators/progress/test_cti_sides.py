@@ -220,9 +220,6 @@ def test_what_makes_no_sense_is_refused() -> None:
             wrong()
         assert caught.value.code == "advance-time"
     with pytest.raises(UsageError) as caught:
-        near(by_ctis(generated, offset="off"), ts.stream(event_time="t", offset="off"))
-    assert caught.value.code == "watermark-sides"
-    with pytest.raises(UsageError) as caught:
         ts.union(left=ts.stream(event_time="t", origin="k"), right=ts.stream(event_time="t", origin="k"))
     assert caught.value.code == "offset"
 

@@ -127,7 +127,7 @@ def test_ours_a_quiet_source_goes_on_with_the_clock_by_as_much_as_it_is_quiet() 
         tracker = observe(settings, tracker, {"A": SourceReport()}, now, lambda _: 10)
         marks.append(tracker.watermark_us)
     assert marks == [100, 105, 107, 130]
-    tracker = observe(settings, tracker, {"A": SourceReport(rows=1)}, 50, quiet_us=10)
+    tracker = observe(settings, tracker, {"A": SourceReport(rows=1)}, 50, quiet_after=lambda _: 10)
     assert tracker.watermark_us == 130
 
 

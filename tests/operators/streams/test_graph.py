@@ -177,23 +177,23 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "future-tolerance",
     ),
-    "a generator in front of one side": (
-        lambda: at().watermark(watermark.bounded("1 minute")).join(at(), on="k", within=WITHIN),
+    "buffers of one side": (
+        lambda: (
+            at()
+            .watermark(watermark.by_buffers(origin="o", sequence="s", watermark="w"))
+            .join(at(), on="k", within=WITHIN)
+        ),
         "watermark-sides",
     ),
-    "idle sides of two delays": (
-        lambda: at(watermark_delay="1 minute").watermark(idle_timeout="1 minute").join(at(), on="k", within=WITHIN),
-        "watermark-sides",
+    "ingestion time of one side": (
+        lambda: at().watermark(watermark.ingestion_time()).join(at(), on="k", within=WITHIN),
+        "watermark",
     ),
     "watermarks of a side and over all": (
         lambda: (
             at().watermark(idle_timeout="1 minute").join(at(), on="k", within=WITHIN, watermark=fixed("1 minute"))
         ),
-        "watermark-sides",
-    ),
-    "CTIs of one of two streams": (
-        lambda: at(offset="o", cti_settings=CTIS).join(at(offset="o"), on="k", within=WITHIN),
-        "watermark-sides",
+        "watermark",
     ),
     "CTIs in front of a deduplication": (lambda: at(offset="o", cti_settings=CTIS).deduplicate("k"), "advance-time"),
     "CTIs and a generator": (

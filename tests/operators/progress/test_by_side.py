@@ -1,0 +1,234 @@
+"""A generator of watermarks for each side, against a twin that takes one row after the other."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tidestate as ts
+from tests.helpers import evidence
+from tests.helpers.internals import job_of
+from tests.helpers.process import SCRATCH
+from tidestate import IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
+from tidestate.operators.local.harness import Harness
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.watermark import SourceReading, SourceReport, cti_settings, generate_ctis
+
+SECOND = 1_000_000
+SCHEMA = pa.schema([("k", "string"), ("t", pa.timestamp("us", "UTC")), ("part", "int64"), ("mark", "bool")])
+SCHEMAS = dict.fromkeys(("left", "right"), SCHEMA)
+NONE = float("-inf")
+
+
+class Behind:
+    """The largest event time less three seconds, as somebody may write it."""
+
+    column, delay_us = "t", 3 * SECOND
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        assert "t" in events.column_names, "by the name that it has in the stream"
+        times = [time for time in events["t"].cast(pa.int64()).to_pylist() if time is not None]
+        if not times:
+            return SourceReading(events, {})
+        return SourceReading(events, {source: SourceReport(max(times) - self.delay_us, rows=len(times))})
+
+
+class Unmarked:
+    """Marked rows are no events, and every other row is a watermark."""
+
+    column, flag, filters_rows = "t", "mark", True
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        data = events.filter(pa.array([not mark for mark in events["mark"].to_pylist()], pa.bool_()))
+        times = [time for time in data["t"].cast(pa.int64()).to_pylist() if time is not None]
+        reports = {source: SourceReport(max(times), rows=events.num_rows)} if times else {}
+        return SourceReading(data, reports)
+
+
+@dataclass
+class Side:
+    """A side of the twin: its sources with their watermarks, in seconds."""
+
+    kind: str
+    delay: int = 0
+    sources: dict[str, float] = field(default_factory=dict)
+
+    def read(self, rows: list[tuple[int, int, bool]], reached: float, now: int) -> None:
+        """Rows of (time, part, mark), read at ``reached``, the watermark of all sides before the batch."""
+        for time, part, mark in rows:
+            late = time < reached
+            if self.kind == "fixed" or (self.kind in ("bounded", "own", "parts", "declared") and late):
+                continue
+            if (self.kind == "marks" and not mark) or (self.kind == "unmarked" and mark):
+                continue
+            source = str(part) if self.kind in ("parts", "declared") else ""
+            if self.kind == "parts":
+                self.sources.pop("", None)
+            before = self.sources.get(source, reached)
+            self.sources[source] = max(before, time - self.delay)
+        if self.kind == "fixed":
+            self.sources[""] = max(self.sources[""], now - self.delay)
+
+
+KINDS: dict[str, tuple[Side, Any]] = {
+    "bounded": (Side("bounded", 2), lambda one: one.watermark(watermark.bounded("2 seconds"))),
+    "delay": (Side("bounded", 4), lambda one: one),
+    "fixed": (Side("fixed", 5), lambda one: one.watermark(watermark.fixed("5 seconds"))),
+    "marks": (Side("marks"), lambda one: one.watermark(watermark.punctuated("t", flag="mark"))),
+    "parts": (Side("parts", 4), lambda one: one.watermark(by="part")),
+    "declared": (
+        Side("declared", 1),
+        lambda one: one.watermark(watermark.bounded("1 s"), by="part", sources=["1", "2"]),
+    ),
+    "own": (Side("own", 3), lambda one: one.watermark(Behind())),
+    "unmarked": (Side("unmarked"), lambda one: one.watermark(Unmarked())),
+}
+FIRST = {"declared": {"1": NONE, "2": NONE}}
+
+
+def merged(kinds: tuple[str, str]) -> OperatorStream:
+    left, right = (KINDS[kind][1](ts.stream(event_time="t", watermark_delay="4 seconds")) for kind in kinds)
+    counted = ts.merge(left=left, right=right).group_by("k").window(ts.tumbling("5 s")).aggregate(n=agg.count())
+    return counted.allowed_lateness("0 seconds")
+
+
+def table(rows: list[tuple[int, int, bool]]) -> list[dict[str, Any]]:
+    return [{"k": "a", "t": time * SECOND, "part": part, "mark": mark} for time, part, mark in rows]
+
+
+def watermark_of(tested: Harness) -> float:
+    (progress,) = job_of(tested).progress.values()
+    return NONE if progress.watermark_us == BEGINNING_US else progress.watermark_us / SECOND
+
+
+ROW = st.tuples(st.integers(0, 60), st.integers(1, 3), st.booleans())
+BATCH = st.tuples(st.lists(ROW, max_size=4), st.lists(ROW, max_size=4), st.booleans())
+
+
+@given(st.tuples(st.sampled_from([*KINDS]), st.sampled_from([*KINDS])), st.lists(BATCH, min_size=1, max_size=6))
+def test_a_twin_takes_the_smallest_of_the_sides(kinds: tuple[str, str], batches: list[Any]) -> None:
+    described, reached, now = merged(kinds), NONE, 0
+    sides = [Side(KINDS[kind][0].kind, KINDS[kind][0].delay, dict(FIRST.get(kind, {"": NONE}))) for kind in kinds]
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = described.harness(SCHEMAS, folder=folder)
+        for *of_sides, restart in batches:
+            if restart:
+                tested = described.harness(SCHEMAS, folder=folder)
+            now += 7
+            tested.advance_processing_time(now * SECOND)
+            before = reached
+            for side in sides:
+                side.read([], before, now)
+            reached = max(before, min(mark for side in sides for mark in side.sources.values()))
+            before = reached
+            tested.feed({"left": table(of_sides[0]), "right": table(of_sides[1])})
+            for side, rows in zip(sides, of_sides, strict=True):
+                side.read(rows, before, now)
+            reached = max(before, min(mark for side in sides for mark in side.sources.values()))
+            assert watermark_of(tested) == reached, (kinds, sides)
+
+
+def near(left: Stream, right: Stream) -> OperatorStream:
+    return left.join(right, on="k", within=("0 seconds", "5 seconds"), name="near")
+
+
+def rows(*times: int) -> list[dict[str, Any]]:
+    return table([(time, 1, False) for time in times])
+
+
+def test_sides_have_timeouts_and_delays_of_their_own() -> None:
+    left = ts.stream(event_time="t", watermark_delay="1 second").watermark(idle_timeout="10 seconds")
+    tested = near(left, ts.stream(event_time="t", watermark_delay="5 seconds")).harness(SCHEMAS)
+    tested.feed({"left": rows(20), "right": rows(20)})
+    assert watermark_of(tested) == 15
+    tested.feed({"right": rows(40)})
+    assert watermark_of(tested) == 19
+    tested.advance_processing_time(11 * SECOND)
+    tested.feed({"right": rows(41)})
+    assert watermark_of(tested) == 36, "the left side is idle"
+
+
+def test_a_quiet_side_goes_on_with_the_clock() -> None:
+    left = ts.stream(event_time="t").watermark(watermark.bounded(quiet="10 seconds"))
+    tested = near(left, ts.stream(event_time="t")).harness(SCHEMAS)
+    tested.feed({"left": rows(20), "right": rows(90)})
+    tested.advance_processing_time(30 * SECOND)
+    assert watermark_of(tested) == 40
+
+
+@pytest.mark.parametrize("generator", [watermark.fixed("5 seconds"), watermark.bounded("3 seconds"), None])
+def test_a_side_that_reads_an_operator_follows_it_whatever_the_other_has(generator: Any) -> None:
+    clicks = ts.stream("clicks", event_time="t")
+    counted = clicks.group_by("k").window(ts.tumbling("10 s")).aggregate(n=agg.count()).named("counted")
+    counted = counted.allowed_lateness("0 seconds")
+    other = ts.stream("other", event_time="t")
+    timed = other.watermark(idle_timeout="1 minute") if generator is None else other.watermark(generator)
+    tested = counted.join(timed, on="k", within=("0 s", "60 s"), name="met").harness(
+        {"clicks": SCHEMA, "other": SCHEMA}
+    )
+    tested.advance_processing_time(100 * SECOND)
+    panes = tested.feed({"clicks": rows(1, 30), "other": rows(31)})
+    assert panes["left_n"].to_pylist() == [1]
+    assert job_of(tested).progress["met"].tracker.sources.keys() == {"left", "right"}
+    tested.finish()
+
+
+def test_one_generator_over_the_streams_beside_an_operator() -> None:
+    clicks = ts.stream("clicks", event_time="t")
+    counted = clicks.group_by("k").window(ts.tumbling("10 s")).aggregate(n=agg.count()).named("counted")
+    counted = counted.allowed_lateness("0 seconds")
+    met = counted.join(
+        ts.stream("other", event_time="t"),
+        on="k",
+        within=("0 s", "60 s"),
+        name="met",
+        watermark=watermark.fixed("1 s"),
+    )
+    tested = met.harness({"clicks": SCHEMA, "other": SCHEMA})
+    tested.advance_processing_time(20 * SECOND)
+    tested.feed({"clicks": rows(1, 90)})
+    assert job_of(tested).progress["met"].watermark_us == 19 * SECOND
+
+
+def test_ctis_of_one_side_beside_a_delay(tmp_path: Path) -> None:
+    settings = cti_settings("drop", generate=generate_ctis(1, delay="2 seconds"))
+    left = ts.stream(event_time="t", offset="part").watermark(watermark.ctis(settings))
+    tested = near(left, ts.stream(event_time="t", watermark_delay="1 second")).harness(SCHEMAS, folder=tmp_path)
+    tested.feed({"left": table([(10, 1, False), (3, 2, False)]), "right": rows(10)})
+    assert watermark_of(tested) == 8
+    operator = evidence.operator(evidence.manifests(tmp_path)[-1])
+    assert operator["advances"]["left"]["dropped"] == 1
+    assert evidence.manifests(tmp_path)[-1]["needs"] == ["generator-by-side/1"]
+
+
+def test_ctis_are_imported_from_another_side_beside_a_delay() -> None:
+    generated = cti_settings("adjust", generate=generate_ctis(1))
+    first, second, third = (ts.stream(name, event_time="t", offset="part") for name in ("first", "second", "third"))
+    first = first.watermark(watermark.ctis(generated))
+    second = second.watermark(watermark.ctis(cti_settings("adjust", import_from=first)))
+    merged_ = ts.merge(second=second, first=first, third=third).group_by("k").window(ts.tumbling("5 s"))
+    tested = merged_.aggregate(n=agg.count()).harness(dict.fromkeys(("first", "second", "third"), SCHEMA))
+    tested.feed({"first": rows(30), "second": rows(2), "third": rows(100)})
+    assert watermark_of(tested) == 30
+    plain = ts.stream("plain", event_time="t", offset="part")
+    of_plain = second.watermark(watermark.ctis(cti_settings("adjust", import_from=plain)))
+    with pytest.raises(UsageError, match="advance-time"):
+        ts.merge(second=of_plain, plain=plain).group_by("k").aggregate(n=agg.count())
+
+
+def test_settings_of_sides_are_stored_and_their_changes_said(tmp_path: Path) -> None:
+    merged(("fixed", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(1)})
+    merged(("fixed", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(2)})
+    merged(("delay", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(3)})
+    with pytest.raises(IncompatibleError) as refused:
+        merged(("own", "parts")).harness(SCHEMAS, folder=tmp_path)
+    assert "left=Behind(), right=watermark.over(watermark.bounded" in str(refused.value)
+    with pytest.raises(IncompatibleError, match="another column"):
+        merged(("delay", "delay")).harness(SCHEMAS, folder=tmp_path)
