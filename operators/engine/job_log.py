@@ -15,7 +15,7 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.metrics import gaps_of, metrics
+from tidestate.operators.progress.metrics import gaps_of_progress, metrics
 from tidestate.operators.progress.peaks import Peak, TimeSteps, in_words, leapt, time_steps
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.manifest import Manifest
@@ -156,7 +156,7 @@ def _log_checkpoint(job: CheckpointLog) -> None:
         "none" if numbers.lag_us is None else text_of(numbers.lag_us),
         ", ".join(name for name, one in numbers.sources.items() if one.idle) or "none",
     )
-    for gap in gaps_of(first):
+    for gap in gaps_of_progress(first):
         log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
 
 

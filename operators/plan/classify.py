@@ -40,7 +40,7 @@ from tidestate.operators.progress.input_progress import read_after_checks, read_
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.positions import side_steps
-from tidestate.operators.progress.progress import Claims, Progress, Reading, joined_claims
+from tidestate.operators.progress.progress import Claims, InputReading, Progress, joined_claims
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -159,7 +159,7 @@ def with_refused(
     return partly if rejected is None else pa.concat_tables([rejected, partly])
 
 
-def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Reading | None:
+def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> InputReading | None:
     """The rows as read by a generator that removes or changes rows (`Watermarks.filters_rows`), before
     classification.
 
@@ -178,14 +178,14 @@ def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> Reading | Non
     return replace(reading, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 
-def _with_first(counters: Counters, first: Reading) -> Counters:
+def _with_first(counters: Counters, first: InputReading) -> Counters:
     """Counters with those of the generator; rows that it refused are events too."""
     reasons = first.refused[1] if first.refused is not None else pa.array([], pa.string())
     refused = {row["values"]: row["counts"] for row in pc.value_counts(reasons).to_pylist()}
     return total([counters, {"events": len(reasons)}, refused, first.counters])
 
 
-def _with_reasons(events: pa.Table, first: Reading) -> pa.Table:
+def _with_reasons(events: pa.Table, first: InputReading) -> pa.Table:
     """The events, and what goes no further, with the reasons in a column."""
     going = [events.append_column(REFUSED, pa.nulls(events.num_rows, pa.string()))]
     if first.refused is not None:
@@ -196,7 +196,7 @@ def _with_reasons(events: pa.Table, first: Reading) -> pa.Table:
     return pa.concat_tables(going, promote_options="default")
 
 
-def _both(plan: Plan, first: Reading, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
     """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected

@@ -37,7 +37,7 @@ from tidestate.operators.progress.origins import (
     wait,
     with_new_origins,
 )
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
+from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.sources import Reports, SourceReport, merged, source_column
 from tidestate.operators.progress.watermarks import SideColumns, Watermarks
 from tidestate.statestore.arrays import Flags
@@ -140,12 +140,12 @@ class BufferProgress(
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
-    ) -> Reading:
+    ) -> InputReading:
         """The rows of buffers that are new in this micro-batch."""
         reading = read_buffers(self, rows, began.buffers or begin_buffers(()))
         claims = Claims(reading.rows, buffers=reading.arrived, ends=reading.ends)
         counters = {"control_rows": reading.announced} if reading.announced else {}
-        return Reading(reading.events, claims, counters, (reading.refused, reading.reasons))
+        return InputReading(reading.events, claims, counters, (reading.refused, reading.reasons))
 
     def combine(
         self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int

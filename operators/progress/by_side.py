@@ -11,7 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.progress.advance_time import Advance
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator, joined_claims
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    WatermarkGenerator,
+    joined_claims,
+)
 from tidestate.operators.progress.sources import Reports, merged, source_column
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
@@ -111,7 +117,7 @@ class BySide(
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
-    ) -> Reading | None:
+    ) -> InputReading | None:
         """The rows that go on, of sides whose generator filters them, and all rows of the others."""
         if not self.filters_rows:
             return None
@@ -119,8 +125,8 @@ class BySide(
         for side, of_side in self._parts(rows, by):
             each = self.sides.get(side)
             reading = each and each.reader.before_checks(of_side, side, each.by, now_us, began, so_far)
-            readings.append(reading or Reading(of_side, Claims()))
-        return _together(readings) if readings else Reading(rows, Claims())
+            readings.append(reading or InputReading(of_side, Claims()))
+        return _together(readings) if readings else InputReading(rows, Claims())
 
     def after_checks(
         self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
@@ -196,7 +202,7 @@ def _of_side(claims: Claims, side: str) -> Claims:
     return Claims(own(claims.reports), own(claims.rejected), own(claims.advances))  # type: ignore[arg-type]
 
 
-def _together(readings: Sequence[Reading]) -> Reading:
+def _together(readings: Sequence[InputReading]) -> InputReading:
     """The readings of all sides of a piece as one."""
     refused = [one.refused for one in readings if one.refused is not None]
     ends = [one.ends for one in readings if one.ends is not None]

@@ -32,7 +32,7 @@ from tidestate.operators.progress.cti_settings import (
     effective_settings,
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
+from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.sources import (
     Reports,
     SourceReport,
@@ -164,7 +164,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
-    ) -> Reading:
+    ) -> InputReading:
         """The rows that CTIs let pass, in order; those behind one are refused or get a later start."""
         ordered = rows.sort_by([(name, "ascending") for name in self.order])
         reading = self._apply(ordered, parts_of(ordered, source, by), so_far.advances, began.advances)
@@ -185,7 +185,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         newest = {name: SourceReport(state.cti_us, generated=True) for name, state in advances.items()}
         return GeneratorState(advances), merged([newest, *(piece.reports for piece in claims)])
 
-    def _apply(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> Reading:
+    def _apply(self, events: pa.Table, parts: SourceRows, states: States, began: States) -> InputReading:
         """Apply the settings to rows in order. ``states``: of the sources so far; ``began``: at the start of the
         batch.
         """
@@ -215,7 +215,7 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         counters = {name: many for name, mask in counted.items() if (many := int(np.count_nonzero(mask)))}
         going = kept if self.keeps_ends else kept & ~ends
         taken = events.filter(pa.array(kept & ~going))
-        return Reading(
+        return InputReading(
             self._going(events, going, starts, lives.no_start),
             Claims(advances=after),
             counters,

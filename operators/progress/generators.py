@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
-from tidestate.operators.progress.progress import Claims, GeneratorState, Reading, WatermarkGenerator
+from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.sources import (
     Generator,
     Reports,
@@ -47,12 +47,12 @@ class RowGenerator(WatermarkGenerator):
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
-    ) -> Reading | None:
+    ) -> InputReading | None:
         """The rows that are events, where some are not."""
         if not self.filters_rows:
             return None
         reading = self.read(rows, now_us, source=source, by=by)
-        return Reading(reading.events, Claims(reading.reports), reading.counters)
+        return InputReading(reading.events, Claims(reading.reports), reading.counters)
 
     def after_checks(
         self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int

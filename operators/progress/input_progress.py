@@ -15,7 +15,7 @@ from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.origins import declare_origins
 from tidestate.operators.progress.peaks import Peak, highest
-from tidestate.operators.progress.progress import Claims, Progress, Reading, WatermarkGenerator
+from tidestate.operators.progress.progress import Claims, InputReading, Progress, WatermarkGenerator
 from tidestate.operators.progress.sources import Reports, SourceReport, merged, rows_per_source
 from tidestate.operators.progress.tracker import begin, observe, reset_sources
 from tidestate.operators.progress.watermarks import Watermarks
@@ -30,7 +30,7 @@ def first_progress(watermarks: Watermarks) -> Progress:
 
 def read_before_checks(
     watermarks: Watermarks, rows: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None
-) -> Reading:
+) -> InputReading:
     """Read ``rows`` that are not judged yet at processing time ``now_us``, if the generator filters rows. ``began``
     is the progress at the start of the micro-batch, ``so_far`` that after the earlier pieces of the same sources.
     """
@@ -38,7 +38,7 @@ def read_before_checks(
     state, source = (began or so_far).generator, _source(watermarks)
     generator = _generator(watermarks)
     reading = generator.before_checks(rows, source, watermarks.by, now_us, state, so_far.generator)
-    return reading or Reading(rows, Claims())
+    return reading or InputReading(rows, Claims())
 
 
 def read_after_checks(

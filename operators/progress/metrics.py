@@ -81,7 +81,7 @@ def _less(later_us: int | None, earlier_us: int | None) -> int | None:
     return None if later_us is None or earlier_us is None else later_us - earlier_us
 
 
-def gaps_of(progress: Progress) -> list[Gap]:
+def gaps_of_progress(progress: Progress) -> list[Gap]:
     """The gaps that origins wait for."""
     now_us, saved = progress.tracker.processing_us, progress.generator.buffers
     return gaps_waited_for(saved, now_us) if saved is not None and now_us is not None else []
@@ -91,7 +91,7 @@ def families_of(progress: Progress, counters: Mapping[str, int]) -> Iterator[Fam
     """The metrics of an operator whose input has come so far, with those of events and panes by class."""
     buffers, advances = progress.generator.buffers, progress.generator.advances
     origins = {INPUT: buffers.origins.counters} if buffers is not None else {}
-    return progress_families(metrics(progress.tracker), advances, origins, gaps_of(progress), counters)
+    return progress_families(metrics(progress.tracker), advances, origins, gaps_of_progress(progress), counters)
 
 
 def progress_families(

@@ -89,7 +89,7 @@ def joined_claims(pieces: Iterable[Claims]) -> Claims:
 
 
 @dataclass(frozen=True)
-class Reading:
+class InputReading:
     """A piece of input as a generator read it: the events that go on, its claims, and the rows that it ``refused``,
     with reasons; ``ends`` of edges, which go no further.
     """
@@ -121,7 +121,7 @@ class WatermarkGenerator(Claimant):
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
-    ) -> Reading | None:
+    ) -> InputReading | None:
         """Read rows that are not judged yet; None if this one reads accepted rows. ``began`` is the state at the
         start of the micro-batch, ``so_far`` that after the earlier pieces of the same sources.
         """

@@ -26,7 +26,7 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.ledger import PUT_BACK
 from tidestate.operators.progress.figures import Gap, Metrics
-from tidestate.operators.progress.metrics import gaps_of, metrics
+from tidestate.operators.progress.metrics import gaps_of_progress, metrics
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
 from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
@@ -361,7 +361,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return metrics(self._progress_of(operator).tracker)
 
     def gaps(self, operator: str | None = None) -> list[Gap]:
-        return gaps_of(self._progress_of(operator))
+        return gaps_of_progress(self._progress_of(operator))
 
     def _progress_of(self, operator: str | None) -> Progress:
         progress = self._job.progress

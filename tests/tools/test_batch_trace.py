@@ -13,7 +13,7 @@ def test_a_batch_in_this_process(tmp_path: Path) -> None:
         *found["modules"]
     }
     assert not [name for name in found["modules"] if name.startswith("operators/aggregates/")]
-    assert {"tidestate.operators.engine.driver.Driver", "tidestate.operators.progress.rounds.Progress"} <= {
+    assert {"tidestate.operators.engine.driver.Driver", "tidestate.operators.progress.progress.Progress"} <= {
         *found["nouns"]
     }
     assert all(map(is_noun, found["nouns"]))

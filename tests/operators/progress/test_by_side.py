@@ -180,7 +180,7 @@ def test_a_side_that_reads_an_operator_follows_it_whatever_the_other_has(generat
     tested.finish()
 
 
-def test_one_generator_over_the_streams_beside_an_operator() -> None:
+def test_one_generator_over_the_streams_that_are_joined_with_an_operator() -> None:
     clicks = ts.stream("clicks", event_time="t")
     counted = clicks.group_by("k").window(ts.tumbling("10 s")).aggregate(n=agg.count()).named("counted")
     counted = counted.allowed_lateness("0 seconds")
@@ -197,7 +197,7 @@ def test_one_generator_over_the_streams_beside_an_operator() -> None:
     assert job_of(tested).progress["met"].watermark_us == 19 * SECOND
 
 
-def test_ctis_of_one_side_beside_a_delay(tmp_path: Path) -> None:
+def test_ctis_of_one_side_next_to_a_delay(tmp_path: Path) -> None:
     settings = cti_settings("drop", generate=generate_ctis(1, delay="2 seconds"))
     left = ts.stream(event_time="t", offset="part").watermark(watermark.ctis(settings))
     tested = near(left, ts.stream(event_time="t", watermark_delay="1 second")).harness(SCHEMAS, folder=tmp_path)
@@ -208,7 +208,7 @@ def test_ctis_of_one_side_beside_a_delay(tmp_path: Path) -> None:
     assert evidence.manifests(tmp_path)[-1]["needs"] == ["generator-by-side/1"]
 
 
-def test_ctis_are_imported_from_another_side_beside_a_delay() -> None:
+def test_ctis_are_imported_from_another_side_next_to_a_delay() -> None:
     generated = cti_settings("adjust", generate=generate_ctis(1))
     first, second, third = (ts.stream(name, event_time="t", offset="part") for name in ("first", "second", "third"))
     first = first.watermark(watermark.ctis(generated))
@@ -223,7 +223,7 @@ def test_ctis_are_imported_from_another_side_beside_a_delay() -> None:
         ts.merge(second=of_plain, plain=plain).group_by("k").aggregate(n=agg.count())
 
 
-def test_settings_of_sides_are_stored_and_their_changes_said(tmp_path: Path) -> None:
+def test_settings_of_sides_are_stored_and_their_changes_are_reported(tmp_path: Path) -> None:
     merged(("fixed", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(1)})
     merged(("fixed", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(2)})
     merged(("delay", "parts")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(3)})
