@@ -133,11 +133,6 @@ class Plan(ABC):
         return tuple(self.key_names)
 
     @property
-    def follows_sides(self) -> bool:
-        """Whether something may be due in each state partition once the newest position of a side moves."""
-        return False
-
-    @property
     def replayable(self) -> tuple[str, ...]:
         """The state tables whose rows a replay of the input puts back if their files were lost."""
         return ()
