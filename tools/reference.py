@@ -44,7 +44,7 @@ come without a new version.
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page in Markdown: the head, a table of the verbs, and a section for each."""
     group: Any = typer.main.get_command(app)
     context = group.make_context("tidestate", [], resilient_parsing=True)
     listed = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}

@@ -146,7 +146,9 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         return self.functions
 
     def step(self, name: str) -> Callable[..., Any]:
-        """One of the functions."""
+        """The function of this ``name``: ``lift``, ``merge``, ``result`` or ``apply``. Raises `UsageError` as
+        `given`.
+        """
         return self.given().steps[name]
 
     def call(self, step: str, *tables: pa.Table) -> Any:
@@ -334,7 +336,7 @@ def _is_of_type(value: Any, kind: pa.DataType) -> bool:
 
 
 class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
-    """The aggregate of `apply_rows`."""
+    """The aggregate of `apply_rows`: it keeps rows, and calls a function of the user's when windows fire."""
 
     function: Literal["apply_rows"]
     per_group: bool

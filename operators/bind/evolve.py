@@ -98,7 +98,7 @@ def change_line(name: str, change: SettingChange) -> str:
 
 
 def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
-    """An operator without state."""
+    """An operator that begins at ``checkpoint_id``, with no state in any of its ``partitions``."""
     return OperatorState(
         configuration=node.plan.configuration,
         fingerprint=node.plan.fingerprint,
@@ -158,7 +158,7 @@ def as_begun(stored: OperatorState, plan: Plan) -> Plan:
 
 
 def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
-    """Raises what `take_over` raises."""
+    """Raise what `take_over` raises where the state of ``head`` cannot follow ``graph``; nothing is made."""
     take_over(graph, head, may_change=may_change, dropped=dropped)
 
 

@@ -104,7 +104,7 @@ class JoinPlan(PairTables):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionJoinPlan(SessionJoinTables):
-    """A join by sessions."""
+    """A join of the rows of two sides that lie in the same session of a key."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Rows whose own session would have closed."""

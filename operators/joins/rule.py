@@ -44,12 +44,12 @@ class Mark:
 
 
 def mark_before(at: StepTimes) -> Mark:
-    """At the start of a batch."""
+    """How far the input had come at the start of a batch."""
     return Mark(at.before, at.sides_before, at.steps)
 
 
 def mark_after(at: StepTimes) -> Mark:
-    """At its end."""
+    """How far the input has come at the end of a batch."""
     return Mark(at.after, at.sides)
 
 
