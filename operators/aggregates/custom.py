@@ -66,7 +66,7 @@ def accumulate(
         version=version,
         reads=tuple(columns),
         keeps=keeps,
-        result_type=_declared(result_type),
+        result_type=_of_results(result_type),
         functions=Functions(lift=lift, merge=merge, result=result),
     )
 
@@ -96,7 +96,7 @@ def apply_rows(
         name=name or _named(function),
         version=version,
         reads=tuple(columns),
-        result_type=_declared(result_type),
+        result_type=_of_results(result_type),
         per_group=per_group,
         functions=Functions(apply=function),
     )
@@ -388,3 +388,22 @@ class BoundRows(BoundAggregate):
 
 def _declared(kind: pa.DataType | str) -> pa.DataType:
     return parse_type(kind if isinstance(kind, str) else type_text(kind))
+
+
+def _of_results(kind: pa.DataType | str) -> pa.DataType:
+    """The type that is declared for results. Raises `UsageError` where files of panes cannot hold its values."""
+    declared = _declared(kind)
+    if _counts_hundreds(declared):
+        raise UsageError(
+            "a decimal of results needs a scale of 0 or more: give it more digits instead",
+            code="aggregate-option",
+            type=str(declared),
+        )
+    return declared
+
+
+def _counts_hundreds(kind: pa.DataType) -> bool:
+    """Whether it is, or has inside, a decimal of a negative scale, which Parquet has not."""
+    if pa.types.is_decimal(kind):
+        return kind.scale < 0
+    return any(_counts_hundreds(kind.field(place).type) for place in range(kind.num_fields))
