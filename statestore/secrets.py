@@ -40,7 +40,7 @@ class Secrets:
     unclear: bool = False
 
     def without(self, text: str) -> str:
-        """A message without them."""
+        """``text`` with each secret replaced, in every way in which URLs write it."""
         if self.unclear:
             return _LEFT_OUT
         written = {way for value in self.values for way in _ways(value)}
@@ -107,7 +107,7 @@ def has_password(url: str) -> bool:
 
 
 def secrets_of_url(url: str) -> Secrets:
-    """What `public_url` leaves out."""
+    """The passwords and options of ``url`` that `public_url` leaves out."""
     _, _, rest = url.partition("://")
     public = public_url(url).partition("://")[2]
     before, found, after = rest.partition(public) if public else (rest, "", "")

@@ -143,7 +143,7 @@ def full_name(kind: type) -> str:
 
 @cache
 def is_noun(name: str) -> bool:
-    """Whether a class counts."""
+    """Whether the trace counts a class: one of operators, that no user writes, and no error."""
     if not name.startswith("tidestate.operators.") or name.startswith(USER_WRITES) or "<locals>" in name:
         return False
     module, _, attribute = name.rpartition(".")

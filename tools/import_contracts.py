@@ -41,7 +41,7 @@ class NoCircles(Contract):  # type: ignore[misc]
         return ContractCheck(kept=not found, metadata={"found": found})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print circles and chains."""
+        """Print the circles of imports, and the chains that are too long."""
         for line in check.metadata["found"]:
             output.print_error(line)
 
@@ -64,7 +64,7 @@ class PureByMarker(Contract):  # type: ignore[misc]
         return ContractCheck(kept=not found, metadata={"found": found})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print the chains."""
+        """Print the chains of imports from a pure module to one that is not."""
         for line in check.metadata["found"]:
             output.print_error(line)
 

@@ -19,9 +19,9 @@ HEAD = """# The command `tidestate`
 
 The command inspects and maintains checkpoints on any machine with the package, without Java or Spark; `adopt` alone
 needs both. No verb changes an existing checkpoint; `rewind`, `repair` and `rescale` append one, and only with
-`--confirm`. All verbs are safe while the job runs. Roots are folders or URLs such as `s3://…`. Times are UTC;
-TIME and SPAN are as in [semantics](semantics.md#spans-and-times). On a terminal a progress bar on standard error
-accompanies a verb that takes a while.
+`--confirm`. All verbs but `withdraw` are safe while the job runs: before that one, stop the job. Roots are folders
+or URLs such as `s3://…`. Times are UTC; TIME and SPAN are as in [semantics](semantics.md#spans-and-times). On a
+terminal a progress bar on standard error accompanies a verb that takes a while.
 
 Exit codes: 0 success, 2 an option that does not fit the verb, 3 unusable data, 4 not found, 5 any other error;
 `check`, `verify` and `chaos` have their own. An error is one line on standard error, with a code that
@@ -44,7 +44,7 @@ come without a new version.
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page in Markdown: the head, a table of the verbs, and a section for each."""
     group: Any = typer.main.get_command(app)
     context = group.make_context("tidestate", [], resilient_parsing=True)
     listed = {name: group.get_command(context, name) for name in sorted(group.list_commands(context))}

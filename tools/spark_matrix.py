@@ -152,7 +152,7 @@ def _split(page: str) -> tuple[str, str, str]:
 
 
 def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """In Markdown."""
+    """A table in Markdown, with a heading for each column."""
     lines = [f"| {' | '.join(line)} |\n" for line in (headings, *rows)]
     return "".join([lines[0], "|", "---|" * len(headings), "\n", *lines[1:]])
 

@@ -64,7 +64,7 @@ class Calls:
     arrived: bool = False
 
     def step(self, real: Callable[..., Any]) -> Callable[..., Any]:
-        """The step, measured."""
+        """``real`` with its processor time recorded at each call, by whether rows have arrived."""
 
         def measured(*given: Any) -> Any:
             self.arrived = given[2].num_rows > 0

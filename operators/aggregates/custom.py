@@ -66,7 +66,7 @@ def accumulate(
         version=version,
         reads=tuple(columns),
         keeps=keeps,
-        result_type=_declared(result_type),
+        result_type=_of_results(result_type),
         functions=Functions(lift=lift, merge=merge, result=result),
     )
 
@@ -96,7 +96,7 @@ def apply_rows(
         name=name or _named(function),
         version=version,
         reads=tuple(columns),
-        result_type=_declared(result_type),
+        result_type=_of_results(result_type),
         per_group=per_group,
         functions=Functions(apply=function),
     )
@@ -146,7 +146,9 @@ class OwnAggregate(Aggregate, frozen=True, omit_defaults=False, kw_only=True):
         return self.functions
 
     def step(self, name: str) -> Callable[..., Any]:
-        """One of the functions."""
+        """The function of this ``name``: ``lift``, ``merge``, ``result`` or ``apply``. Raises `UsageError` as
+        `given`.
+        """
         return self.given().steps[name]
 
     def call(self, step: str, *tables: pa.Table) -> Any:
@@ -334,7 +336,7 @@ def _is_of_type(value: Any, kind: pa.DataType) -> bool:
 
 
 class ApplyRows(OwnAggregate, frozen=True, kw_only=True, tag="apply_rows"):
-    """The aggregate of `apply_rows`."""
+    """The aggregate of `apply_rows`: it keeps rows, and calls a function of the user's when windows fire."""
 
     function: Literal["apply_rows"]
     per_group: bool
@@ -386,3 +388,22 @@ class BoundRows(BoundAggregate):
 
 def _declared(kind: pa.DataType | str) -> pa.DataType:
     return parse_type(kind if isinstance(kind, str) else type_text(kind))
+
+
+def _of_results(kind: pa.DataType | str) -> pa.DataType:
+    """The type that is declared for results. Raises `UsageError` where files of panes cannot hold its values."""
+    declared = _declared(kind)
+    if _counts_hundreds(declared):
+        raise UsageError(
+            "a decimal of results needs a scale of 0 or more: give it more digits instead",
+            code="aggregate-option",
+            type=str(declared),
+        )
+    return declared
+
+
+def _counts_hundreds(kind: pa.DataType) -> bool:
+    """Whether it is, or has inside, a decimal of a negative scale, which Parquet has not."""
+    if pa.types.is_decimal(kind):
+        return kind.scale < 0
+    return any(_counts_hundreds(kind.field(place).type) for place in range(kind.num_fields))

@@ -12,7 +12,7 @@ from tidestate.operators.bind.evolve_losses import check_operators, input_column
 from tidestate.operators.bind.evolve_settings import settings
 from tidestate.operators.bind.followed_lateness import LATENESS, with_lateness
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
-from tidestate.operators.bind.stored_description import stored_description
+from tidestate.operators.bind.stored_description import stored_configuration, stored_description
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.renames import named_columns, pending_renames, rename_columns
 from tidestate.operators.describe.windowed import Windowed
@@ -98,7 +98,7 @@ def change_line(name: str, change: SettingChange) -> str:
 
 
 def new_operator(node: Node, partitions: int, checkpoint_id: int) -> OperatorState:
-    """An operator without state."""
+    """An operator that begins at ``checkpoint_id``, with no state in any of its ``partitions``."""
     return OperatorState(
         configuration=node.plan.configuration,
         fingerprint=node.plan.fingerprint,
@@ -158,7 +158,7 @@ def as_begun(stored: OperatorState, plan: Plan) -> Plan:
 
 
 def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:
-    """Raises what `take_over` raises."""
+    """Raise what `take_over` raises where the state of ``head`` cannot follow ``graph``; nothing is made."""
     take_over(graph, head, may_change=may_change, dropped=dropped)
 
 
@@ -209,11 +209,10 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     """What has changed of an operator, refused or not, if it goes on from ``checkpoint_id``. Raises
     `CorruptionError` for a configuration that no job writes.
     """
-    stored_description(stored)  # raises if no job has written it
-    now = plan.configuration
-    there, wanted = named_columns(stored.configuration, stored.types), named_columns(now, plan.input_schema.names)
+    before, now = stored_configuration(stored), plan.configuration
+    there, wanted = named_columns(before, stored.types), named_columns(now, plan.input_schema.names)
     columns = pending_renames(plan.renames.columns, there, wanted)
-    was = rename_columns(stored.configuration, columns)
+    was = rename_columns(before, columns)
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
     changes = [SettingChange(f"column {old}", old, new, "goes on under its new name") for old, new in columns.items()]
     if stored.fingerprint != plan.fingerprint:

@@ -182,6 +182,7 @@ def _formerly(bound: BoundAggregate, name: str, settings: Configuration) -> Boun
         inner = getattr(bound, field.name)
         if isinstance(inner, BoundAggregate):
             changed[field.name] = _formerly(inner, name, settings)
-    if isinstance(bound, BoundRows):
+    if isinstance(bound, BoundRows) and len(settings["columns"]) == len(bound.own.reads):
+        # With more columns or fewer it is another function, which is refused.
         changed["own"] = structs.replace(bound.own, reads=tuple(settings["columns"]))
     return replace(bound, **changed)  # type: ignore[type-var]

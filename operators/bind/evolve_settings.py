@@ -90,7 +90,8 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
     kept = [one["retention"] or {} for one in (was, now)]
     if any((kept[0].get(name) is None) != (kept[1].get(name) is None) for name in ("time", "count", "bytes")):
         return "a retention keeps the kinds of limits that it began with: give each of them, with any value"
-    return "" if kept[0]["slot"] == kept[1]["slot"] else "sizes of messages are counted by slot"
+    slots = [one.get("slot", 1) for one in kept]  # a retention that is not there counts nothing
+    return "" if slots[0] == slots[1] else "sizes of messages are counted by slot"
 
 
 _WATERMARK: dict[str, tuple[SettingRule, str]] = {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from tidestate.operators.describe.configuration import Description, description_of
+from tidestate.operators.describe.configuration import BY_HAND, Description, configuration_of, description_of
 from tidestate.operators.describe.windows import Windows
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import CorruptionError, InvariantError, TidestateError
@@ -31,6 +32,14 @@ def stored_description(state: OperatorState) -> Description:
     """The description of a stored operator. Raises `CorruptionError` for what no job writes."""
     with of_manifest(str(state.configuration.get("name"))[:100]):
         return description_of(state.configuration)
+
+
+def stored_configuration(state: OperatorState) -> dict[str, Any]:
+    """The configuration of a stored operator with all of its fields, as this version writes it: one that lacks some
+    has their defaults. Raises `CorruptionError` for what no job writes.
+    """
+    by_hand = {name: value for name, value in state.configuration.items() if name == BY_HAND}
+    return configuration_of(stored_description(state)) | by_hand
 
 
 def stored_windows(state: OperatorState) -> Windows | None:

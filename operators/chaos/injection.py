@@ -32,7 +32,7 @@ _Hook: TypeAlias = Callable[[Call, When, ChildStart, Notes], None]
 
 
 def killed_now() -> NoReturn:
-    """SIGKILL to this process."""
+    """End this process by SIGKILL, so that nothing of it is cleaned up. Does not return."""
     os.kill(os.getpid(), signal.SIGKILL)
     raise SystemExit(9)
 

@@ -22,7 +22,7 @@ class Offered:
 
 
 def offers(folder: Path) -> Iterator[Offered]:
-    """All calls, in order."""
+    """All calls of the sink that were recorded in ``folder``, in order, with whether it returned."""
     names = sorted(path.name for path in folder.iterdir() if path.name[0] != ".")
     accepted = {name[:-1] for name in names if name.endswith("+")}
     for name in names:

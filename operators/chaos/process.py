@@ -31,7 +31,7 @@ _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 
 @dataclass(frozen=True)
 class Ended:
-    """How a start ended."""
+    """How one start of the job ended: what its process noted, and whether it had to be killed because it hung."""
 
     start: ChildStart
     notes: Notes
@@ -72,13 +72,13 @@ class JobProcess(Protocol):
         """Whether the process is still running."""
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Wait until the process has ended, at most ``timeout`` seconds; None waits for ever."""
 
     def send(self, number: int) -> None:
-        """A signal."""
+        """Send the process the signal of this ``number``."""
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send the process SIGKILL, which it cannot handle."""
 
 
 class Running:
@@ -188,7 +188,7 @@ class ForkedProcess:
         self._seed = seed
 
     def start(self) -> None:
-        """Let it run."""
+        """Start the process; signals to this one wait until it has been started whole."""
         with _not_interrupted(), _hash_seed(self._seed):
             self._process.start()
 
@@ -202,16 +202,16 @@ class ForkedProcess:
         return self._process.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Wait until the process has ended, at most ``timeout`` seconds; None waits for ever."""
         self._process.join(timeout)
 
     def send(self, number: int) -> None:
-        """A signal."""
+        """Send the process the signal of this ``number``."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send the process SIGKILL, which it cannot handle."""
         self.send(signal.SIGKILL)
 
 

@@ -52,7 +52,7 @@ class RoundRun:
 
     @property
     def place(self) -> RoundFolders:
-        """Its folders."""
+        """The folders of the round: of its root, of the sink's target, and of what the sink was offered."""
         return self.start.place
 
     def go(self) -> str | None:

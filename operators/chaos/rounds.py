@@ -76,7 +76,7 @@ class ChaosRounds:
             number += 1
 
     def run(self, plan: RoundPlan) -> RoundResult:
-        """One round."""
+        """Run the job under the faults of ``plan``, and compare what it leaves with the undisturbed run."""
         usual, began = self.usual, time.time()
         place = RoundFolders(self.folder / f"round-{plan.number}").made()
         kind = SparkRoundRun if plan.on_spark else RoundRun

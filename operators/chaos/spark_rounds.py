@@ -66,7 +66,7 @@ class SparkProcess:
 
 
 class SparkRoundRun(RoundRun):
-    """A round on Spark."""
+    """A round whose job runs on Spark, in a Java process of its own for each start."""
 
     def child(self, start: ChildStart, seed: int | None = None) -> AbstractContextManager[Running]:
         """A Spark of its own, for a start of this round."""

@@ -64,7 +64,7 @@ class RoundFolders:
 
     @property
     def root(self) -> Path:
-        """The checkpoint root."""
+        """The folder of the job's checkpoint root, on the disk of the round."""
         return self.folder / "disk" / "root"
 
     @property
@@ -88,7 +88,7 @@ class RoundFolders:
         return self.folder / "evidence.pickle"
 
     def made(self) -> RoundFolders:
-        """With its folders."""
+        """These folders, once they are created."""
         for one in (self.disk, self.target, self.offered):
             one.mkdir(parents=True, exist_ok=True)
         return self
@@ -123,7 +123,7 @@ class Notes:
         self._handle: int | None = None
 
     def write(self, event: str, **facts: Any) -> None:
-        """A line, at once."""
+        """Append an event with its facts as a line of JSON, in one system call."""
         if self._handle is None:
             self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         line = json.dumps({"event": event, "at": time.time(), **facts}, default=str)

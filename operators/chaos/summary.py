@@ -40,7 +40,7 @@ class ChaosRun:
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """What the rounds have found, in a sentence."""
         rounds = pluralize(len(self.results), "round")
         if self.unsure:
             return "The job leaves other rows when it only runs again: no fault was put in"

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Confirm
-from tidestate.recovery.cli.options import in_options
+from tidestate.recovery.cli.options import NewRoot, PartitionsOption, in_options
 from tidestate.statestore.errors import UsageError
 
 adopt_command = typer.Typer(add_completion=False)
@@ -25,9 +25,7 @@ def adopt_query(
     spark_checkpoint: Annotated[
         str, typer.Argument(metavar="SPARK_CHECKPOINT", help="The checkpointLocation of the stopped query.")
     ],
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
-    ],
+    root: NewRoot,
     job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it.")],
     schema: Annotated[
         str | None,
@@ -42,9 +40,7 @@ def adopt_query(
             "--buffer", metavar="NAME=NUMBER", help="The first column in Spark's state of this aggregate. Repeatable."
         ),
     ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="The number of state partitions. By default one for each core.")
-    ] = None,
+    partitions: PartitionsOption = None,
     undelivered: Annotated[
         bool, typer.Option("--no-deliver", help="Record early panes without delivering them to sinks.")
     ] = False,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tidestate.recovery.cli.app import AsJson, Confirm
-from tidestate.recovery.cli.options import in_options
+from tidestate.recovery.cli.options import ColumnsOfFiles, NewRoot, PartitionsOption, StreamFiles, in_options
 from tidestate.recovery.cli.progress_bar import Bar, bar
 
 bootstrap_command = typer.Typer(add_completion=False)
@@ -24,29 +24,17 @@ bootstrap_command = typer.Typer(add_completion=False)
 )
 def bootstrap_root(
     job: Annotated[str, typer.Argument(metavar="MODULE:JOB", help="The job, or a function that returns it.")],
-    root: Annotated[
-        str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
-    ],
+    root: NewRoot,
     files: Annotated[
         list[str] | None, typer.Option("--input", metavar="FILES", help="A file, folder or pattern. Repeatable.")
     ] = None,
-    named: Annotated[
-        list[str] | None,
-        typer.Option("--stream", metavar="NAME=FILES", help="The files of this stream, if there are several."),
-    ] = None,
+    named: StreamFiles = None,
     offsets: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="The offsets from which Spark continues; of several streams, by name."),
     ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS", help='The columns of the files, as Spark writes them, such as "t timestamp, k string".'
-        ),
-    ] = None,
-    partitions: Annotated[
-        int | None, typer.Option(min=1, help="The number of state partitions. By default one for each core.")
-    ] = None,
+    schema: ColumnsOfFiles = None,
+    partitions: PartitionsOption = None,
     standalone: Annotated[
         bool, typer.Option("--standalone", help="Create the root for the standalone runner, not for Spark.")
     ] = False,

@@ -20,6 +20,7 @@ import typer
 from rich.text import Text
 
 from tidestate.recovery.cli.app import AsJson
+from tidestate.recovery.cli.options import ColumnsOfFiles, StreamFiles
 from tidestate.recovery.cli.printing import data_table, key_value_table, print_json, print_out
 from tidestate.recovery.cli.progress_bar import Bar, bar
 from tidestate.statestore.durations import span_us
@@ -52,6 +53,44 @@ class ChaosStore(StrEnum):
     parquet = "parquet"
     memory = "memory"
     rocksdb = "rocksdb"
+
+
+_SinkMaker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODULE:FUNCTION", help="A function that makes your sink, given an empty folder for its target."
+    ),
+]
+_SinkReader = Annotated[
+    str | None,
+    typer.Option(
+        "--sink-rows",
+        metavar="MODULE:FUNCTION",
+        help="A function that reads the rows of that target, given the folder.",
+    ),
+]
+_Span = Annotated[
+    str,
+    typer.Option("--for", metavar="SPAN", help="How long to run; each class of faults gets at least one round."),
+]
+_Stores = Annotated[
+    list[ChaosStore] | None,
+    typer.Option("--store", help="The store of the job. Repeatable: then rounds take turns. Default: parquet."),
+]
+_Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="CLASS", help="Only these classes of faults. Repeatable, or with commas."),
+]
+_Recut = Annotated[
+    bool,
+    typer.Option(
+        "--recut", help="Also cut the rows into other batches: the net of your panes must not depend on that."
+    ),
+]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Run in this new or empty folder. By default in a temporary one."),
+]
 
 
 @dataclass(frozen=True)
@@ -102,58 +141,21 @@ def chaos_job(
         list[str] | None,
         typer.Option("--input", metavar="FILES", help="A file, folder or pattern; each file is a batch. Repeatable."),
     ] = None,
-    named: Annotated[
-        list[str] | None,
-        typer.Option("--stream", metavar="NAME=FILES", help="The files of this stream, if there are several."),
-    ] = None,
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMNS", help='The columns of the files, as Spark writes them, such as "t timestamp, k string".'
-        ),
-    ] = None,
-    sink: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODULE:FUNCTION", help="A function that makes your sink, given an empty folder for its target."
-        ),
-    ] = None,
-    sink_rows: Annotated[
-        str | None,
-        typer.Option(
-            "--sink-rows",
-            metavar="MODULE:FUNCTION",
-            help="A function that reads the rows of that target, given the folder.",
-        ),
-    ] = None,
+    named: StreamFiles = None,
+    schema: ColumnsOfFiles = None,
+    sink: _SinkMaker = None,
+    sink_rows: _SinkReader = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same rounds.")] = 1,
-    span: Annotated[
-        str,
-        typer.Option("--for", metavar="SPAN", help="How long to run; each class of faults gets at least one round."),
-    ] = ("1 minute"),
+    span: _Span = "1 minute",
     runner: Annotated[ChaosRunner, typer.Option(help="The runner of the job.")] = ChaosRunner.standalone,
-    stores: Annotated[
-        list[ChaosStore] | None,
-        typer.Option("--store", help="The store of the job. Repeatable: then rounds take turns. Default: parquet."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="CLASS", help="Only these classes of faults. Repeatable, or with commas."),
-    ] = None,
-    recut: Annotated[
-        bool,
-        typer.Option(
-            "--recut", help="Also cut the rows into other batches: the net of your panes must not depend on that."
-        ),
-    ] = False,
+    stores: _Stores = None,
+    only: _Only = None,
+    recut: _Recut = False,
     number: Annotated[
         int | None, typer.Option("--round", metavar="N", min=1, help="Repeat only this round of the seed.")
     ] = None,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML report.")] = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Run in this new or empty folder. By default in a temporary one."),
-    ] = None,
+    folder: _Folder = None,
     as_json: AsJson = False,
 ) -> None:
     """Run your job under faults, and compare its results with those of an undisturbed run: panes, late rows, state,
@@ -163,7 +165,6 @@ def chaos_job(
     killed at any system call, stopped and resumed, with a power cut, with a full disk, with a second driver, with
     damaged files. Exit code 1 if any results differ. Needs the extra `chaos`, and Spark for --runner spark.
     """
-    from tidestate.operators.chaos.page import write_chaos_page
     from tidestate.operators.chaos.summary import ChaosRun
     from tidestate.operators.inspect.report.files import check_report_output
 
@@ -179,17 +180,24 @@ def chaos_job(
     usual, results, interrupted = _under_faults(asked, work, seed, time.monotonic() + span_us(span) / 1e6, number)
     kept = str(work) if work.exists() else None
     run = ChaosRun(job, runner.value, seed, began, time.time(), usual, results, asked.command, kept)
+    _answer(run, report, as_json=as_json)
+    if interrupted:
+        typer.echo("interrupted: these are the rounds until then", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if run.found:
+        raise typer.Exit(FOUND)
+
+
+def _answer(run: ChaosRun, report: Path | None, *, as_json: bool) -> None:
+    """Write the report, if there is to be one, and print what was found."""
+    from tidestate.operators.chaos.page import write_chaos_page
+
     if report is not None:
         write_chaos_page(run, report)
     if as_json:
         print_json(run.as_dict())
     else:
         _print(run, report)
-    if interrupted:
-        typer.echo("interrupted: these are the rounds until then", err=True)
-        raise typer.Exit(INTERRUPTED)
-    if run.found:
-        raise typer.Exit(FOUND)
 
 
 def _under_faults(

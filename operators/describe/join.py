@@ -51,7 +51,7 @@ class Join(Sided, frozen=True, tag="join"):
 
     @property
     def sides(self) -> Sides:
-        """The two input streams."""
+        """The names of the two input streams, with their event times and the columns that they share."""
         return Sides((LEFT, RIGHT), (self.left_time, self.right_time), self.on)
 
     @property

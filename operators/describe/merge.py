@@ -13,5 +13,8 @@ class Merge(Windowed, Sided, frozen=True, kw_only=True, tag="merge"):  # type: i
     sides: Sides
     delays_us: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        self.sides.check_each(self.delays_us, "watermark delays")
+
     def order_of(self, side: str) -> tuple[str, ...]:
         return tuple(name for name in (self.origin, self.offset) if name)

@@ -17,5 +17,8 @@ class OverlapJoin(Sided, frozen=True, tag="overlap_join"):
     on: tuple[str, ...]
     events: dict[str, EventColumns]
 
+    def __post_init__(self) -> None:
+        self.sides.check_each([side for side in self.sides.names if side in self.events], "columns of lifetimes")
+
     def order_of(self, side: str) -> tuple[str, ...]:
         return self.events[side].order

@@ -56,7 +56,7 @@ class Sided(Runnable, frozen=True):
 
     @property
     def sides(self) -> Sides:
-        """Its inputs."""
+        """The names of the input streams, with their event times and the columns that they share."""
         raise NotImplementedError
 
     def order_of(self, side: str) -> tuple[str, ...]:

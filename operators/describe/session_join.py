@@ -24,6 +24,9 @@ class SessionJoin(Sided, frozen=True, tag="session_join"):
     origins: tuple[str | None, str | None] = (None, None)
     start: int | tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
 
+    def __post_init__(self) -> None:
+        self.sides.check_each(self.delays_us, "watermark delays")
+
     @property
     def starts(self) -> tuple[int, int] | None:
         """The first offset of each side; None where both begin at 0."""

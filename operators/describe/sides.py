@@ -5,6 +5,7 @@ Joins, merges and unions read such a stream, whether its rows come from the inpu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,16 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared: tuple[str, ...] = ()
     same_columns: bool = False
     by_offset: bool | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) < max(2, len(self.names)):
+            raise UsageError("give two or more sides with different names", code="sides", found=self.names)
+        self.check_each(self.times, "event times")
+
+    def check_each(self, values: Sequence[object], what: str) -> None:
+        """Raise `UsageError` unless there is a value for each side, in their order."""
+        if len(values) != len(self.names):
+            raise UsageError(f"give {what} for each side", code="sides", sides=self.names, found=len(values))
 
     @property
     def time_type(self) -> pa.DataType:

@@ -14,5 +14,8 @@ class Union(Sided, frozen=True, tag="union"):
     offset: str | None = None
     origin: str | None = None
 
+    def __post_init__(self) -> None:
+        self.sides.check_each(self.delays_us, "watermark delays")
+
     def order_of(self, side: str) -> tuple[str, ...]:
         return tuple(name for name in (self.origin, self.offset) if name)

@@ -64,7 +64,7 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
 
     @property
     def slice(self) -> int:
-        """Width of a slice."""
+        """The width of a slice: each window is a whole number of them, so their state can be shared."""
         return gcd(self.size, self.slide)
 
     @property

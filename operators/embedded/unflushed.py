@@ -77,7 +77,7 @@ class OpenPartitions:
             raise
 
     def close(self) -> None:
-        """Close all."""
+        """Close the stores of all state partitions that are open."""
         self._close({*self._open})
 
     def _close(self, numbers: set[int]) -> None:

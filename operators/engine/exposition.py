@@ -78,7 +78,7 @@ class Endpoint:
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
 
     def close(self) -> None:
-        """Serve no more. Idempotent."""
+        """Stop the server and its thread, and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

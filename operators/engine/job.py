@@ -248,8 +248,6 @@ class Job:
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
-        counters = total([self._named(one) for one in ordered])
-        invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         manifest = successor(
             self._head,
             kind,
@@ -265,7 +263,7 @@ class Job:
             panes=tuple(ref for one in ordered for ref in one.panes),
             late=tuple(ref for one in ordered for ref in one.late),
             delivered=self._delivered(withheld),
-            counters=counters,
+            counters=self._counters(ordered),
             fed=head.id if fed else head.fed,
             restored=restored,
             spent=spent,
@@ -275,13 +273,25 @@ class Job:
         if not self._begun and restored is not None:
             self._begun = True
             log.info(restore_text(restored))
-        self._logged = logged = CheckpointLog(self.checkpoint.objects.root, self.graph.plans, progress, manifest)
+        self._log(manifest, answers)
+        self._hook("after-manifest", manifest.id)
+        return manifest
+
+    def _counters(self, answers: Sequence[OperatorResult]) -> dict[str, int]:
+        """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""
+        counters = total([self._named(one) for one in answers])
+        invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
+        return counters
+
+    def _log(self, manifest: Manifest, answers: Mapping[str, Sequence[OperatorResult]]) -> None:
+        """Log a published checkpoint, and what its steps give reason to warn of."""
+        self._logged = logged = CheckpointLog(
+            self.checkpoint.objects.root, self.graph.plans, self._progress, manifest
+        )
         ahead = {name: sum(one.counters.get("future", 0) for one in of_name) for name, of_name in answers.items()}
         rejected = {name: [one.rejected for one in of_name] for name, of_name in answers.items()}
         now_s = time.monotonic()
         logged.report(self._leaps, self._ahead.due(ahead, now_s), self._rejections.due(manifest.id, rejected, now_s))
-        self._hook("after-manifest", manifest.id)
-        return manifest
 
     def log_rest(self) -> None:
         """Warn of the rows that were rejected since the last warning; the run ends."""

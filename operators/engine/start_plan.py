@@ -20,6 +20,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.moves.repair import plan_repair
+from tidestate.recovery.spark.position import check_sources
 from tidestate.recovery.start.letter_case import check_letter_case
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError
@@ -37,11 +38,12 @@ def plan_start(
     time_zone: str | None = None,
     runner: Runner | None = None,
     streams: Sequence[str] | None = None,
+    sources: int | None = None,
 ) -> StartPlan:
     """What a start of ``description`` at ``root`` would do under ``policy``. Input has the types that it had at the
     newest checkpoint, unless there is a ``schema``, by name where there are several ``streams``; times without a zone
-    are in ``time_zone``. Raises `CorruptionError` where a start would, and `UsageError` where the description does
-    not fit the input; nothing is touched.
+    are in ``time_zone``. ``sources`` is how many a query of Spark reads, if that is known. Raises `CorruptionError`
+    where a start would, and `UsageError` where the description does not fit the input; nothing is touched.
     """
     policy = policy or Policy()
     if time_zone is not None:
@@ -63,7 +65,11 @@ def plan_start(
         return StartPlan(public_url(where), number, refusals=(StartRefusal.of(error),), notes=tuple(notes))
     graph = _bound(description, head, columns)
     comparison = compare_graph(graph, head, policy.dropped)
-    errors = [*_errors(checkpoint, head, graph), *comparison.refusals, *_after(checkpoint, head, policy, runner)]
+    errors = [
+        *_errors(checkpoint, head, graph),
+        *comparison.refusals,
+        *_after(checkpoint, head, policy, runner, sources),
+    ]
     if head.drained:
         comparison.changes.clear()
         notes.append("the input has ended: a start would deliver what sinks lack, and accept no more input")
@@ -128,13 +134,16 @@ def _errors(checkpoint: Checkpoint, head: Manifest, graph: Graph) -> Iterable[Ti
         yield error
 
 
-def _after(checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None) -> Sequence[TidestateError]:
+def _after(
+    checkpoint: Checkpoint, head: Manifest, policy: Policy, runner: Runner | None, sources: int | None
+) -> Sequence[TidestateError]:
     """What a start looks at after it has compared operators."""
     if head.drained:
         return [drained_error(head.id)] if runner == "spark" else []
     try:
+        check_sources(head.spark, sources)
         if policy.second == "refuse":
             check_idle(checkpoint, instead='Policy(second="takeover")')
-    except UsageError as error:
+    except (IncompatibleError, UsageError) as error:
         return [error]
     return []

@@ -73,7 +73,7 @@ class NetPart:
         return sum(file.ref.bytes for file in self.files)
 
     def where(self, schema: pa.Schema) -> ds.Expression | None:
-        """The span."""
+        """The filter of the rows whose place lies in the span of this part; None where it is all rows."""
         if self.place is None:
             return None
         return between(

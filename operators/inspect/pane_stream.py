@@ -37,7 +37,9 @@ class PaneStream:
     again: bool = False
 
     def first(self) -> StreamOffset:
-        """Where a stream begins."""
+        """The offset before the first pane: the checkpoint that was asked for, else the last whose panes have been
+        collected.
+        """
         folder = Checkpoint.open(self.root)
         since = folder.boundary().panes_gone if self.since is None else checkpoint_at(folder, self.since)
         return {"checkpoint": since, "run": ""}
@@ -118,7 +120,7 @@ class NewestPanes:
         self._found: StreamOffset | None = None
 
     def position(self) -> StreamOffset:
-        """As it is now."""
+        """The offset of the newest pane; the root is read again only where its list of manifests has changed."""
         listed = self._folder.stored_ids()
         if self._found is None or listed != self._listed:
             self._found, self._listed = self._stream.newest(self._found), listed

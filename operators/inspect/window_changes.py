@@ -56,7 +56,7 @@ class CheckpointDifference:
             yield from (self.rows.slice(0, 0), self.rows)
 
     def whole(self) -> pa.Table:
-        """All rows, in order."""
+        """The rows of all parts in memory, in the order of their keys."""
         if self.rows is not None:
             return self.rows
         return pa.concat_tables(self.parts()).sort_by([(name, "ascending") for name in self.order])

@@ -32,7 +32,7 @@ class Admitted:
         return positions(self.rows[side][MESSAGE_TIME])
 
     def count(self, name: str, rows: int) -> None:
-        """Add to a counter."""
+        """Add so many rows to the counter ``name``; none add nothing."""
         if rows:
             self.counters[name] = self.counters.get(name, 0) + rows
 

@@ -58,7 +58,7 @@ class _Living:
 
 @dataclass(frozen=True, kw_only=True)
 class OverlapPlan(Plan):
-    """A join by lifetimes."""
+    """A join of rows of two sides whose lifetimes have an instant in common."""
 
     joined: OverlapJoin
 

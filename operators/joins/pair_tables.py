@@ -71,7 +71,9 @@ class PairTables(JoinTables):
 
     @property
     def follows_sides(self) -> bool:
-        """Rows wait for a partner until the windows of their own side have left them."""
+        """Whether rows wait for a partner until the windows of their own side have left them: then something may be
+        due in each state partition once the newest position of a side moves.
+        """
         return self.joined.own is not None and bool(self.waiting)
 
     @property

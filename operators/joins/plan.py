@@ -26,7 +26,7 @@ from tidestate.operators.joins.rebuild import (
     put_back_by,
     with_rows_back,
 )
-from tidestate.operators.joins.rule import PairRule, mark_after, mark_before
+from tidestate.operators.joins.rule import PairRule, mark_after, mark_before, without_none
 from tidestate.operators.joins.session_rebuild import corrected_sessions, in_sessions, moved_sessions
 from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
@@ -104,7 +104,7 @@ class JoinPlan(PairTables):
 
 @dataclass(frozen=True, kw_only=True)
 class SessionJoinPlan(SessionJoinTables):
-    """A join by sessions."""
+    """A join of the rows of two sides that lie in the same session of a key."""
 
     def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
         """Rows whose own session would have closed."""
@@ -206,8 +206,7 @@ def pair_expiry(plan: PairTables, at: StepTimes) -> dict[str, int]:
         bounds |= {name: final - 1 for name, final in finals.items() if final > BEGINNING_US}
     if at.rebuilding:
         return bounds
-    expired = {side: plan.meeting.expired(side, after) for side in SIDES}
-    bounds |= {side: bound for side, bound in expired.items() if bound is not None}
+    bounds |= without_none({side: plan.meeting.expired(side, after) for side in SIDES})
     return bounds | ({HELD_PAIRS: END_US - 1 if at.after == END_US else at.now} if plan.joined.held else {})
 
 

@@ -25,7 +25,7 @@ from tidestate.operators.joins.batch import Admitted, JoinedRows, LostRows
 from tidestate.operators.joins.intake import placed
 from tidestate.operators.joins.names import EMIT, OTHER_SIDE
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.joins.rule import Mark, mark_after, mark_before
+from tidestate.operators.joins.rule import Mark, mark_after, mark_before, without_none
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import StepTimes, Transition
@@ -109,8 +109,7 @@ def identity_expiry(plan: JoinTables, at: StepTimes) -> dict[str, int]:
     if not at.rebuilding:
         names |= {spec.name: side for side, spec in plan.gone.items()}
         names |= {plan.seen(side).name: side for side in plan.identified}
-    bounds = {name: plan.meeting.unknown(side, mark) for name, side in names.items()}
-    return {name: bound for name, bound in bounds.items() if bound is not None}
+    return without_none({name: plan.meeting.unknown(side, mark) for name, side in names.items()})
 
 
 def given_up(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:

@@ -7,6 +7,7 @@ are arrays of shape ``(rows,)``, int64; a bound that is None bounds nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,13 +44,18 @@ class Mark:
 
 
 def mark_before(at: StepTimes) -> Mark:
-    """At the start of a batch."""
+    """How far the input had come at the start of a batch."""
     return Mark(at.before, at.sides_before, at.steps)
 
 
 def mark_after(at: StepTimes) -> Mark:
-    """At its end."""
+    """How far the input has come at the end of a batch."""
     return Mark(at.after, at.sides)
+
+
+def without_none(bounds: Mapping[str, int | None]) -> dict[str, int]:
+    """By table, the bounds up to which rows expire; without tables that have none, from which nothing does."""
+    return {table: bound for table, bound in bounds.items() if bound is not None}
 
 
 class JoinRule(ABC):

@@ -97,13 +97,13 @@ class SessionJoinTables(JoinTables):
 
     @cached_property
     def sessions(self) -> TableSpec:
-        """Sessions by their start."""
+        """The state table of open sessions by key and start, for finding the session of a row."""
         start, end = self._bounds
         return TableSpec(SESSIONS, (*self.session_key, start), (end,), END, partition_by=self.partition_by)
 
     @cached_property
     def ends(self) -> TableSpec:
-        """Sessions by their end."""
+        """The state table of open sessions by end, for finding those that are due."""
         start, end = self._bounds
         return TableSpec(ENDS, (end, *self.session_key, start), (), END, partition_by=self.partition_by)
 

@@ -51,7 +51,7 @@ class JoinTables(Plan):
     @property
     @abstractmethod
     def meeting(self) -> JoinRule:
-        """Which rows meet."""
+        """The rule of which rows of the two sides meet, and for how long each may."""
 
     @property
     def session_key(self) -> tuple[Column, ...]:
@@ -70,7 +70,7 @@ class JoinTables(Plan):
 
     @property
     def pane_keys(self) -> tuple[pa.Field, ...]:
-        """Key columns of panes."""
+        """The columns of panes that say which key they are of."""
         return self.key_fields
 
     @property

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 _MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
 _NONE = pa.scalar(0, pa.uint64())
@@ -14,6 +15,8 @@ _NONE = pa.scalar(0, pa.uint64())
 
 def check_gap(schema: pa.Schema, column: str) -> None:
     """Check that a column can hold the gaps of sessions. Raises `UsageError`."""
+    if column not in schema.names:
+        raise missing_columns("the input lacks the column with the gaps of sessions", [column], schema.names)
     kind = schema.field(column).type
     if not pa.types.is_duration(kind) and not pa.types.is_integer(kind):
         raise UsageError(

@@ -42,7 +42,7 @@ class Holding:
 
     @cached_property
     def ahead(self) -> TableSpec:
-        """Held rows."""
+        """The state table of rows that wait for the watermark, in the order of their times."""
         names = tuple(column.name for column in self.keys)
         values = tuple(one for one in (*self.rows.key, *self.rows.values) if one.name not in names)
         plain = tuple(Column(one.name, one.type) for one in values)
@@ -56,7 +56,7 @@ class Holding:
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
+        """The state tables that an operator needs to hold rows."""
         return (self.ahead, self.numbered)
 
     @property

@@ -133,11 +133,6 @@ class Plan(ABC):
         return tuple(self.key_names)
 
     @property
-    def follows_sides(self) -> bool:
-        """Whether something may be due in each state partition once the newest position of a side moves."""
-        return False
-
-    @property
     def replayable(self) -> tuple[str, ...]:
         """The state tables whose rows a replay of the input puts back if their files were lost."""
         return ()
@@ -200,7 +195,7 @@ class Plan(ABC):
 
     @property
     def mark_type(self) -> pa.DataType:
-        """The type of watermarks."""
+        """The type of watermarks: times, or int64 where these are offsets."""
         return pa.int64() if self.by_offset else TIME
 
     def closed_at(self, watermark: int) -> int:
@@ -244,7 +239,7 @@ class Plan(ABC):
     @property
     @abstractmethod
     def tables(self) -> tuple[TableSpec, ...]:
-        """All state tables."""
+        """The state tables of the operator. Raises `UsageError` where a column cannot be stored."""
 
     @property
     def computed(self) -> tuple[Column, ...]:
@@ -344,7 +339,7 @@ class Plan(ABC):
 
     @cached_property
     def pane_schema(self) -> pa.Schema:
-        """The columns of panes."""
+        """The columns of panes: window, key and results, then what kind of pane it is."""
         small = pa.dictionary(pa.int8(), pa.string())
         return pa.schema(
             [

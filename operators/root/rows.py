@@ -23,11 +23,11 @@ class AnsweredRows:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns."""
+        """The columns of the answer; the first part of it is read for them."""
         return next(iter(self._parts())).schema
 
     def to_table(self) -> pa.Table:
-        """All rows, in order."""
+        """All rows of the answer in memory, in order."""
         return self._table()
 
     def batches(self) -> Iterator[pa.RecordBatch]:

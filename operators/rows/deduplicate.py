@@ -53,7 +53,7 @@ class DedupPlan(Plan):
 
     @property
     def repeats(self) -> bool:
-        """Each row passes once."""
+        """Whether a row may be emitted more than once: never, as each passes once."""
         return False
 
     def output_watermark(self, watermark: int, column: str) -> int:

@@ -16,7 +16,7 @@ the table gets the columns, and what it has more is null in these rows.
 
 
 def checked_changes(schema: str) -> ColumnChanges:
-    """Raises `UsageError`."""
+    """``schema`` as one of the two choices. Raises `UsageError` (``sink-form``) for any other text."""
     if schema == "refuse":
         return "refuse"
     if schema == "merge":

@@ -28,7 +28,7 @@ class TargetColumns:
     lacks: Callable[[pa.DataType], bool] = lambda _kind: False
 
     def check(self, columns: pa.Schema, sink: str) -> None:
-        """Raise `UsageError` (``sink-columns``) where no target can have these."""
+        """Raise `UsageError` (``sink-columns``) where no target can have these ``columns`` of plain types."""
         if self.ignores_case and (same := same_but_for_case(columns.names)):
             raise _wrong(f"the target takes these columns for one: of one of them {_OTHER_NAME}", sink, same)
         if taken := [name for name in columns.names if name in self.taken]:
@@ -57,8 +57,7 @@ def not_of_delta(kind: pa.DataType) -> bool:
     """A time of day, a span, a half float, or more than 38 digits; fields whose names differ in case alone."""
     if pt.is_struct(kind):
         return bool(same_but_for_case([field.name for field in kind]))
-    decimal = pt.is_decimal256(kind) or (pt.is_decimal(kind) and kind.scale < 0)
-    return bool(pt.is_time(kind) or pt.is_duration(kind) or kind == pa.float16() or decimal)
+    return bool(pt.is_time(kind) or pt.is_duration(kind) or kind == pa.float16() or pt.is_decimal256(kind))
 
 
 def not_of_iceberg(kind: pa.DataType) -> bool:
@@ -67,8 +66,8 @@ def not_of_iceberg(kind: pa.DataType) -> bool:
 
 
 def not_of_parquet(kind: pa.DataType) -> bool:
-    """A struct without fields, or digits that are left of the point."""
-    return bool((pt.is_struct(kind) and not kind.num_fields) or (pt.is_decimal(kind) and kind.scale < 0))
+    """A struct without fields."""
+    return bool(pt.is_struct(kind) and not kind.num_fields)
 
 
 def not_of_postgres(kind: pa.DataType) -> bool:

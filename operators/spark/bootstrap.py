@@ -45,7 +45,7 @@ class _SourceEnds:
 
 
 def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver: bool) -> Manifest:
-    """Run `SparkJob.bootstrap`."""
+    """Make the root of a job from past events, as `SparkJob.bootstrap` says: one checkpoint, or none."""
     streams = job.streams or {INPUT: job.stream}
     batches = _by_stream(job.by_user, history)
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))

@@ -24,7 +24,7 @@ from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
-from tidestate.operators.spark.sources import separated
+from tidestate.operators.spark.sources import separated, sources_of
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest
@@ -65,7 +65,19 @@ class JobOnSpark(StreamJob, SparkJob):
 
     def plan(self) -> StartPlan:
         schemas = read_schemas(self.description, self.stream)
-        return plan_start(self.description, self.checkpoint, schema=schemas, policy=self.policy, runner="spark")
+        return plan_start(
+            self.description,
+            self.checkpoint,
+            schema=schemas,
+            policy=self.policy,
+            runner="spark",
+            sources=self._sources,
+        )
+
+    @property
+    def _sources(self) -> int:
+        """The number of sources of which Spark's log will have offsets."""
+        return len(sources_of(self.stream))
 
     def start(self) -> DurableQuery:
         if not self.stream.isStreaming:
@@ -77,7 +89,7 @@ class JobOnSpark(StreamJob, SparkJob):
         if not spark_log.has_marker() and (refusal := compare(None, spark_log).refusal) is not None:
             raise refusal
         checkpoint = self.open()
-        mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook)
+        mending = SparkRepair(checkpoint, self.policy, _folded_every(session), self.hook, self._sources)
         job = self.begin(graph, checkpoint, mending.compare)
         read = mending.repair(job.head)
         # Only what the job reads: nothing projected later reaches the source.

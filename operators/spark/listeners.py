@@ -46,7 +46,7 @@ class JobListener(StreamingQueryListener):  # type: ignore[misc]  # pyspark has 
         self._session.streams.addListener(self)
 
     def end(self) -> None:
-        """No more."""
+        """Take this listener off the session, which then reports nothing more to it."""
         self._session.streams.removeListener(self)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802

@@ -63,7 +63,7 @@ class HasValue(Protocol):
 
     @property
     def value(self) -> Packed:
-        """The value."""
+        """What was broadcast, as the tasks see it."""
         ...
 
 

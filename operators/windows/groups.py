@@ -53,7 +53,7 @@ class Gathered:
 
     @property
     def touched(self) -> Flags:
-        """The groups with arrivals."""
+        """Which groups have arrivals in this step. Of shape ``(groups,)``."""
         touched = np.zeros(self.groups.num_rows, bool)
         touched[self.owner] = True
         return touched
@@ -102,7 +102,7 @@ class Fired:
         return self if where.all() else Fired(self.early[where], self.on_time[where], self.late[where])
 
     def among(self, where: Flags) -> Fired:
-        """Only the groups ``where``."""
+        """Which of the groups ``where`` fire; no other one does. Shapes as given."""
         return Fired(self.early & where, self.on_time & where, self.late & where)
 
 

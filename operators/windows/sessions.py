@@ -18,7 +18,7 @@ from tidestate.statestore.table.sorting import firsts, order, ranks
 
 @dataclass(frozen=True)
 class MergedSessions:
-    """The sessions of intervals."""
+    """The sessions that intervals form where they overlap, and which session each interval is in."""
 
     windows: pa.Table
     """Key columns as given, ``window_start`` and ``window_end`` (int64): a row per session, by key, then start."""

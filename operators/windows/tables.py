@@ -126,7 +126,7 @@ class GroupTables(Plan):
 
     @property
     def by_number(self) -> bool:
-        """Whether windows count messages."""
+        """Whether windows hold a number of messages, not a span of time or offsets."""
         return isinstance(self.kind, Counted)
 
     @property
@@ -195,7 +195,7 @@ class GroupTables(Plan):
 
     @cached_property
     def part_values(self) -> tuple[Column, ...]:
-        """The values of parts."""
+        """The columns of a part of a window that waits: the number of its events, and the state of aggregates."""
         return (*(column for column in self.sizes if column.name != ELEMENTS or not self.counted_by), *self.state)
 
     @cached_property

@@ -67,6 +67,25 @@ Limit = Annotated[
     int | None,
     typer.Option("--limit", min=0, help="Print at most this many rows. By default 50 in a table, otherwise all."),
 ]
+NewRoot = Annotated[
+    str, typer.Argument(metavar="ROOT", help="The new root: a new folder, later the checkpoint= of the job.")
+]
+StreamFiles = Annotated[
+    list[str] | None,
+    typer.Option("--stream", metavar="NAME=FILES", help="The files of this stream, if there are several."),
+]
+ColumnsOfFiles = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="COLUMNS",
+        help='The columns of the files, as Spark writes them, such as "t timestamp, k string".',
+    ),
+]
+PartitionsOption = Annotated[
+    int | None,
+    typer.Option("--partitions", min=1, help="The number of state partitions. By default one for each core."),
+]
 ReadPercent = Annotated[
     float,
     typer.Option(
@@ -93,7 +112,7 @@ class ReadData(TyperCommand):
     """``--read-data`` alone means all files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Add the missing value."""
+        """Put ``100`` after a ``--read-data`` that has no percentage, since an option of Click needs a value."""
         pairs = zip(args, [*args[1:], ""], strict=True)
         return super().parse_args(
             ctx, [f"{arg}=100" if arg == "--read-data" and not _NUMBER.match(after) else arg for arg, after in pairs]

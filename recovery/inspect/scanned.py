@@ -143,7 +143,7 @@ class StatePart:
 
     @property
     def spec(self) -> TableSpec:
-        """The table."""
+        """The description of the state table that this part is of."""
         return next(spec for spec in self.specs if spec.name == self.table)
 
     @property
@@ -163,7 +163,7 @@ class StatePart:
         return between(schema, column.name, *bounds)
 
     def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
-        """The rows, folded."""
+        """The newest row of each key in this part, as a file of Arrow in memory."""
         with open_store(Parquet(), objects, "", self.specs, self.base) as store:
             return computed_file(schema, store[self.table].scan(self.keys))
 
@@ -228,15 +228,15 @@ class RowsPart:
 
     @property
     def size(self) -> int:
-        """Their bytes in memory."""
+        """How much memory the rows take, in bytes."""
         return int(self.rows.nbytes)
 
     def where(self, schema: pa.Schema) -> ds.Expression | None:
-        """Nothing: they are few."""
+        """None, so no filter leaves this part out: its rows are few."""
         return None
 
     def open(self, objects: Objects, schema: pa.Schema) -> pa.Buffer:
-        """These rows."""
+        """The rows, as a file of Arrow in memory."""
         return computed_file(schema, [self.rows])
 
 

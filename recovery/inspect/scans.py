@@ -65,7 +65,7 @@ class FilePart:
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path of the file below the root."""
         return self.ref.path
 
     @property
@@ -80,7 +80,7 @@ class FilePart:
         )
 
     def open(self, objects: Objects, schema: pa.Schema) -> CheckedInput:
-        """The file itself."""
+        """The file, whose checksum is compared while it is read."""
         return CheckedInput(objects, self.ref)
 
 

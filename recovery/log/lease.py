@@ -73,7 +73,7 @@ class Lease(msgspec.Struct, frozen=True):
         return 0 if left and self.process.ended() else left
 
     def who(self) -> str:
-        """The driver, for people."""
+        """The process that holds the lease and its host, as errors name them."""
         return f"process {self.process.pid} on {self.process.host}"
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 CAPABILITIES: dict[str, str] = {
-    "deduplication-lateness/1": "a deduplication accepts rows behind the watermark, and keeps ids for longer",
-    "key-widened/1": "files of a table have a key of the type before it became wider, or of another name of its zone",
-    "renamed-results/1": "which results were renamed or have gone is recorded, and panes of before are read by it",
-    "duration-extremes/1": "durations are compared, as extremes are, and kept as whole numbers for it",
-    "wide-sums/1": "sums of whole numbers and long decimals are kept in a type that cannot overflow",
+    "deduplication-lateness/1": "a deduplication has a lateness of its own, and remembers ids for that much longer",
+    "key-widened/1": "some files have a key column of an earlier type, which is wider or has another zone now",
+    "renamed-results/1": "the manifest lists results that were renamed or removed, by which older panes are read",
+    "duration-extremes/1": "minima and maxima of durations are stored as whole numbers",
+    "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
-    "unordered-identity/1": "messages are known by a value without an order: tables have it in place of the offset",
+    "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""
 

@@ -41,7 +41,7 @@ class RootPlan(ABC):
         """Do it. Returns what was done, which prints itself too."""
 
     def lines(self) -> Iterator[str]:
-        """The plan as text."""
+        """The plan as lines of text, the last of which says whether it was executed."""
         if self.nothing:
             yield self.nothing
             return

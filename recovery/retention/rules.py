@@ -130,7 +130,7 @@ class RootContents:
 
     @property
     def pinned(self) -> set[int]:
-        """Pinned checkpoints."""
+        """The ids of checkpoints that a pin keeps."""
         return {pin.checkpoint for pin in self.pins}
 
     def made(self, at_us: int) -> dict[int, int]:

@@ -55,17 +55,19 @@ class Agreement:
             )
 
 
-def compare(head: SparkPosition | None, log: SparkLog, interval: int | None = None) -> Agreement:
+def compare(
+    head: SparkPosition | None, log: SparkLog, interval: int | None = None, sources: int | None = None
+) -> Agreement:
     """Compare Spark's checkpoint with our newest batch, whose list of files must be loaded; nothing is written.
 
     Cost: as Spark's own start, the list of files is read once. ``interval`` is the number of entries after which
-    Spark folds that list, if known.
+    Spark folds that list, and ``sources`` the number of them that the query will read, if known.
     """
     found = _Differences()
     try:
         if (refusal := _of_another_run(head, log, found)) is not None:
             return Agreement(refusal=refusal)
-        upcoming = _offsets(head, log, found)
+        upcoming = _offsets(head, log, found, sources)
     except IncompatibleError as error:  # an unknown version of Spark's log
         return Agreement(refusal=error)
     read: dict[int, Entries] | None = {}
@@ -132,7 +134,7 @@ def _of_another_run(head: SparkPosition | None, log: SparkLog, found: _Differenc
     return None
 
 
-def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> tuple[str, ...]:
+def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences, sources: int | None) -> tuple[str, ...]:
     """Compare the offsets and commits that Spark reads; returns the ends of the batch planned next, if any."""
     ours = -1 if head is None else head.batch_id
     if head is not None:
@@ -158,6 +160,8 @@ def _offsets(head: SparkPosition | None, log: SparkLog, found: _Differences) -> 
     before = head.end if head is not None else (NOTHING_READ,) * len(upcoming)
     if len(upcoming) != len(before) or not all(map(_may_follow, before, upcoming)):
         found.add(path, "it is truncated or garbled")
+    elif head is None and sources is not None and len(upcoming) != sources:
+        found.add(path, f"it has offsets of {len(upcoming)} sources, and the job reads {sources}")
     return upcoming
 
 

@@ -96,6 +96,21 @@ def check_follows(head: SparkPosition | None, planned: SparkPosition) -> None:
         )
 
 
+def check_sources(head: SparkPosition | None, sources: int | None) -> None:
+    """Raise `IncompatibleError` unless a query of so many ``sources`` can go on from our newest batch; None is not
+    known. Spark's log has a line for each source and no names, so Spark goes on with as many as there were.
+    """
+    if head is not None and sources is not None and len(head.end) != sources:
+        raise IncompatibleError(
+            "the job reads another number of sources than spark's checkpoint has offsets of, and spark cannot add or "
+            "remove one: give it the DataFrames that it had before, or start with a new folder, which can be "
+            "bootstrapped from the history of all sources",
+            code="configuration-changed",
+            sources_before=len(head.end),
+            sources_now=sources,
+        )
+
+
 def _short(value: object, limit: int = 200) -> str:
     text = str(value)
     return text if len(text) <= limit else text[:limit] + "…"

@@ -11,7 +11,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.input_files import Entries, KnownFiles, known_files, path_of
 from tidestate.recovery.log.manifest import Manifest, SparkPosition
 from tidestate.recovery.spark.agreement import Agreement, compare
-from tidestate.recovery.spark.position import load_files
+from tidestate.recovery.spark.position import check_sources, load_files
 from tidestate.recovery.spark.spark_checkpoint import (
     COMPACTED,
     CrashHook,
@@ -65,32 +65,44 @@ class FilesRead:
 
 
 class SparkRepair:
-    """Compares and repairs Spark's checkpoint at a start. Spark folds its lists every ``interval`` entries."""
+    """Compares and repairs Spark's checkpoint at a start. Spark folds its lists every ``interval`` entries. The query
+    will read so many ``sources``; None where that is not known.
+    """
 
     def __init__(
-        self, checkpoint: Checkpoint, policy: Policy, interval: int = COMPACTED, hook: CrashHook = no_crash_hook
+        self,
+        checkpoint: Checkpoint,
+        policy: Policy,
+        interval: int = COMPACTED,
+        hook: CrashHook = no_crash_hook,
+        sources: int | None = None,
     ) -> None:
         self._checkpoint = checkpoint
         self._policy = policy
         self._interval = interval
         self._hook = hook
+        self._sources = sources
         self._found = Agreement()
         self._read: dict[int, Entries] = {}
 
     def compare(self, head: Manifest | None) -> None:
         """Compare with the newest checkpoint; nothing is written. Raises `IncompatibleError` if Spark's checkpoint
-        belongs to another run, or if it differs and cannot be rewritten or the policy is to stop.
+        belongs to another run or to another number of sources, or if it differs and cannot be rewritten or the
+        policy is to stop.
         """
-        if head is not None and (head.drained or unfinished_move(self._checkpoint, head) is not None):
-            return  # Spark will not start, or its checkpoint is rewritten anyway
+        if head is not None and head.drained:
+            return  # Spark will not start
+        check_sources(head.spark if head is not None else None, self._sources)
+        if head is not None and unfinished_move(self._checkpoint, head) is not None:
+            return  # its checkpoint is rewritten anyway
         objects = self._checkpoint.objects
         position = load_files(objects, head.spark) if head is not None else None
-        found = compare(position, SparkLog(objects), self._interval)
+        found = compare(position, SparkLog(objects), self._interval, self._sources)
         if found.refusal is not None:
             found.check()
         if found.differs and self._policy.spark == "stop":
             # By the interval of the log itself: a changed interval loses nothing, and `repair` cannot know it.
-            compare(position, SparkLog(objects)).check()
+            compare(position, SparkLog(objects), sources=self._sources).check()
         if found.differs:
             check_stateless(objects)
         self._found = found

@@ -66,7 +66,7 @@ def divided(numbers: WholeNumbers, by: WholeNumbers) -> npt.NDArray[np.float64]:
 
 
 def scaled(numbers: WholeNumbers, by: int | Numbers) -> WholeNumbers:
-    """Products of whole numbers."""
+    """Products of whole numbers, exact: as Python's integers where int64 could overflow."""
     largest = _magnitude(numbers)
     factor = by if isinstance(by, int) else _magnitude(by)
     if largest * factor < _LARGEST:

@@ -59,7 +59,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def lasting(self) -> str:
-        """Its identity."""
+        """The name by which files are matched with the column, which no renaming changes."""
         return self.identity or self.name
 
     @property

@@ -88,12 +88,12 @@ class LocalStorage:
             return file.read(limit + 1) if endless and limit is not None else file.read()
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
-        """The file, mapped."""
+        """The bytes of a file, mapped into memory: read when they are used. ``size`` is not needed."""
         with storage_errors(path), pa.memory_map(str(self._file(path))) as source:
             return source.read_buffer()
 
     def forget(self, path: str) -> None:
-        """There is no copy."""
+        """Do nothing, as local files have no copy on this host."""
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:
         """The file, mapped, for reading here and there."""
@@ -101,12 +101,12 @@ class LocalStorage:
             return pa.memory_map(str(self._file(path)))
 
     def local_version(self, path: str) -> tuple[int, ...] | None:
-        """Of the file."""
+        """Size, times and number of a file, which differ once it is replaced; None where there is none."""
         with storage_errors(path):
             return file_version(self._root / path)
 
     def size(self, path: str) -> int:
-        """Of the file."""
+        """The size of a file in bytes. Raises `NotFoundError`."""
         with storage_errors(path):
             return self._file(path).stat().st_size
 
@@ -116,7 +116,7 @@ class LocalStorage:
             return (self._root / path).exists()
 
     def names(self, folder: str) -> list[str]:
-        """Direct children."""
+        """The names of files and folders in ``folder``, sorted; none where there is no such folder."""
         with storage_errors(folder):
             try:
                 return sorted(os.listdir(self._root / folder))
@@ -129,7 +129,7 @@ class LocalStorage:
             return (clock_ns(self._root) - self._file(path).stat().st_mtime_ns) // 1000
 
     def unfinished(self, folder: str) -> list[tuple[str, int]]:
-        """Temporary files."""
+        """Temporary files below ``folder`` that a kill may have left, and their age in microseconds."""
         found = []
         with storage_errors(folder):
             for place, _, names in os.walk(self._root / folder):
@@ -194,11 +194,11 @@ class LocalStorage:
         return place
 
     def locate(self, path: str) -> str:
-        """The full path."""
+        """The full path of a file on this host."""
         return str(self._root / path)
 
     def url(self, path: str) -> str:
-        """With its scheme."""
+        """The full path of a file as a URL, ``file://…``."""
         return f"file://{self._root / path}"
 
 

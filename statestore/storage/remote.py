@@ -112,7 +112,7 @@ class RemoteStorage:
         return bytes(self._ask(path, lambda fs: fs.cat_file(self._full(path))))
 
     def map(self, path: str, size: int | None) -> pa.Buffer:
-        """A local copy, mapped."""
+        """The bytes of an object in memory, from the copy on this host, which is made if there is none."""
         if self._scheme == "memory":  # another process' memory of the same name holds other bytes
             return pa.py_buffer(self.read(path))
         copy = self._copies.open(path, self.size(path) if size is None else size)
@@ -140,7 +140,7 @@ class RemoteStorage:
         return bool(self._ask(path, lambda fs: _fresh(fs).exists(self._full(path))))
 
     def names(self, folder: str) -> list[str]:
-        """Direct children."""
+        """The names of objects and prefixes in ``folder``, sorted; none where there are none."""
         full = self._full(folder)
         try:
             found = self._ask(folder, lambda fs: _fresh(fs).ls(full, detail=False))
@@ -165,7 +165,7 @@ class RemoteStorage:
         """An object that is there stays."""
 
     def linked(self, folder: str) -> bool:
-        """Prefixes are no folders."""
+        """False: a prefix of objects is no folder, and cannot be a link."""
         return False
 
     def delete(self, path: str) -> None:
@@ -195,7 +195,7 @@ class RemoteStorage:
         return self._named(path).replace("s3://", "s3a://", 1)
 
     def url(self, path: str) -> str:
-        """The same."""
+        """The URL of an object, which is also its location."""
         return self.locate(path)
 
     def _named(self, path: str) -> str:

@@ -26,7 +26,7 @@ class SeekableFile(io.RawIOBase):
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Read on from there."""
+        """Go to ``offset`` from the start, here or the end (``whence``); returns the position, never below 0."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         self._at = max(0, start + offset)
         return self._at

@@ -117,7 +117,7 @@ class ParquetTable:
         return self._fold(open_sources(self._scratch.objects, self.spec, spilled))
 
     def close(self) -> None:
-        """Let the files go."""
+        """Drop all references to files and rows; the table cannot be read any more."""
         self.settled, self._files, self.fresh, self.spilled = None, [], [], []
         self._changelog_bytes = 0
 

@@ -58,3 +58,8 @@ JOBS: dict[str, Callable[[], OperatorStream]] = {
 def sliding_job() -> OperatorStream:
     """For the command, which takes the name of a job."""
     return JOBS["sliding"]()
+
+
+def counting_job() -> OperatorStream:
+    """As `sliding_job`, over a query that counts and sums."""
+    return windows_of(n=agg.count(), s=agg.sum("v"))

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.native_jobs import JOBS, windows_of
+from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate import OperatorStream, agg, trigger
@@ -291,3 +292,11 @@ def test_command_without_a_java(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert done.returncode == 5
     assert "adopt-spark" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_command_needs_no_python_of_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it asks of Spark is done by Java, so a Python without pyarrow is no obstacle."""
+    monkeypatch.setenv("PYSPARK_PYTHON", other_python(tmp_path / "python"))
+    given = [folder / "native" / "counted", tmp_path / "root", "tests.helpers.native_jobs:counting_job"]
+    done = tidestate("adopt", *given, "--confirm")
+    assert (done.returncode, (tmp_path / "root").exists()) == (0, True), done.stderr

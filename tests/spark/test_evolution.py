@@ -15,6 +15,7 @@ from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation, agg, trigger
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.statestore.errors import IncompatibleError
 
 pytestmark = pytest.mark.spark
 
@@ -72,3 +73,55 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert f"checkpoint {head.manifest.operators['job'].since}" in observed.stdout
     printed = CliRunner().invoke(app, ["panes", str(root), "--limit", "1000"])
     assert printed.exit_code == 0
+
+
+def test_a_source_more_or_fewer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's log has a line for each source: with another number of them Spark ends in an assertion of its own."""
+    for number, table in enumerate(sample(2, 20)):
+        write(tmp_path / "input", number, table)
+        write(tmp_path / "new", number, table)
+    one = stream(spark, tmp_path / "input")
+    two = one.union(stream(spark, tmp_path / "new"))
+    for name, before, after in (("one", one, two), ("two", two, one)):
+        root = tmp_path / name
+        job = first().on_spark(before, checkpoint=root, partitions=1)
+        query = job.start()
+        query.processAllAvailable()
+        query.stop()
+        newest = query.checkpoint_id
+        changed_job = first().on_spark(after, checkpoint=root)
+        with pytest.raises(IncompatibleError, match="another number of sources") as caught:
+            changed_job.start()
+        assert caught.value.code == "configuration-changed"
+        assert (caught.value.context["sources_before"], caught.value.context["sources_now"]) in [(1, 2), (2, 1)]
+        assert [refusal.code for refusal in changed_job.plan().refusals] == ["configuration-changed"]
+        head = Checkpoint.open(root).head()
+        assert head is not None
+        assert head.manifest.id == newest  # nothing was written, and nobody fenced
+        assert job.plan().refusals == ()
+        job.start().stop()
+
+
+def test_a_source_more_before_the_first_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark had planned, and no checkpoint has, is planned again."""
+    write(tmp_path / "input", 0, sample(1, 20)[0])
+    write(tmp_path / "new", 0, sample(1, 20)[0])
+    one, root = stream(spark, tmp_path / "input"), tmp_path / "root"
+
+    def dies(point: str, _number: int) -> None:
+        if point == "published":
+            return
+        if (root / "spark" / "offsets" / "0").exists():
+            raise RuntimeError(point)
+
+    query = first().on_spark(one, checkpoint=root, partitions=1).with_hook(dies).start()
+    with pytest.raises(RuntimeError):
+        query.processAllAvailable()
+    assert (root / "spark" / "offsets" / "0").exists()
+    query = first().on_spark(one.union(stream(spark, tmp_path / "new")), checkpoint=root).start()
+    query.processAllAvailable()
+    query.stop()
+    head = Checkpoint.open(root).head()
+    assert head is not None
+    assert head.manifest.spark is not None
+    assert len(head.manifest.spark.end) == 2

@@ -57,7 +57,7 @@ class Peer(Protocol):
     """Computes the windows of one batch after another."""
 
     def take(self, events: pa.Table) -> None:
-        """A batch."""
+        """Process a batch of events."""
 
     def totals(self) -> Totals:
         """Of all panes so far. Not timed."""
@@ -162,7 +162,7 @@ class Race:
 
     @property
     def peer_events_per_s(self) -> int:
-        """The peer's."""
+        """The events a second of the peer, over all of its batches."""
         return round(self.batch * len(self.peer_s) / sum(self.peer_s))
 
     @property
@@ -192,7 +192,7 @@ def race(described: ts.Aggregation, sessions: bool, stream: Bids) -> Race:
 
 
 def totals_of(panes: pa.Table) -> Totals:
-    """Of our panes."""
+    """What is compared with the peer: the number of our panes, and the sums of their results."""
     counts, middle, best = (panes[name].to_numpy() for name in ("bids", "middle", "best"))
     return panes.num_rows, int(counts.sum()), int(best.sum()), float(middle.sum())
 

@@ -41,7 +41,7 @@ class Peak(msgspec.Struct, frozen=True):
 
     @property
     def allowed_mb(self) -> int:
-        """The aim."""
+        """The most that the process may take: the budget of the job, and a fixed amount for all else."""
         return self.budget_mb + ALLOWED_MB
 
 

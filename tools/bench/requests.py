@@ -35,7 +35,7 @@ class Requests:
         self._counts: Counter[str] = Counter()
 
     def add(self, environ: Mapping[str, Any]) -> None:
-        """One more."""
+        """Count a request of WSGI by its kind, except those that the clock causes (leases, acknowledgements)."""
         kind, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"]
         by_clock = any(f"/{folder}/" in path or f"%2F{folder}" in query for folder in ("alive", "reached"))
         if not by_clock:
@@ -50,7 +50,7 @@ class Requests:
 
 
 def price(requests: Mapping[str, float]) -> float:
-    """US dollars."""
+    """The price of requests by their kind, in US dollars."""
     return sum(count * PRICES[kind] / 1000 for kind, count in requests.items())
 
 

@@ -71,7 +71,7 @@ def _write(path: Path, keys: np.ndarray, time_us: int) -> None:
 
 
 def main() -> None:
-    """Print the median."""
+    """Print the median of seconds from a start to its first batch, without the first restart."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
     spark = local_session("bench", sustained=True, **{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     print(median(list(restarts(spark, settings))[1:]), flush=True)

@@ -106,7 +106,7 @@ class Sides:
             self._running.pop(side).close()
 
     def run(self, side: Side, task: Task) -> Answer:
-        """Raises `SideError`."""
+        """Run a task in the process of its side, started if need be. Raises `SideError`, and ends it then."""
         process = self._running.pop(side, None) or _Process(side)
         try:
             answer = process.run(task)

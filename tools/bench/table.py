@@ -69,7 +69,7 @@ def _figure(value: float) -> float:
 
 
 def as_json(row: Row) -> str:
-    """One line."""
+    """A row of the table as a line of JSON."""
     return msgspec.json.encode(row).decode()
 
 

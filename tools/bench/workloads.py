@@ -39,7 +39,7 @@ class Workload:
     stateful: bool = False
 
     def query(self, bids: DataFrame) -> DataFrame:
-        """Spark's own."""
+        """The same windows as a query of Spark's own, the peer."""
         marked = bids.withWatermark("event_time", DELAY)
         if self.stateful:
             from tools.bench.stateful import tumbling_by_state

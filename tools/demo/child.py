@@ -56,7 +56,7 @@ class Child:
         raise ChildFailedError(self._log.read_text()[-4000:])
 
     def kill(self) -> None:
-        """SIGKILL, the whole group."""
+        """Send SIGKILL to the process and all that it has started."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._close()
 

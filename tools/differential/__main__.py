@@ -63,7 +63,7 @@ class Tree:
         return answer
 
     def close(self) -> None:
-        """End its process."""
+        """End the process that runs jobs with this tree."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

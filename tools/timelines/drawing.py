@@ -56,7 +56,7 @@ class Canvas:
         self.add("text", css, x=x, y=y, text_anchor=anchor).text = text
 
     def box(self, css: str, x: float, y: float, width: float, height: float, rounded: int = 3) -> None:
-        """A rectangle."""
+        """Draw a rectangle with this CSS class; sizes are in pixels."""
         self.add("rect", css, x=x, y=y, width=width, height=height, rx=rounded)
 
     def line(self, css: str, points: list[tuple[float, float]]) -> None:

@@ -27,7 +27,7 @@ class Scenario:
 
     @property
     def steps(self) -> list[str]:
-        """Steps, one text each."""
+        """The steps of the story, in order, each as its text."""
         return [step.strip() for step in self.story.split("|")]
 
 

@@ -42,7 +42,7 @@ class BoundUnit:
 
     @classmethod
     def of(cls, windows: Windows | None) -> BoundUnit:
-        """The unit of windows."""
+        """The unit of the bounds of these windows; None is of an operator without windows, which has times."""
         return cls(windows is None or not (windows.by_offset or isinstance(windows, Counted)))
 
     @classmethod
@@ -59,11 +59,11 @@ class BoundUnit:
             raise UsageError(f"expected {kind}", code="read-value", found=str(moment)[:100]) from None
 
     def text(self, place: int | None) -> str | None:
-        """A place for people."""
+        """A bound for people: a time, an offset or a number; None for none."""
         return time_text(place) if self.timed else None if place is None else str(place)
 
     def texts(self, windows: Iterable[WindowBounds]) -> str:
-        """Windows for people."""
+        """Windows for people, as "start to end, start to end"."""
         return ", ".join(f"{self.text(one.start)} to {self.text(one.end)}" for one in windows)
 
 

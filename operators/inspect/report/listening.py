@@ -89,7 +89,7 @@ class Listening(ThreadingHTTPServer):
             self._began[request] = float("inf")
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
+        """Close the connection of a request, which is then not waited for any more."""
         with self._lock:
             self._began.pop(request, None)
         super().shutdown_request(request)

@@ -107,7 +107,7 @@ def _points(points: Sequence[Point]) -> Table:
 
 
 def watermarks(history: CheckpointHistory) -> Section:
-    """Watermarks and their lag."""
+    """The section with the watermark and the lag of each source, over checkpoints and at the newest one."""
     charts = [series.marks(history.points), series.lags(history.points)]
     rows = [
         (
@@ -127,7 +127,7 @@ def watermarks(history: CheckpointHistory) -> Section:
 
 
 def late_section(history: CheckpointHistory) -> Section:
-    """Late and rejected events."""
+    """The section with the number of events by class, and of rejected rows."""
     totals: dict[str, int] = {}
     for point in history.counting:
         for kind, count in point.classes.items():
@@ -295,7 +295,7 @@ def _checkpoints(window: ReportedWindow) -> str:
 
 
 def findings(report: VerifyReport) -> Section:
-    """The findings of `verify`."""
+    """The section with what `verify` has found, the first rows of it."""
     files = f"{pluralize(report.files, 'file')} ({size_text(report.bytes)})"
     checked = f"{pluralize(report.checkpoints, 'checkpoint')} and {files} were checked."
     if not report.findings:

@@ -77,7 +77,7 @@ def written_chart(points: Sequence[Point]) -> Chart:
 
 
 def rows_charts(points: Sequence[Point]) -> list[Chart]:
-    """Events in, panes out."""
+    """A chart of the rows that came in at each checkpoint, and one of the pane rows that went out."""
     charts = (("Events", "Rows from the input streams.", "events"), ("Pane rows", "Emitted and retracted.", "panes"))
     return [
         Chart(

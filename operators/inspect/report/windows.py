@@ -64,7 +64,7 @@ class ReportedWindow:
 
     @property
     def standing(self) -> str:
-        """Its standing, for people."""
+        """Whether the window is open, has emitted and is retained, or is closed; in words."""
         if not self.fired:
             return "open"
         return "emitted, retained" if self.kept else "closed"

@@ -75,7 +75,7 @@ class FromMessages(BoundAggregate):
         return self.inner.result_type
 
     def lift(self, events: pa.Table) -> list[Values]:
-        """Nothing."""
+        """No columns: the state is the messages, which are stored as they are."""
         return []
 
     def finish(self, partials: pa.Table) -> Values:
@@ -168,7 +168,7 @@ class MessageWindows(GroupTables):
 
     @cached_property
     def exchanged(self) -> TableSpec:  # type: ignore[override]
-        """The events themselves."""
+        """The form in which events go to the task of their key: they themselves, as nothing is combined before."""
         names = set(self.key_names)
         last = self.known_by.columns[-1]
         key = self.key_specs or (Column(last, type_text(self.input_schema.field(last).type)),)

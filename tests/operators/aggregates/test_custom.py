@@ -50,6 +50,10 @@ def job(**aggregates: Aggregate) -> Aggregation:
 
 
 WRONG: dict[str, tuple[Callable[[], Aggregate], str]] = {
+    "results in hundreds": (
+        lambda: agg.apply_rows(len, columns=["v"], result_type=pa.list_(pa.decimal128(5, -2))),
+        "aggregate-option",
+    ),
     "variance of text": (lambda: agg.variance("s"), "aggregate-type"),
     "deviation of times": (lambda: agg.stddev("t"), "aggregate-type"),
     "no such column": (lambda: agg.median("nothing"), "column-missing"),

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers import look_up
 from tests.helpers.changed_jobs import added, changed
 from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.evolve import evolve, new_operator
@@ -17,6 +18,7 @@ from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.setting_change import SettingChange
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Sided
+from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.plan import Plan
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError, of_type
@@ -240,3 +242,89 @@ def test_a_stored_configuration_that_no_job_writes_is_damage(forged: dict[str, A
     for job in (plain(), plain().allowed_lateness("1 hour")):
         with pytest.raises(CorruptionError, match="manifest-damaged"):
             evolve(stored, bind_plan(job.graph.description, SCHEMA), 7, may_change=True)
+
+
+def test_the_rows_of_a_function_have_other_columns() -> None:
+    def over(*columns: str) -> OperatorStream:
+        rows = agg.apply_rows(len, columns=columns, result_type=pa.int64(), name="rows")
+        return ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(r=rows)
+
+    for before, after in ((("v",), ("v", "j")), (("v", "j"), ("v",)), (("v",), ("j",))):
+        assert "another function" in decided(over(*before), over(*after))[1]["aggregate r"]
+
+
+def test_a_session_join_of_offsets_becomes_one_of_a_gap_column() -> None:
+    sides = [ts.stream(event_time="t", offset="v") for _ in range(2)]
+    described = sides[0].join_sessions(sides[1], on="k", offsets=3)
+    stored = new_operator(single_operator(bound(described, SCHEMA, SCHEMA)).nodes[0], 1, 1)
+    with pytest.raises(IncompatibleError) as caught:
+        evolve(
+            stored,
+            bound(sides[0].join_sessions(sides[1], on="k", gap_column="j"), SCHEMA, SCHEMA),
+            7,
+            may_change=True,
+        )
+    assert caught.value.code == "configuration-changed"
+    assert {"offsets", "gap_column"} <= caught.value.context["changed"].keys()
+    by_time = of_type(sides[0].join_sessions(sides[1], on="k", gap="5 seconds").graph.description, SessionJoin)
+    without_its_column = msgspec.structs.replace(by_time, windows=ts.sessions(gap_column="j"))
+    with pytest.raises(UsageError, match=r"column-missing.*missing=\['j'\]"):
+        bind_plan(without_its_column, by_time.sides.schema({"left": SCHEMA, "right": SCHEMA}))
+
+
+def of_sides(kind: str) -> Any:
+    left, right = (ts.stream(event_time="t") for _ in range(2))
+    if kind == "union":
+        return ts.union(left=left, right=right)
+    if kind == "merge":
+        merged = ts.merge(left=left, right=right).group_by("k").window(ts.tumbling("10 seconds"))
+        return merged.aggregate(n=agg.count())
+    return left.join_sessions(right, on="k", gap="5 seconds")
+
+
+DAMAGED: list[dict[str, Any]] = [
+    *({"delays_us": delays} for delays in ([], [0], [0, 0, 0])),
+    *({"sides": {"names": names}} for names in ([], ["left"], ["left", "left"])),
+    *({"sides": {"times": times}} for times in ([], ["t"], ["t", "t", "t"])),
+]
+
+
+@pytest.mark.parametrize("kind", ["union", "merge", "session join"])
+@pytest.mark.parametrize("damage", DAMAGED, ids=str)
+def test_a_stored_description_of_other_sides_is_damage(kind: str, damage: dict[str, Any]) -> None:
+    job = of_sides(kind)
+    plan = bound(job, SCHEMA, SCHEMA)
+    stored = new_operator(single_operator(plan).nodes[0], 1, 1)
+    ((field, value),) = damage.items()
+    forged = stored.configuration[field] | value if isinstance(value, dict) else value
+    stored = msgspec.structs.replace(
+        stored, configuration=stored.configuration | {field: forged}, fingerprint="another"
+    )
+    with pytest.raises(CorruptionError, match="manifest-damaged"):
+        evolve(stored, plan, 7, may_change=True)
+
+
+@pytest.mark.parametrize(("field", "part"), [("triggers", "when"), ("messages", "retention")])
+def test_a_stored_configuration_without_some_fields_has_their_defaults(field: str, part: str) -> None:
+    job = ts.stream(event_time="t", offset="v").group_by("k").window(ts.tumbling("10 seconds"))
+    described = job.aggregate(n=agg.count()).messages("v")
+    plan = bind_plan(described.graph.description, SCHEMA)
+    stored = new_operator(single_operator(plan).nodes[0], 1, 1)
+    less = {name: value for name, value in stored.configuration[field].items() if name != part}
+    for configuration in (
+        stored.configuration | {field: less},
+        stored.configuration | {"messages": stored.configuration["messages"] | {"retention": {}}},
+        {name: value for name, value in stored.configuration.items() if name != field or field == "messages"},
+    ):
+        lacking = msgspec.structs.replace(stored, configuration=configuration, fingerprint="another")
+        later = described.trigger(closing="always").allowed_lateness("2 hours")
+        evolve(lacking, bind_plan(later.graph.description, SCHEMA), 7, may_change=True)
+
+
+def test_a_join_of_lifetimes_that_lacks_those_of_a_side_is_damage() -> None:
+    description = of_type(look_up.JOINED.graph.description, Sided)
+    plan = bind_plan(description, description.sides.schema({"left": look_up.READINGS, "right": look_up.LIMITS}))
+    stored = new_operator(single_operator(plan).nodes[0], 1, 1)
+    forged = stored.configuration | {"events": {"left": stored.configuration["events"]["left"]}}
+    with pytest.raises(CorruptionError, match="manifest-damaged"):
+        evolve(msgspec.structs.replace(stored, configuration=forged), plan, 7, may_change=True)
