@@ -279,6 +279,11 @@ CASES: dict[str, Callable[[], Case]] = {
         .aggregate(n=agg.count(), low=agg.first("name", by="x"), high=agg.last("name", by="x"),
                    best=agg.top_n("name", 3, by="x")).named("job").allowed_lateness("5 seconds"), 103
     ),
+    "join_by_side": lambda: sided(
+        _events(**ORDER).watermark(watermark.ctis(_ctis("drop", 3, "3 seconds")))
+        .join(_events(watermark_delay="1 second").watermark(by="part", idle_timeout="5 seconds"), on="k", how="left",
+              name="job", **NEAR), 105, SIDE_COLUMNS
+    ),
 }  # fmt: skip
 
 

@@ -75,6 +75,11 @@ def sides() -> dict[str, Stream]:
     return {"left": left, "right": ts.stream(**ABOUT).watermark(by_ctis("adjust", 20, import_from=left))}
 
 
+def by_parts() -> Stream:
+    """A stream whose parts have watermarks of their own, by event times."""
+    return ts.stream(event_time="t", watermark_delay="6 seconds").watermark(by="part", sources=PARTS)
+
+
 def jobs(left: Stream, right: Stream) -> dict[str, OperatorStream]:
     five = ts.tumbling("5 s")
     merged = ts.merge(left=left, right=right).group_by("k").window(five)
@@ -85,6 +90,7 @@ def jobs(left: Stream, right: Stream) -> dict[str, OperatorStream]:
         "union": ts.union(left=left, right=right),
         "merge": merged.aggregate(n=agg.count(), left=agg.count("left_t")).accumulation("discarding"),
         "lifetimes": left.join_lifetimes(right, on="k"),
+        "by parts": left.join(by_parts(), on="k", within=("-3 s", "3 s"), how="full", allowed_lateness="9 s"),
         "chain": two_streams(),
         "look-up of panes": look_up_of_panes(),
     }
@@ -117,7 +123,7 @@ def inputs() -> dict[str, list[pa.Table]]:
     return found
 
 
-@pytest.mark.parametrize("name", some(JOBS, 2))
+@pytest.mark.parametrize("name", sorted({*some(JOBS, 2), "by parts"}))
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
     streams = described.graph.streams
