@@ -159,9 +159,9 @@ def _check_followed(one: Runnable, reading: Set[str]) -> None:
     followed = set(one.watermarks.followed) if one.watermarks is not None else set()
     if followed != reading:
         raise UsageError(
-            "a side that reads an operator follows it, and each other side needs a watermark of its own: bind the "
-            "operator with the inputs that it was described with",
-            code="chain-watermark",
+            "each side that reads a stream needs CTI settings and an offset, stream(offset=…); a side that reads "
+            "an operator must have neither",
+            code="advance-time",
             operator=one.name,
             without=sorted(followed),
             reading=sorted(reading),

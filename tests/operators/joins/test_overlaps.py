@@ -361,8 +361,8 @@ def test_sides_that_read_operators_have_no_settings() -> None:
     schemas = {"clicks": CLICKS, "limits": pa.schema([*SCHEMA, ("pane_time", TIME)])}
     itself = living("limits").watermark(watermark.ctis(cti_settings("adjust", import_from="left")))
     for code, wrong in (
-        ("chain-watermark", lambda: bind_graph(limited, of_streams)),
-        ("chain-watermark", lambda: bind_graph(swapped, schemas)),
+        ("advance-time", lambda: bind_graph(limited, of_streams)),
+        ("advance-time", lambda: bind_graph(swapped, schemas)),
         ("chain-watermark", lambda: per_ten().watermark(watermark.ctis(AT_ONCE))),
         ("advance-time", lambda: living("clicks").join_lifetimes(itself, on="k")),
     ):
