@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import by_side
-from tidestate.operators.bind.watermark_checks import check_buffers
+from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
@@ -202,6 +202,7 @@ def _side_types(
     """The one stream's columns, plain where they are dictionaries: as tables have them."""
     # Of a union all columns are shared.
     check_buffers(description.watermarks, schema.names if isinstance(description, Union) else (), description.name)
+    check_columns_of_sides(description.watermarks, description.sides, schema)
     columns = require_columns(input_columns(description, schema.names), schema)
     description.sides.check_time(AT, schema)
     if clash := sorted({"reason", "watermark", *taken} & set(columns)):

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
+
+from tidestate.operators.describe.sides import Sides
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.progress.buffered import BufferProgress
+from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.missing_columns import missing_columns
 
 
 def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: str) -> None:
@@ -26,6 +31,17 @@ def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: s
 def has_edges(watermarks: Watermarks | None) -> bool:
     """Whether rows may be edges, whose ends arrive later."""
     return watermarks is not None and watermarks.generator.has_edges
+
+
+def check_columns_of_sides(watermarks: Watermarks | None, sides: Sides, schema: pa.Schema) -> None:
+    """Check that each side has the columns that its own watermark is claimed by. Raises `UsageError`."""
+    generator = watermarks.generator if watermarks is not None else None
+    if not isinstance(generator, BySide):
+        return
+    for side, of_side in generator.sides.items():
+        names = [name for name in (*of_side.generator.columns, of_side.by) if name]
+        if missing := [sides.own(side, name) for name in names if name not in schema.names]:
+            raise missing_columns("a side lacks columns", missing, sides.columns_of(side, schema), side=side)
 
 
 def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator: str) -> None:

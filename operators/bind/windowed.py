@@ -19,7 +19,7 @@ from tidestate.operators.bind.columns import (
 )
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
 from tidestate.operators.bind.validation import check_sense
-from tidestate.operators.bind.watermark_checks import check_buffers, check_edges
+from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides, check_edges
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
@@ -91,6 +91,8 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
         )
     check_sense(description)
     check_edges(description.windows, description.watermarks, description.name)
+    if isinstance(description, Merge):
+        check_columns_of_sides(description.watermarks, description.sides, schema)
     if isinstance(description, Merge) and not description.sides.same_columns:
         check_buffers(description.watermarks, description.sides.shared, description.name)
     if description.windows is None and not {START, END} <= set(schema.names):

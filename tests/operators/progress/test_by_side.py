@@ -232,3 +232,12 @@ def test_settings_of_sides_are_stored_and_their_changes_are_reported(tmp_path: P
     assert "left=Behind(), right=watermark.over(watermark.bounded" in str(refused.value)
     with pytest.raises(IncompatibleError, match="another column"):
         merged(("delay", "delay")).harness(SCHEMAS, folder=tmp_path)
+
+
+def test_a_column_that_a_stream_lacks_is_named_as_there() -> None:
+    left, right = ts.stream(event_time="t"), ts.stream(event_time="t").watermark(by="topic")
+    with pytest.raises(UsageError, match=r"a side lacks columns.*side=right.*missing=\['topic'\]") as refused:
+        near(left, right).harness(SCHEMAS)
+    assert refused.value.code == "column-missing"
+    with pytest.raises(UsageError, match="a side lacks columns"):
+        ts.merge(left=left, right=right).group_by("k").aggregate(n=agg.count()).harness(SCHEMAS)
