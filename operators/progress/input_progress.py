@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import INPUT
-from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import declare_origins
 from tidestate.operators.progress.peaks import Peak, highest
 from tidestate.operators.progress.progress import Claims, InputReading, Progress, WatermarkGenerator
@@ -81,8 +81,9 @@ def finished_progress(watermarks: Watermarks, progress: Progress) -> Progress:
 
 
 def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
-    """``progress`` after a restart; sources that were declared meanwhile are there. No source was idle, and no origin
-    waited for a gap, while the job was stopped.
+    """``progress`` after a restart; sources that were declared meanwhile are there, and one that is not declared any
+    more and never had a row holds nothing back. No source was idle, and no origin waited for a gap, while the job was
+    stopped.
     """
     begun = first_progress(watermarks)
     state, tracker, declared = progress.generator, reset_sources(progress.tracker), begun.tracker.sources
@@ -96,7 +97,12 @@ def restarted_progress(watermarks: Watermarks, progress: Progress) -> Progress:
         declared = {name: source for name, source in declared.items() if name in present}
     replaced = _replaced(_generator(watermarks), tracker.sources)
     declared = {name: source for name, source in declared.items() if name not in replaced}
-    return Progress(msgspec.structs.replace(tracker, sources=declared | tracker.sources), state)
+    heard = {
+        name: source
+        for name, source in tracker.sources.items()
+        if name in declared or source.rows or source.watermark_us != BEGINNING_US
+    }
+    return Progress(msgspec.structs.replace(tracker, sources=declared | heard), state)
 
 
 def _generator(watermarks: Watermarks) -> WatermarkGenerator:

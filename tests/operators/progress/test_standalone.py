@@ -127,6 +127,16 @@ def test_time_in_which_nobody_was_asked_makes_nobody_idle(tmp_path: Path) -> Non
     assert first_progress(settings).skipping_idle_time(SECOND) == first_progress(settings)
 
 
+def test_a_source_that_is_not_declared_any_more_holds_nothing_back_unless_it_had_rows(tmp_path: Path) -> None:
+    harness(tmp_path).feed(rows("orders", 15))
+    tested = harness(tmp_path, sources=["orders"])
+    tested.feed(rows("orders", 20))
+    assert marks(tmp_path / "root") == [None, 20]
+    tested.feed(rows("prices", 21))
+    harness(tmp_path, sources=["orders"]).feed(rows("orders", 30))
+    assert marks(tmp_path / "root")[-1] == 21
+
+
 def test_when_all_are_idle_the_watermark_stays(tmp_path: Path) -> None:
     tested = harness(tmp_path, idle_timeout="5 seconds")
     tested.feed(both(rows("orders", 15), rows("prices", 3)))
