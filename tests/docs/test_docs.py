@@ -17,6 +17,7 @@ from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import OTHER_BOUNDS, PROCESSING_TIME, RESERVED
 from tidestate.operators.rows.deduplicate import UNTIL
+from tools.java import brief_options
 from tools.reference import page
 
 FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -97,7 +98,7 @@ def test_blocks_of_other_documents_run(name: str, tmp_path: Path) -> None:
             )
         output, code = done.stdout, done.returncode
     else:
-        running = Forked("tests.children.program", program, log=log)
+        running = Forked("tests.children.program", program, log=log, JAVA_TOOL_OPTIONS=brief_options())
         output, _ = running.communicate()
         code = running.returncode
     assert code == 0, log.read_text()
