@@ -165,7 +165,7 @@ def _has_turn(item: pytest.Item) -> bool:
 
 def pytest_collection_finish() -> None:
     """What has been imported and collected until here stays: no collection of garbage need look through it. Those of
-    what comes later are rarer than Python's own, which take a sixth of the processor time.
+    what comes later are rarer than Python's own.
     """
     gc.collect()
     gc.freeze()
