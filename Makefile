@@ -61,7 +61,7 @@ layers: $(VENV)/installed-dev
 
 docs: $(VENV)/installed-dev
 	@echo "==> docs"
-	@$(PY) -m pytest -q tests/docs
+	@$(PY) -m pytest -q -n 2 tests/docs
 
 site: $(VENV)/installed-dev
 	@echo "==> mkdocs: the site, in build/site"

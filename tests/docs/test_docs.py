@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
+from tests.helpers.process import LONG
 from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.plan import OTHER_BOUNDS, PROCESSING_TIME, RESERVED
 from tidestate.operators.rows.deduplicate import UNTIL
+from tools.java import brief_options
 from tools.reference import page
 
 FRONT = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
@@ -82,15 +85,26 @@ def test_readme_blocks_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN_HERE)
-def test_blocks_of_other_documents_run(name: str) -> None:
+def test_blocks_of_other_documents_run(name: str, tmp_path: Path) -> None:
+    """In the long form by a Python that has nothing imported before."""
     blocks = BLOCK.findall((ROOT / "docs" / name).read_text())
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    program, log = tmp_path / "blocks.py", tmp_path / "log"
+    program.write_text("\n".join(blocks))
+    log.touch()
+    if LONG:
+        with log.open("a") as errors:
+            done = subprocess.run(
+                [sys.executable, program], stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT, check=False
+            )
+        output, code = done.stdout, done.returncode
+    else:
+        running = Forked("tests.children.program", program, log=log, JAVA_TOOL_OPTIONS=brief_options())
+        output, _ = running.communicate()
+        code = running.returncode
+    assert code == 0, log.read_text()
     if name in WITH_OUTPUT:
-        written = "".join(output.group() for block in blocks if (output := OUTPUT.search(block)))
-        assert done.stdout.splitlines() == [line.removeprefix("# ") for line in written.splitlines()]
+        written = "".join(comment.group() for block in blocks if (comment := OUTPUT.search(block)))
+        assert output.splitlines() == [line.removeprefix("# ") for line in written.splitlines()]
 
 
 def test_blocks_that_are_run_elsewhere_are() -> None:

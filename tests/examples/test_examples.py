@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
+from tests.helpers.process import some
 from tidestate.operators.local.bootstrap import load_object
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def test_the_example_by_hand_prints_each_result_once(printed: Callable[[str], li
     assert sorted(printed("by_hand")) == BY_HAND
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", some(JOBS, 4))
 def test_an_example_has_the_same_panes_on_spark(name: str, tmp_path: Path, spark: SparkSession) -> None:
     made, runner = example(name), example("runner")
     alone = runner.run_alone(made.job, made.batches(), tmp_path / "alone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -54,6 +55,7 @@ def tidestate(
 
 
 def _run(command: list[str], environment: dict[str, str], outputs: list[Path]) -> None:
+    gc.freeze()  # what it has from its parent is no garbage
     for descriptor, path in enumerate(outputs, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
     os.chdir(ROOT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import signal
@@ -112,6 +113,7 @@ def _run(
     errors: _Passed,
     terminal: _Passed,
 ) -> None:
+    gc.freeze()  # what it has from its parent is no garbage
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(source.fileno(), 0)

@@ -39,8 +39,7 @@ TRIGGERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trigger", TRIGGERS)
-@pytest.mark.parametrize("mode", ["discarding", "retracting"])
+@pytest.mark.parametrize(("trigger", "mode"), in_turn(TRIGGERS, ["discarding", "retracting"]))
 def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
     chance = random.Random(trigger)
     given = events(chance, 50)
@@ -182,7 +181,7 @@ COMPOSITES = {
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
-    given = events(chance, 40 if LONG else 22)
+    given = events(chance, 40 if LONG else 16)
     description = (
         ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
         .group_by("k")
@@ -210,7 +209,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
 )
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
-    given = events(chance, 50 if LONG else 24)
+    given = events(chance, 50 if LONG else 18)
     description = (
         ts.stream(event_time="t", watermark_delay=DELAY, offset="at", origin="part")
         .group_by("k")

@@ -8,6 +8,7 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
+from tests.helpers.process import some
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
@@ -55,7 +56,7 @@ def test_on_s3(s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         monkeypatch.setenv(f"AWS_{name}", value)
     example("retracting").standalone(checkpoint=s3_root).run(STREAM[:4])
     fork(s3_root, f"{s3_root}-fork")
-    for verb in VERBS:
+    for verb in some(VERBS, 7):
         assert clean(answered(s3_root, verb)), verb
     assert clean(answered(s3_root, ["report", "--output", str(tmp_path / "report.html")]))
     assert clean((tmp_path / "report.html").read_bytes())
