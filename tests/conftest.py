@@ -22,10 +22,6 @@ from hypothesis import HealthCheck, settings
 
 # Helpers assert too: what they compare is printed as in a test.
 pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
-if os.environ.get("TIDESTATE_LONG") != "1":
-    # Arrow reads it when it is imported. As many as Spark gives its workers; a table of some rows is sooner summed
-    # than handed to another thread.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.helpers.process import LONG, QUICK, SCRATCH, forget  # noqa: E402
 
@@ -164,12 +160,9 @@ def _has_turn(item: pytest.Item) -> bool:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported and collected until here stays: no collection of garbage need look through it. Those of
-    what comes later are rarer than Python's own.
-    """
+    """What has been imported and collected until here stays: no collection of garbage need look through it."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 50, 1000)
 
 
 @pytest.hookimpl(trylast=True)  # after servers and sessions have ended
