@@ -47,8 +47,10 @@ def _watermark(was: Any, now: Any, plan: Plan) -> str:
     sided = plan.configuration["kind"] in ("merge", "join", "session_join", "overlap_join", "union")
     usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
     both: list[dict[str, Any]] = [one or usual for one in (was, now)]
-    kinds = [kind for one in both for kind in _kinds(one["generator"])]
-    if any(kind not in PLAIN for kind in kinds):
+    was_kinds, now_kinds = (_kinds(one["generator"]) for one in both)
+    if any(kind not in PLAIN for kind in (*was_kinds, *now_kinds)):
+        if was_kinds == now_kinds:
+            return "buffers and CTIs go on only with the settings that they began with"
         return "watermarks of buffers, CTIs or the clock cannot continue as any other kind, nor any other as these"
     if both[0]["by"] != both[1]["by"] or _columns_of_sources(both[0]) != _columns_of_sources(both[1]):
         return "sources were identified by another column, so how far each has come is not known"

@@ -33,7 +33,7 @@ def sources(*names: str, idle_timeout: Span | None = None, own_timeouts: Mapping
     occurs twice, and for a timeout that is not positive.
     """
     if len(set(names)) != len(names) or not all(names):
-        raise UsageError("each source needs a different name", code="progress-source", found=list(names))
+        raise UsageError("each source needs a name of its own", code="progress-source", found=list(names))
     by_name = {name: _timeout(span) for name, span in (own_timeouts or {}).items()}
     return Sources(names, None if idle_timeout is None else _timeout(idle_timeout), by_name)
 

@@ -334,6 +334,16 @@ class UserGenerator(RowGenerator):
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
         """As the user's generator reads them."""
         reading = self._read(events, now_us, source or INPUT, by)
+        strange = [name for name in reading.reports if name.partition("/")[0] != (source or INPUT).partition("/")[0]]
+        if strange:
+            raise UsageError(
+                "a generator reports sources by the name that it is called with, source=, or that name, a slash and "
+                "the value of by=",
+                code="watermark",
+                generator=type(self.reader).__qualname__,
+                source=source or INPUT,
+                found=strange,
+            )
         if source:
             return reading
         reports = {name.removeprefix(f"{INPUT}/"): report for name, report in reading.reports.items()}
@@ -342,16 +352,16 @@ class UserGenerator(RowGenerator):
     def _read(self, events: pa.Table, now_us: int, source: str, by: str | None) -> SourceReading:
         if self._side is None or not events.num_columns:
             return self.reader.read(events, now_us, source=source, by=by)
-        own = self._side.of_side(events).append_column(_ROW, pa.array(np.arange(events.num_rows)))
+        own = self._side.of_side(events)
+        numbers = "__row"
+        while numbers in own.column_names:
+            numbers += "_"
+        own = own.append_column(numbers, pa.array(np.arange(events.num_rows)))
         by_own = None if by is None else next(name for name in own.column_names if self._side.in_stream(name) == by)
         reading = self.reader.read(own, now_us, source=source, by=by_own)
         # Only what it leaves out counts: other columns may have been changed, which a side cannot.
-        going = events.take(reading.events[_ROW]) if self.filters_rows else events
+        going = events.take(reading.events[numbers]) if self.filters_rows else events
         return SourceReading(going, reading.reports, reading.counters)
-
-
-_ROW = "__row"
-"""The column with the number of a row of a side, so that the whole rows of what a generator lets pass are known."""
 
 
 def given_watermarks(generator: WatermarkGenerator | Generator, by: str | None, declared: Sources) -> Watermarks:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.statestore.arrays import Counters, Times
+from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 
 
@@ -77,7 +78,16 @@ def parts_of(events: pa.Table, source: str, by: str | None) -> SourceRows:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     # Encoded as one array, so that there is one dictionary; null is a source of its own.
-    values = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)]).dictionary_encode("encode")
+    whole = pa.concat_arrays(column.chunks or [pa.nulls(0, column.type)])
+    try:
+        values = whole.dictionary_encode("encode")
+    except pa.ArrowNotImplementedError:
+        raise UsageError(
+            "values of this type cannot name sources: take a column of text or numbers, by=",
+            code="progress-column",
+            column=by,
+            found=column.type,
+        ) from None
     front = f"{source}/" if source else ""
     names = [f"{front}{value}" for value in values.dictionary.to_pylist()]
     return SourceRows(names, np.asarray(values.indices).astype(np.int64, copy=False), alone=False)

@@ -389,7 +389,10 @@ def _watermark(described: Runnable) -> dict[str, Any]:
     if isinstance(generator, Ctis):
         found = {"cti_settings": _cti_settings(generator.at_source), "lifetime": _lifetime_of(described, generator)}
     options = _sources(described, marks)
-    written = _one(_generator(described, marks, alone=not options))
+    if isinstance(generator, BySide):
+        written, options = (), {**_claims_of_sides(generator), **options}
+    else:
+        written = _one(_generator(described, marks, alone=not options))
     return {
         **{word: value for word, value in found.items() if value is not None},
         "watermark": _given(*written, **options),
@@ -399,8 +402,6 @@ def _watermark(described: Runnable) -> dict[str, Any]:
 def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
     """As it is written; CTIs that follow from ``cti_settings=`` are not."""
     generator: Any = marks.generator
-    if isinstance(generator, BySide):
-        return _given(**{side: _claims_of_side(each) for side, each in generator.sides.items()})
     if isinstance(generator, Ctis):
         follows = alone and generator.at_query is None and generator.at_source is not None
         return None if follows else ByCtis(_cti_settings(generator.at_query))
@@ -408,6 +409,10 @@ def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
         quiet = generator.quiet_us if isinstance(generator.quiet_us, int) else None
         return Bounded(text_of(generator.delay_us), _span(generator.hold_future_us), _span(quiet))
     return generator
+
+
+def _claims_of_sides(generator: BySide) -> dict[str, Any]:
+    return {side: _claims_of_side(each) for side, each in generator.sides.items()}
 
 
 def _claims_of_side(side: SideGenerator) -> Any:

@@ -223,6 +223,7 @@ def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
         if settings.idle_timeout is not None:
             timeouts[side] = settings.idle_timeout
         if view.is_input:
+            _check_own_columns(description, side, view, settings)
             columns = SideColumns(side, None if description.sides.same_columns else description.sides.shared)
             by = None if settings.by is None else columns.in_stream(settings.by)
             ctis = _ctis_of_side(description, side, view, at_query[side]) if view.by_ctis else None
@@ -230,6 +231,22 @@ def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     _check_ctis(generators, names, at_query)
     followed = tuple(side for side in views if side not in generators)
     return Watermarks(BySide(generators, followed), sources(*names, own_timeouts=timeouts), SIDE)
+
+
+def _check_own_columns(description: Sided, side: str, view: StreamView, settings: WatermarkSettings) -> None:
+    """Check that a watermark names no column of a stream that the combined rows have another one for."""
+    if not description.sides.same_columns or view.by_ctis:
+        return
+    generator = settings.generator
+    claims = [] if generator is None or isinstance(generator, Bounded) else claimant(resolved(generator, AT)).columns
+    replaced = {SIDE, AT} - ({AT} if view.time == AT else set())
+    if taken := sorted(replaced.intersection([*claims, settings.by])):
+        raise UsageError(
+            "rows that are combined get columns of these names in place of the stream's: rename those",
+            code="name-taken",
+            side=side,
+            names=taken,
+        )
 
 
 def _generator_of_side(view: StreamView, columns: SideColumns) -> Claimant:
@@ -287,9 +304,10 @@ def _imported_side(side: str, settings: CtiSettings, views: Mapping[str, StreamV
     else:
         nodes = {view.node: name for name, view in views.items()}
         named = {view.name: name for name, view in views.items() if view.name is not None}
-        source = settings.import_from.view
-        imported = nodes.get(source.node, named.get(source.name))
-    if imported is None or (imported in views and views[imported].is_input and not views[imported].by_ctis):
+        imported_view = settings.import_from.view
+        imported = nodes.get(imported_view.node, named.get(imported_view.name))
+    source = None if imported is None else views.get(imported)
+    if source is None or (source.is_input and not source.by_ctis):
         raise UsageError(
             "CTIs can be imported only from another side of this operator that has CTIs, or reads an operator",
             code="advance-time",

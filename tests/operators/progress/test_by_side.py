@@ -241,3 +241,64 @@ def test_a_column_that_a_stream_lacks_is_named_as_there() -> None:
     assert refused.value.code == "column-missing"
     with pytest.raises(UsageError, match="a side lacks columns"):
         ts.merge(left=left, right=right).group_by("k").aggregate(n=agg.count()).harness(SCHEMAS)
+
+
+class Numbered(Unmarked):
+    """It reads a column that is called as the number of a row may be."""
+
+    columns = ("t", "mark", "__row")
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        assert events["__row"].to_pylist() == [7] * events.num_rows
+        return super().read(events, now_us, source=source, by=by)
+
+
+class Elsewhere(Behind):
+    """It reports a source that is another side."""
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        return SourceReading(events, {"right": SourceReport(9)})
+
+
+def test_a_generator_of_one_s_own_may_read_any_column_and_reports_its_side_alone() -> None:
+    numbered = SCHEMA.append(pa.field("__row", "int64"))
+    tested = near(ts.stream(event_time="t").watermark(Numbered()), ts.stream(event_time="t")).harness(
+        {"left": numbered, "right": SCHEMA}
+    )
+    tested.feed({"left": [row | {"__row": 7} for row in rows(5)], "right": rows(9)})
+    assert watermark_of(tested) == 5
+    strange = near(ts.stream(event_time="t").watermark(Elsewhere()), ts.stream(event_time="t")).harness(SCHEMAS)
+    with pytest.raises(UsageError, match="Elsewhere"):
+        strange.feed({"left": rows(5)})
+
+
+@pytest.mark.parametrize(
+    "generator", [watermark.bounded("0 s", "time"), watermark.punctuated("t", flag="side"), None]
+)
+def test_a_union_has_no_watermark_by_columns_that_it_replaces(generator: Any) -> None:
+    named = ts.stream(event_time="t").watermark(generator, by="side" if generator is None else None)
+    with pytest.raises(UsageError) as refused:
+        ts.union(left=named, right=ts.stream(event_time="t"))
+    assert refused.value.code == "name-taken"
+    near(named, ts.stream(event_time="t"))
+    ts.union(
+        left=ts.stream(event_time="time").watermark(watermark.bounded("1 s", "time")), right=ts.stream(event_time="t")
+    )
+
+
+def test_sources_are_of_values_that_have_a_text() -> None:
+    listed = SCHEMA.append(pa.field("parts", pa.list_(pa.int64())))
+    tested = near(ts.stream(event_time="t").watermark(by="parts"), ts.stream(event_time="t")).harness(
+        {"left": listed, "right": SCHEMA}
+    )
+    with pytest.raises(UsageError, match="progress-column"):
+        tested.feed({"left": [row | {"parts": [1]} for row in rows(5)]})
+
+
+def test_settings_of_sides_with_sources_are_readable(tmp_path: Path) -> None:
+    left = ts.stream(event_time="t").watermark(by="part", sources=["1", "2"])
+    near(left, ts.stream(event_time="t")).harness(SCHEMAS, folder=tmp_path).feed({"left": rows(1)})
+    with pytest.raises(IncompatibleError) as refused:
+        near(left.watermark(Behind()), ts.stream(event_time="t")).harness(SCHEMAS, folder=tmp_path)
+    assert "Arguments(" not in str(refused.value)
+    assert 'left=watermark.over(watermark.bounded("0 seconds"), by="left_part")' in str(refused.value)
