@@ -39,7 +39,7 @@ def serve(
 ) -> None:
     """Serve the report about a root to browsers, which refresh it, and metrics for Prometheus at /metrics.
 
-    /healthz answers 200 or 503, as ``tidestate check`` would; its limits are given in the address:
+    /healthz answers 200 or 503, as `tidestate check` would; its limits are given in the address:
     /healthz?running&max-lag=10+minutes.
 
     The job need not be running, on this host or at all. There is no password: everybody who reaches the address can
