@@ -123,7 +123,7 @@ def public_servers(servers: str) -> str:
 
 
 def secrets_of_servers(servers: str) -> Secrets:
-    """What `public_servers` leaves out."""
+    """The user and the password that `public_servers` leaves out."""
     user, found, _ = servers.rpartition("@")
     return Secrets(tuple(filter(None, (user.partition("//")[2] or user).partition(":")[::2])) if found else ())
 

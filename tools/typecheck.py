@@ -1,6 +1,6 @@
 """mypy, strict, and a limit on what it cannot see: expressions whose type is Any.
 
-`make check` runs it in place of mypy. A report is never cached, so one run does both.
+``make check`` runs it in place of mypy. A report is never cached, so one run does both.
 """
 
 from __future__ import annotations

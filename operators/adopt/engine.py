@@ -61,11 +61,11 @@ class AdoptingEngine:
     def run(
         self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
     ) -> list[OperatorResult]:
-        """As in `Engine`."""
+        """As in `Engine`, by the engine of this process."""
         return self._inner.run(round_, pieces, after)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Engine`."""
+        """As in `Engine`, by the engine of this process."""
         return self._inner.read(checkpoint, delivery)
 
 

@@ -34,7 +34,7 @@ from tidestate.statestore.missing_columns import missing_columns
 
 
 def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
-    """A join. Raises `UsageError`."""
+    """The plan of a join over rows of ``schema``. Raises `UsageError`."""
     taken = (PANE_KIND, *((START, END) if description.windows is not None else ()))
     types = _side_types(description, schema, taken)
     plan = JoinPlan(
@@ -65,7 +65,7 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
 
 
 def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
-    """A union. Raises `UsageError`."""
+    """The plan of a union over rows of ``schema``. Raises `UsageError`."""
     types = _side_types(description, schema, ())
     for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
         _check_place(types, column, what, description.sides, description.sides.names[0])

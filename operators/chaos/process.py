@@ -66,7 +66,7 @@ class JobProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The id of the process, which a kill is sent to."""
 
     def is_alive(self) -> bool:
         """Whether the process is still running."""
@@ -90,7 +90,7 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The id of the process, which a kill is sent to."""
         return self._process.pid
 
     @property
@@ -194,7 +194,7 @@ class ForkedProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The id of the process, which a kill is sent to."""
         return self._process.pid or 0
 
     def is_alive(self) -> bool:

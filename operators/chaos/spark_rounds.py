@@ -42,7 +42,7 @@ class SparkProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The id of the driver's process, which a kill is sent to."""
         return self._process.pid
 
     def is_alive(self) -> bool:

@@ -1,4 +1,4 @@
-"""The verb history."""
+"""The verb history: how the result of one window came about."""
 
 from __future__ import annotations
 

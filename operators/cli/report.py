@@ -1,4 +1,4 @@
-"""The verb report."""
+"""The verb report: a page of HTML about a root."""
 
 from __future__ import annotations
 

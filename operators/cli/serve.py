@@ -1,4 +1,4 @@
-"""The verb serve."""
+"""The verb serve: the report and the metrics of a root over HTTP."""
 
 from __future__ import annotations
 

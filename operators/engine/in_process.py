@@ -56,7 +56,7 @@ class InProcess:
         return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Engine`."""
+        """As in `Engine`, on the calling thread."""
         return read_delivery(checkpoint, delivery)
 
 

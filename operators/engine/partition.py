@@ -257,7 +257,7 @@ def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table)
     """Raise `InvariantError` if rows of another state partition arrived. Of many rows, a sample is checked."""
     if partitions == 1 or not rows.num_rows:
         return
-    # `take` before `select`: without a key, the selection has no columns.
+    # ``take`` before ``select``: without a key, the selection has no columns.
     some = rows.take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
     found = np.unique(partition_of(some.select(plan.key_names), partitions)).tolist()
     invariant(

@@ -36,7 +36,7 @@ class SharedWindowRule(PairRule):
 
     @property
     def windows(self) -> Sliding:
-        """The windows."""
+        """The windows that joined rows share; such a join always has some."""
         return expect(self.joined.windows, "rows that share a window have windows")
 
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:

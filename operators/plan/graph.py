@@ -112,7 +112,7 @@ class Graph:
 
     @property
     def levels(self) -> int:
-        """The number of levels."""
+        """The number of the last level, which is how many there are."""
         return max(node.level for node in self.nodes)
 
     def at(self, level: int) -> list[tuple[int, Node]]:

@@ -111,7 +111,7 @@ class BufferProgress(
 
     @property
     def patience_us(self) -> int | None:
-        """`patience` in microseconds."""
+        """`patience` in microseconds, None where there is no limit."""
         return None if self.patience is None else span_us(self.patience)
 
     def watermarks(self, by: str | None, declared: Sources) -> Watermarks:

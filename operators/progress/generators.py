@@ -57,7 +57,7 @@ class RowGenerator(WatermarkGenerator):
     def after_checks(
         self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
     ) -> tuple[Claims, Counters]:
-        """What accepted rows claim."""
+        """The claims of the accepted rows, none from a generator that judged rows before."""
         if self.filters_rows:
             return Claims(), {}
         reading = self.read(accepted, now_us, source=source, by=by)
@@ -99,7 +99,7 @@ class MaxEventTime(
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The column of times."""
+        """The one column that is read: that of the times."""
         return (self.column,)
 
     def of_side(self, columns: SideColumns) -> MaxEventTime:
@@ -121,7 +121,7 @@ class MaxEventTime(
         return event_us - self.delay_us == watermark_us
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """See `Generator`."""
+        """The rows and what they claim, as `Generator` says."""
         times, missing = instants(source_column(events, self.column), self.column)
         beyond = ~missing & ((times < FIRST_US) | (times > LAST_US))
         held = np.zeros(len(times), bool)
@@ -231,7 +231,7 @@ class Punctuation(
         return True
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """See `Generator`."""
+        """The rows and what they claim, as `Generator` says."""
         control = self._control(events)
         times, missing = instants(source_column(events, self.column), self.column)
         refused = control & (missing | ~is_watermark(times))

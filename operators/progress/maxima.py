@@ -47,7 +47,7 @@ class Maxima:
 
     @classmethod
     def unpacked(cls, packed: Iterable[bytes]) -> Maxima:
-        """Several packed ones, merged."""
+        """The maxima of all that was packed, merged into one."""
         parts = [np.frombuffer(part, "<i8").astype(np.int64).reshape(2, -1) for part in packed if part]
         if len(parts) < 2:
             return cls(*parts[0]) if parts else cls()
@@ -58,7 +58,7 @@ class Maxima:
         return np.stack([self.times, self.positions]).astype("<i8").tobytes() if len(self.times) else b""
 
     def before(self, time: int) -> Maxima:
-        """Steps earlier than ``time``."""
+        """The steps that are earlier than ``time``."""
         count = int(np.searchsorted(self.times, time))
         return Maxima(self.times[:count], self.positions[:count])
 

@@ -46,12 +46,12 @@ class BufferRows:
 
 
 def no_numbers() -> Numbers:
-    """An empty int64 column."""
+    """A column of int64 without rows."""
     return np.zeros(0, np.int64)
 
 
 def no_rows() -> BufferRows:
-    """Buffers without rows."""
+    """The rows of buffers that hold none."""
     nothing = no_numbers()
     return BufferRows(nothing, nothing, nothing, np.zeros(0, bool), nothing, nothing)
 

@@ -43,7 +43,7 @@ called("a filter of Arrow", 'pyarrow.dataset.field("n") > 1')(ds.Expression)
 
 @dataclass(frozen=True, repr=False)
 class RootReaders(Rooted):
-    """Each reader returns rows that are not read yet: an Arrow `Dataset` or `AnsweredRows`; with ``spark=`` a
+    """Each reader returns rows that are not read yet: an Arrow ``Dataset`` or `AnsweredRows`; with ``spark=`` a
     DataFrame, which tasks read, so executors must reach the root. The checkpoint is fixed by the call. Files without
     rows for the filter ``where`` are not read. Nothing is written or fenced; the job may be running.
     """

@@ -66,7 +66,7 @@ def not_of_iceberg(kind: pa.DataType) -> bool:
 
 
 def not_of_parquet(kind: pa.DataType) -> bool:
-    """A struct without fields."""
+    """Whether Parquet has no such column: a struct without fields."""
     return bool(pt.is_struct(kind) and not kind.num_fields)
 
 

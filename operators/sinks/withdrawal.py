@@ -89,7 +89,7 @@ class WithdrawalPlan(RootPlan):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, sink: object) -> Self:
-        """Raises as `plan_withdrawal`."""
+        """What would be withdrawn; nothing is removed. Raises as `plan_withdrawal`."""
         return cls(checkpoint, sink, plan_withdrawal(checkpoint, sink))
 
     def execute(self) -> Self:

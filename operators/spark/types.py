@@ -1,4 +1,4 @@
-"""Spark's types as Arrow's."""
+"""Spark's types as those of Arrow, and schemas of Spark as Arrow's."""
 
 from __future__ import annotations
 

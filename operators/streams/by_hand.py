@@ -55,7 +55,7 @@ class OfMessages:
 
 
 class WindowsByHand(OfMessages):
-    """The door to `WindowOperator`."""
+    """What makes a `WindowOperator` of a description."""
 
     @checked
     def by_hand(
@@ -103,7 +103,7 @@ class WindowsByHand(OfMessages):
 
 
 class JoinByHand(OfMessages):
-    """The door to `JoinOperator`."""
+    """What makes a `JoinOperator` of a description."""
 
     orders: tuple[tuple[str | None, str | None], ...]
     """Offset and origin of each stream: by hand they are always what a message is known by."""

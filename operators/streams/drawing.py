@@ -27,12 +27,12 @@ class Box:
 
     @property
     def width(self) -> float:
-        """In pixels."""
+        """Of the box, in pixels: as wide as its longest line."""
         return CHARACTER * max(map(len, (self.name, *self.lines))) + 2 * PADDING
 
     @property
     def height(self) -> float:
-        """In pixels."""
+        """Of the box, in pixels: as high as all its lines."""
         return LINE * (1 + len(self.lines)) + 2 * PADDING
 
 

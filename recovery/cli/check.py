@@ -1,4 +1,4 @@
-"""The verb check."""
+"""The verb check: the health of a job against limits."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def checkpoint_ids(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def pin_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """The names of pins."""
+    """The names of the root's pins, to complete an argument."""
 
     def found(checkpoint: Checkpoint) -> Iterable[str]:
         from tidestate.recovery.log.records import read_pins

@@ -1,4 +1,4 @@
-"""The verb rescale."""
+"""The verb rescale: another number of state partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb restore."""
+"""The verb restore: the state of a checkpoint in a temporary folder, and the time it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb verify."""
+"""The verb verify: whether all that is stored is there and right."""
 
 from __future__ import annotations
 

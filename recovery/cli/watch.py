@@ -1,4 +1,4 @@
-"""The verb watch."""
+"""The verb watch: a running job, followed."""
 
 from __future__ import annotations
 

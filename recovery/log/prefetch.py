@@ -22,7 +22,7 @@ ProgressCallback: TypeAlias = Callable[[str, int, int], None]
 
 
 def no_progress(_what: str, _done: int, _all: int) -> None:
-    """Report nothing."""
+    """Report no progress of what is read."""
 
 
 def prefetch(

@@ -256,7 +256,7 @@ def partitions(operator: OperatorState) -> list[SummaryRow]:
 
 
 def pluralize(count: int, noun: str, plural: str = "") -> str:
-    """``1 file``, ``2 files``."""
+    """A count with its noun, in the plural but for one: ``1 file``, ``2 files``."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 

@@ -102,7 +102,7 @@ class UnpinPlan(RootPlan):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, name: str, *, force: bool = False) -> Self:
-        """Raises as `unpin`."""
+        """The pin that would be removed; nothing is written. Raises as `unpin`."""
         return cls(checkpoint, find_pin(checkpoint, name, force=force), force)
 
     def execute(self) -> Self:
@@ -170,7 +170,7 @@ class RescalePlan(RootPlan):
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, partitions: int, *, force: bool = False) -> Self:
-        """Raises as `plan_rescale`."""
+        """What a rescale would do; nothing is written. Raises as `plan_rescale`."""
         return cls(checkpoint, plan_rescale(checkpoint, partitions), force)
 
     def execute(self) -> Self:

@@ -66,17 +66,17 @@ class CheckpointRetention:
 
     @property
     def age_us(self) -> int | None:
-        """``age`` in microseconds."""
+        """``age`` in microseconds, None where it sets no limit."""
         return None if self.age is None else span_us(self.age)
 
     @property
     def panes_us(self) -> int | None:
-        """``panes`` in microseconds."""
+        """``panes`` in microseconds, None where it sets no limit."""
         return None if self.panes is None else span_us(self.panes)
 
     @property
     def grace_us(self) -> int:
-        """``grace`` in microseconds."""
+        """``grace`` as a number of microseconds."""
         return span_us(self.grace)
 
 

@@ -62,7 +62,7 @@ class Heartbeat:
         self._keeper = keeper
 
     def end(self) -> None:
-        """Remove the lease. Idempotent."""
+        """Remove the lease, if it is still there."""
         if self._keeper is not None:
             self._keeper.end()
 

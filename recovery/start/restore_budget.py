@@ -54,7 +54,7 @@ def predicted_restore(manifest: Manifest) -> dict[str, object] | None:
 
 
 def predicted_restore_text(manifest: Manifest) -> str:
-    """`predicted_restore` for people."""
+    """`predicted_restore` as a line of text, ``-`` where nothing is predicted."""
     found = predicted_restore(manifest)
     if found is None:
         return "-"

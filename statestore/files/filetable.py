@@ -68,7 +68,7 @@ class Segment:
         return [split for rows in selected for split in _every_block(rows, len(self._spec.key))]
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
-        """Its rows within ``keys``."""
+        """The layers of the segment, oldest first, with only their rows within ``keys``."""
         return reading.rows_between(self._held(keys), keys)
 
     def arrange(self, keys: KeyRange, limit_bytes: int) -> None:
@@ -103,7 +103,7 @@ class SegmentFile(Segment):
         return [((self._end + 1,), self._ref.bytes)] if _may_touch(self._spec, self._ref, keys) else []
 
     def layers(self, keys: KeyRange, wanted: pa.Table | None = None) -> list[Layer]:
-        """Its rows within ``keys``."""
+        """The layers of the segment, oldest first, with only their rows within ``keys``."""
         lower = keys.lower.values[:1] if keys.lower is not None else ()
         if lower and self._end is not None and self._end < lower[0]:
             self._layers = []

@@ -34,7 +34,7 @@ class Layout:
 
     @cached_property
     def name(self) -> str:
-        """For configurations: ``ts_eq_offset``."""
+        """The parts in their order, as configurations have them: ``ts_eq_offset``."""
         return "_".join(self.parts)
 
     @property
@@ -44,7 +44,7 @@ class Layout:
 
     @property
     def ordered(self) -> bool:
-        """Whether messages have offsets."""
+        """Whether messages have offsets, and not only ids without an order."""
         return "id" not in self.parts
 
     @property

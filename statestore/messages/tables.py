@@ -148,7 +148,7 @@ class MessageTables:
 
     @cached_property
     def messages(self) -> TableSpec:
-        """The messages themselves."""
+        """The table of the messages themselves: a row for each, by the key of the layout."""
         key = [*(column for part in self.layout.parts for column in self._parts[part]), self._origin]
         # A delete has the key alone, and must say whose it is.
         key += [column for column in self.equal if column.name in (self.partition_by or ()) and column not in key]

@@ -64,7 +64,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def arrow(self) -> pa.DataType:
-        """The Arrow type."""
+        """The Arrow type that `type` is the name of."""
         return parse_type(self.type)
 
 
@@ -181,7 +181,7 @@ class TableSpec(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
 
     @cached_property
     def key_schema(self) -> pa.Schema:
-        """The key columns alone."""
+        """The Arrow schema of the key columns, without the values."""
         return pa.schema([pa.field(c.name, c.arrow) for c in self.key])
 
     @cached_property

@@ -33,7 +33,7 @@ def whole_units(values: Values) -> pa.Array | None:
 
 
 def decimals_of(units: pa.Array, kind: pa.Decimal128Type | pa.Decimal256Type) -> pa.Array:
-    """Int64 as decimals with their point where ``kind`` has it. Raises `ArrowInvalid` for one of too many digits."""
+    """Int64 as decimals with the point of ``kind``. Raises `pa.ArrowInvalid` for one of too many digits."""
     widest = pa.decimal128(38, kind.scale) if pa.types.is_decimal128(kind) else pa.decimal256(76, kind.scale)
     missing = np.asarray(units.is_null()) if units.null_count else None
     low = (units.fill_null(0) if units.null_count else units).to_numpy()

@@ -161,7 +161,7 @@ class LocalStorage:
             (self._root / path).unlink(missing_ok=True)
 
     def move(self, folder: str, into: str) -> None:
-        """Rename a folder."""
+        """Rename a folder durably; one that does not exist is left out."""
         self._check_own(folder)
         source, target = self._root / folder, self._root / into
         with storage_errors(folder, writing=True):

@@ -57,7 +57,7 @@ class RemoteStorage:
         self._copies_bytes = copies_bytes
 
     def put(self, path: str, data: bytes | pa.Buffer) -> None:
-        """Write all at once."""
+        """Write the whole object in one call."""
         body = data.to_pybytes() if isinstance(data, pa.Buffer) else data
         self._send(path, lambda fs: fs.pipe_file(self._full(path), body, **self._limit(len(body))))
 
@@ -120,7 +120,7 @@ class RemoteStorage:
             return source.read_buffer()
 
     def forget(self, path: str) -> None:
-        """Drop this host's copy."""
+        """Drop the copy that this host has; the object stays."""
         self._copies.forget(path)
 
     def open_input(self, path: str, size: int | None) -> pa.NativeFile:

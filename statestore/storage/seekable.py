@@ -14,11 +14,9 @@ class SeekableFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """Always true."""
         return True
 
     def tell(self) -> int:

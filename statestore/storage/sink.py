@@ -36,7 +36,6 @@ class ObjectSink(io.RawIOBase):
         return f"xxh3:{self._digest.hexdigest()}"
 
     def writable(self) -> bool:
-        """Always true."""
         return True
 
     def tell(self) -> int:

@@ -27,7 +27,7 @@ MAX_TABLE_LAYERS = 16
 
 
 class MemoryTable:
-    """One table in RAM."""
+    """One table in memory: its layers of rows, newest last."""
 
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec

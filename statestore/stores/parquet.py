@@ -92,7 +92,7 @@ class ParquetTable:
         return self._rows(self._files).lookup(keys)
 
     def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
-        """Reads band by band."""
+        """The rows within ``keys``, read and given band by band."""
         keys = check_range(self.spec, keys)
         if not folded:
             # A large changelog is let go band by band, not held for look-ups that may follow.

@@ -17,7 +17,7 @@ RestoreCallback = Callable[[Restored, Restored], None]
 
 
 def no_restore_progress(_done: Restored, _all: Restored) -> None:
-    """Do nothing."""
+    """Report no progress of a restore."""
 
 
 def restored_size(refs: Iterable[FileRef]) -> Restored:

@@ -1,4 +1,4 @@
-"""A job for `spark-submit`, whose workers have a packed environment and not these tests."""
+"""A job for spark-submit, whose workers have a packed environment and not these tests."""
 
 from __future__ import annotations
 

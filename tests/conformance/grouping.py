@@ -1,4 +1,4 @@
-"""Cases of windows alone: `assign`, `windows`, `window_merge`, and configurations to refuse (`invalid`)."""
+"""Cases of windows alone: `assign`, `windows`, `window_merge`, and configurations to refuse (``invalid``)."""
 
 from __future__ import annotations
 

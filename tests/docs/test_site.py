@@ -1,4 +1,4 @@
-"""The site has every page, every public name and an anchor for every error. `make site` finds dead links."""
+"""The site has every page, every public name and an anchor for every error. ``make site`` finds dead links."""
 
 from __future__ import annotations
 

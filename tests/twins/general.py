@@ -261,7 +261,7 @@ class Twin:
         """Where it belongs, and what the triggers show of the window at the end of the batch."""
         if timing == "on_time" and self.setting.on_time != "never":
             # Choice: it replaces an early pane that is due in the same batch (also if, with nothing new and
-            # `non_empty` or `only_updated`, it is not observed).
+            # ``non_empty`` or ``only_updated``, it is not observed).
             wanted = self.setting.on_time == "always" or bool(window.new)
             return timing, self.fire(window, "on_time") if wanted else []
         # Choice: without an on-time pane, an early one that is due as the watermark passes still fires

@@ -1,6 +1,6 @@
 """The naive twin, with the rest of the rules: declared order, other axes than event time, retention and feeding back.
 
-As `general_twin`: one event at a time, nothing clever, and where the rules leave a choice a comment "Choice".
+As `tests.twins.general`: one event at a time, nothing clever, and where the rules leave a choice a comment "Choice".
 """
 
 from __future__ import annotations

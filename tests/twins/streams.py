@@ -78,7 +78,7 @@ def arrow(batch: Sequence[Event]) -> pa.Table:
 
 
 def description(setting: Setting) -> Aggregation:
-    """The computation of `naive_twin` in the project's own words."""
+    """The computation of `tests.twins.naive` in the project's own words."""
     size, slide, offset = (timedelta(microseconds=n) for n in (setting.size, setting.slide, setting.offset))
     return (
         ts.stream(event_time="time", watermark_delay=timedelta(microseconds=setting.delay))

@@ -1,4 +1,4 @@
-"""``python -m tools.bench all|memory|sweep|stores|progress|joins|scale|start``."""
+"""The benchmarks: ``python -m tools.bench all|memory|sweep|stores|progress|joins|scale|start``."""
 
 from __future__ import annotations
 

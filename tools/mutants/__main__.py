@@ -1,4 +1,4 @@
-"""``python -m tools.mutants list|run``."""
+"""Mutants, listed or tried by the tests: ``python -m tools.mutants list|run``."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def check_report_output(path: Path) -> None:
 
 
 def replace_report(path: Path, data: bytes) -> None:
-    """Replace the file atomically."""
+    """Replace the file atomically: readers see the old report or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

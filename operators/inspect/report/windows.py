@@ -193,7 +193,7 @@ def _emitted(rows: pa.Table, keys: list[str], number: int) -> pa.Table:
 
 
 def _state(operator: OperatorState, asked: _Asked, keys: list[str], found: ReportedWindows) -> Iterator[pa.Table]:
-    """Windows in the state with their results, as `tidestate windows` prints them."""
+    """Windows in the state with their results, as ``tidestate windows`` prints them."""
     found.offsets, left = not asked.timed(), READ_BYTES
     for number, partition in enumerate(operator.states):
         left -= sum(ref.bytes for ref in partition.files)

@@ -35,7 +35,7 @@ class Identity:
 
     @property
     def ordered(self) -> bool:
-        """Whether messages have offsets."""
+        """Whether messages have offsets, and not only ids without an order."""
         return self.offset is not None
 
     @property

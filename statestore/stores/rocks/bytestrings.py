@@ -68,7 +68,7 @@ class Strings:
         return Strings(self.data, count, None, self.offsets[start : start + count + 1])
 
     def take(self, places: Numbers) -> Strings:
-        """The strings at ``places``."""
+        """The strings at ``places``, in that order."""
         if self.width is not None:
             return matrix(self.rows()[places])
         return from_arrow(self.arrow().take(pa.array(places)))

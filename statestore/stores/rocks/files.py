@@ -94,7 +94,7 @@ class Database:
             self._db = Rdict(str(folder), options())
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of ``key``."""
+        """The value of ``key``, None where there is none."""
         with self.faults:
             value: bytes | None = self._db.get(key)
             return value

@@ -53,7 +53,7 @@ class RocksTable:
         self._keys = KeyCodec(bytes([place]), spec.key_schema)
 
     def lookup(self, keys: pa.Table) -> Lookup:
-        """One sorted multi-get."""
+        """The rows of ``keys``, by one sorted multi-get of the distinct ones."""
         wanted = self.spec.conform_keys(keys)
         distinct, code = _distinct(self._keys.encode(wanted))
         at, rows = self._get(distinct, self.expired)

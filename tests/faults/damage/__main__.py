@@ -67,7 +67,7 @@ def draw(
     docs: Annotated[Path, typer.Argument(help="The folder of the pages.")],
     results: Annotated[list[Path], typer.Argument(help="What `run --json` printed, for each root.")],
 ) -> None:
-    """Put results into the pages, as `run --draw` does."""
+    """Put results into the pages, as ``run --draw`` does."""
     lines = [msgspec.json.decode(line) for path in results for line in path.read_bytes().splitlines()]
     found = [(Case(**{field.name: one[field.name] for field in fields(Case)}), one["answers"]) for one in lines]
     _draw(docs, ", ".join(sorted({one["commit"] for one in lines})), found)

@@ -1,4 +1,4 @@
-"""`tidestate windows` and `tidestate messages`: what `query` answers, in every format, in 80 columns."""
+"""``tidestate windows`` and ``tidestate messages``: what `query` answers, in every format, in 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tidestate diff` prints: the windows that differ between two checkpoints, against a naive twin."""
+"""What ``tidestate diff`` prints: the windows that differ between two checkpoints, against a naive twin."""
 
 from __future__ import annotations
 

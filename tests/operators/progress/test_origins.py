@@ -81,7 +81,7 @@ def test_the_chunk_number_is_0_for_the_first_buffer_and_incremented_by_1() -> No
 
 
 def test_a_sequence_number_is_whole_when_all_chunks_up_to_the_last_were_seen() -> None:
-    """`seenAllChunks`: chunks count from 0, so as many as the number of the last one and one more."""
+    """``seenAllChunks``: chunks count from 0, so as many as the number of the last one and one more."""
     found = after(origins([1]), Buffer(1, 1, 3, True), Buffer(1, 1, 0, False), Buffer(1, 1, 1, False))
     assert found.prefix_of(1) == 0
     assert after(found, Buffer(1, 1, 2, False)).prefix_of(1) == 1

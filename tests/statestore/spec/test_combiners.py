@@ -56,7 +56,7 @@ def written(root: Path, name: str) -> None:
 
 
 def state(root: Path, *options: str, path: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """`tidestate state` in a process that has registered nothing."""
+    """``tidestate state`` in a process that has registered nothing."""
     command = [sys.executable, "-m", "tidestate.recovery.cli.main", "state", str(root), "--json", *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([path, str(ROOT)])}
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)

@@ -1,0 +1,13 @@
+"""No figure of the source is worse than `ratchets.json` says, and what is much better is written down there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.ratchets import complaints, read_figures, survey
+
+
+@pytest.mark.slow
+def test_the_figures_of_the_source_only_get_better() -> None:
+    figures = {group: files.figures() for group, files in survey().items()}
+    assert list(complaints(figures, read_figures())) == []
