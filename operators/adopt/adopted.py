@@ -16,8 +16,9 @@ from tidestate.operators.adopt.windows import spark_windows, take_windows
 from tidestate.operators.describe.windows import Sessions, Sliding
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.generators import MaxEventTime
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.arrays import Flags
@@ -29,7 +30,7 @@ from tidestate.statestore.spec.store import StateView
 class Take(Protocol):
     """How rows become state: a step of the plan in which they arrive, or their place in a table."""
 
-    def __call__(self, plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition: ...
+    def __call__(self, plan: Plan, view: StateView, rows: pa.Table, context: Context) -> Transition: ...
 
 
 @dataclass(frozen=True)

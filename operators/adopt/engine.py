@@ -15,9 +15,9 @@ from tidestate.operators.engine.outputs import OutputFiles
 from tidestate.operators.engine.partition import OperatorResult, PartitionResult, Round, finished, write_state
 from tidestate.operators.engine.round import GraphRound, Outgoing
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
-from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.progress import Context, Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import Restored
@@ -73,9 +73,9 @@ def _taken(
     round_: Round, objects: Objects, partition: int, rows: pa.Table, batch: Adopted
 ) -> tuple[PartitionResult, Transition]:
     mark = batch.watermark_us
-    at = StepTimes(mark, mark, round_.was_us, round_.now_us, budget_bytes=round_.store.budget_bytes)
+    context = Context.between(mark, mark, round_.was_us, round_.now_us, round_.store.budget_bytes)
     store = MemoryStore(round_.tables)
-    moved, dues = finished(round_.plan, store, batch.take(round_.plan, store, rows, at), at)
+    moved, dues = finished(round_.plan, store, batch.take(round_.plan, store, rows, context), context)
     result = write_state(objects, round_, partition, moved.changes, Restored())
     state = msgspec.structs.replace(result.state, due_mark=None, due_us=dues.clock_us)
     return msgspec.structs.replace(result, state=state), moved

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 from tidestate.operators.adopt.spark_keys import spark_keys
 from tidestate.operators.adopt.spark_state import SparkState, column_of
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError, of_type
@@ -39,7 +40,7 @@ def spark_identities(plan: DedupPlan, state: SparkState, delay_us: int, newest_u
     return pa.table([*keys, until], schema=plan.seen.schema)
 
 
-def remember_identities(plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+def remember_identities(plan: Plan, view: StateView, rows: pa.Table, context: Context) -> Transition:
     """Put the identities into the table; nothing is passed on."""
     dedup = of_type(plan, DedupPlan)
     return Transition({dedup.seen.name: TableChanges(put=rows)}, plan.pane_schema.empty_table())

@@ -12,7 +12,8 @@ from tidestate.operators.adopt.spark_keys import spark_keys
 from tidestate.operators.adopt.spark_state import Half, SparkState, column_of, is_window
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.step import step_windows
 from tidestate.operators.windows.tables import GroupTables
@@ -61,9 +62,9 @@ def _after(plan: GroupTables, places: Mapping[str, int], name: str, columns: Seq
     return min((place for place in places.values() if place > places[name]), default=len(columns))
 
 
-def take_windows(plan: Plan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+def take_windows(plan: Plan, view: StateView, rows: pa.Table, context: Context) -> Transition:
     """They arrive, each as all of its events so far; early triggers fire."""
-    return step_windows(of_type(plan, WindowPlan), view, rows, at)
+    return step_windows(of_type(plan, WindowPlan), view, rows, context)
 
 
 def _check_settings(plan: GroupTables) -> None:

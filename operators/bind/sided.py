@@ -24,8 +24,7 @@ from tidestate.operators.plan.plan import PANE_KIND
 from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import LIMIT_US
-from tidestate.operators.progress.maxima import SidePositions
-from tidestate.operators.progress.watermarks import PlacedWatermarks, Watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.windows.names import END, START
 from tidestate.statestore.errors import UsageError
@@ -55,11 +54,6 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
         in_order=description.in_order,
     )
     _check_places(plan, types)
-    if description.own is not None:
-        positions = tuple(_placed(plan, side) for side in description.sides.names)
-        marks = plan.watermarks
-        placed = PlacedWatermarks(marks.generator, marks.sources, marks.by, positions, plan.in_order)
-        plan = replace(plan, watermarks=placed)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return replace(plan, mode="retracting") if plan.retracts_unmatched else plan
 
@@ -165,15 +159,6 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
-
-
-def _placed(plan: JoinPlan, side: str) -> SidePositions:
-    """What places the rows of a side, and how exactly that counts."""
-    position = plan.given(side, OFFSET) or AT if plan.joined.by_offset(side) else AT
-    place, own = SIDES.index(side), plan.joined.own or (None, None)
-    kept = plan.joined.retained[place]
-    exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
-    return SidePositions(side, SIDE, AT, position, None if exact else own[place])
 
 
 def _check_places(plan: JoinPlan | SessionJoinPlan, types: pa.Schema) -> None:

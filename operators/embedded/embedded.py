@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -27,16 +28,14 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.partition import Round, with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
-from tidestate.operators.plan.classify import Classified, Intake, classify, nothing_classified
+from tidestate.operators.plan.classify import Classified, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.ledger import DUPLICATES
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.input_progress import combined_progress
-from tidestate.operators.progress.positions import as_stored, with_positions
-from tidestate.operators.progress.progress import Progress, watermark_of
+from tidestate.operators.progress.input_progress import combined_progress, stored_progress
+from tidestate.operators.progress.progress import Context, Progress, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
 from tidestate.recovery.log.outputs import DeliveryId, output_of
@@ -45,7 +44,7 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Flags, total
 from tidestate.statestore.durations import clock_us, moment_us
-from tidestate.statestore.errors import CorruptionError, UsageError
+from tidestate.statestore.errors import CorruptionError, UsageError, of_type
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
@@ -109,12 +108,12 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._open = OpenPartitions()
 
     @abstractmethod
-    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
+    def _admit(self, batch: pa.Table, context: Context) -> Classified:
         """Classify messages; without those that are known, where lateness is decided before the state is read."""
 
     @abstractmethod
-    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
-        """The step of a state partition, which applies its changes to ``state``."""
+    def _step(self, plan: _P, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
+        """The step of a state partition, which applies its changes to ``state``, by this variant of the plan."""
 
     @checked
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
@@ -271,18 +270,10 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         now = max((time for time in (was, now_us) if time is not None), default=0)
         return now if was is None else was, now
 
-    def _round(self, was: int = 0, now: int = 0, *, reprocessing: bool = False, rebuilding: bool = False) -> Round:
+    def _round(self, was: int = 0, now: int = 0, rows_are: RowKind = "live") -> Round:
         """The next checkpoint, from what is in RAM."""
-        round_, at = self._job.round().rounds[self._plan.name], self._standing
-        return replace(
-            round_,
-            progress=at.progress,
-            origins=at.since.origins or round_.origins,
-            was_us=was,
-            now_us=now,
-            reprocessing=reprocessing,
-            rebuilding=rebuilding,
-        )
+        round_ = self._job.round(rows_are=rows_are).rounds[self._plan.name]
+        return replace(round_, progress=self._standing.progress, was_us=was, now_us=now)
 
     def _check_open(self) -> None:
         """Raise `UsageError` (``operator-closed``) after `close`: the root may be another process's by now."""
@@ -330,17 +321,16 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         was, now = self._clock(clock_us(now_us))
         at, round_ = self._standing, self._round(was, now)
         with self._all_or_nothing():
-            admitted = self._admit(batch, round_.intake)
-            watermarks = self._plan.watermarks
-            after = combined_progress(watermarks, at.progress, [admitted.claims], now)
-            after = with_positions(watermarks, after, [admitted.claims])
+            admitted = self._admit(batch, round_.start)
+            after = combined_progress(self._plan.watermarks, at.progress, [admitted.claims], now)
+            after = round_.observed(after, [admitted.claims])
             steps = self._run(round_, admitted, after, batch.num_rows)
             newest = max((one.newest for one in steps if one.newest is not None), default=None)
             opened = newest is not None and (at.newest is None or newest > at.newest)
             self._standing = replace(
                 self._standing,
                 now_us=at.now_us if now_us is None else now,
-                progress=as_stored(watermarks, after),
+                progress=stored_progress(after),
                 newest=newest if opened else at.newest,
             )
             if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:
@@ -351,7 +341,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self,
         rows: pa.Table,
         is_known: Callable[[StateView, pa.Table], Flags],
-        intake: Intake,
+        context: Context,
         again: Flags | None = None,
     ) -> Classified:
         """Classify ``rows`` of the input, without those that come ``again`` in it or are known."""
@@ -359,21 +349,18 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         numbered = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         for number, own in PartitionedRows.of(numbered, self._plan.key_names, count).parts():
             known[own[_PLACE]] |= is_known(self._view(number), own)
-        admitted = classify(self._plan, rows.filter(pa.array(~known)) if known.any() else rows, intake, count)
+        admitted = classify(self._plan, rows.filter(pa.array(~known)) if known.any() else rows, context, count)
         duplicates = {DUPLICATES: int(np.count_nonzero(known))} if known.any() else {}
         return replace(admitted, counters=total([admitted.counters, duplicates]))
 
-    def _reprocess(self, rows: pa.Table, *, whole: bool = False, rebuilding: bool = False) -> dict[str, int]:
-        """Process late messages, durable at once; ``whole``: they are all that the late ledger has; ``rebuilding``:
-        they are a replay for messages that were lost.
-        """
+    def _reprocess(self, rows: pa.Table, rows_are: RowKind, *, whole: bool = False) -> dict[str, int]:
+        """Process late messages or a replay, durable at once; ``whole``: they are all that the late ledger has."""
         at = self._standing
-        round_ = self._round(at.now_us or 0, at.now_us or 0, reprocessing=True, rebuilding=rebuilding)
+        round_ = self._round(at.now_us or 0, at.now_us or 0, rows_are)
         with self._all_or_nothing():
-            admitted = classify(self._plan, rows, round_.intake, round_.partitions)
-            admitted = admitted.of_replay() if rebuilding else admitted
-            steps = self._run(round_, admitted, at.progress)
-            self._flush(fed=whole, rebuilt=rebuilding)
+            admitted = classify(round_.plan, rows, round_.start, round_.partitions)
+            steps = self._run(round_, admitted, stored_progress(round_.observed(at.progress, [admitted.claims])))
+            self._flush(fed=whole, rebuilt=rows_are == "replay")
         return total([admitted.counters, *(one.moved.counters for one in steps)])
 
     def _rebuild(self, replay: Iterable[pa.Table]) -> None:
@@ -382,18 +369,22 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._check_taking()
         self.flush()
         for rows in replay:
-            self._reprocess(rows, rebuilding=True)
+            self._reprocess(rows, "replay")
 
     def _advance(self, was: int, now: int, after: Progress, clock_us: int | None) -> bool:
         """A step without messages; whether it must be durable."""
-        steps = self._run(self._round(was, now), nothing_classified(self._plan), after)
-        self._standing = replace(self._standing, now_us=clock_us, progress=after)
+        round_ = self._round(was, now)
+        after = round_.observed(after, ())
+        steps = self._run(round_, nothing_classified(self._plan), after)
+        self._standing = replace(self._standing, now_us=clock_us, progress=stored_progress(after))
         return _ends(steps)
 
     def _run(self, round_: Round, admitted: Classified, after: Progress, messages: int = 0) -> list[StepResult]:
         """A step of the state partitions, with what was ``admitted`` of so many ``messages``."""
         since = self._standing.since
-        changed, steps = run_partitions(since, round_, admitted, after, self._view, self._step)
+        changed, steps = run_partitions(
+            since, round_, admitted, after, self._view, partial(self._step, of_type(round_.plan, type(self._plan)))
+        )
         self._standing = replace(self._standing, since=since.with_step(admitted, messages, changed, steps))
         return steps
 

@@ -24,10 +24,10 @@ from tidestate.operators.embedded.queries import known_offsets, message_partitio
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
-from tidestate.operators.plan.classify import Classified, Intake
+from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
@@ -152,11 +152,11 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
             )
         return self._plan.stores[side]
 
-    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
-        return self._classify_new(batch, lambda view, rows: _known(self._plan, view, rows), intake)
+    def _admit(self, batch: pa.Table, context: Context) -> Classified:
+        return self._classify_new(batch, lambda view, rows: _known(self._plan, view, rows), context)
 
-    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
-        return join_operator_step(self._plan, state, arriving, at)
+    def _step(self, plan: SidedPlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
+        return join_operator_step(plan, state, arriving, context)
 
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
@@ -179,19 +179,19 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
 
 
-def join_operator_step(plan: SidedPlan, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+def join_operator_step(plan: SidedPlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
     """Add the ``arriving`` messages, advance time, emit what is due, drop what is over."""
     before = {side: bound for side in SIDES if (bound := state[side].expired) is not None}
-    moved = plan.step(state, arriving, at)
+    moved = plan.step(state, arriving, context)
     state.apply(moved.changes)
     if isinstance(plan, SessionJoinPlan):
         gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
         return StepResult(moved, gone, _latest(moved.changes[SESSIONS]))
-    bounds = plan.expiry(at)
+    bounds = plan.expiry(context)
     expired = any(bounds[side] > before.get(side, BEGINNING_US) for side in SIDES if side in bounds)
     # With only a distance, rows expire all the time: no reason for a checkpoint of its own.
     newest = pc.max(arriving[plan.event_time].cast(pa.int64())).as_py()
-    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, at, newest))
+    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, context, newest))
 
 
 def _latest(changes: TableChanges) -> int | None:
@@ -219,12 +219,13 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
     return known
 
 
-def _opened(plan: JoinPlan, at: StepTimes, newest: int | None) -> int | None:
+def _opened(plan: JoinPlan, context: Context, newest: int | None) -> int | None:
     """A number that grows when a later window than any before is opened, on whichever side."""
     joined = plan.joined
     if joined.own is not None:
-        pairs = zip(joined.own, at.sides, strict=True)
-        places = [_number(window, place) for window, place in pairs if window is not None and place != BEGINNING_US]
+        newest_of = context.after.tracker.newest
+        pairs = ((window, newest_of.get(side)) for window, side in zip(joined.own, SIDES, strict=True))
+        places = [_number(window, place) for window, place in pairs if window is not None and place is not None]
         return sum(places) if places else None
     return None if joined.windows is None or newest is None else _number(joined.windows, newest)
 

@@ -23,8 +23,7 @@ from tidestate.operators.engine.partition import (
 )
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes
-from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.progress import Context, Progress
 from tidestate.statestore.arrays import total
 from tidestate.statestore.files.refs import PartitionState
 from tidestate.statestore.spec.changes import TableChanges
@@ -32,7 +31,7 @@ from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.stores.restore_monitor import RestoreMonitor
 from tidestate.statestore.table.overlay import OverlayView
 
-PartitionStep: TypeAlias = Callable[[OverlayView, pa.Table, StepTimes], StepResult]
+PartitionStep: TypeAlias = Callable[[OverlayView, pa.Table, Context], StepResult]
 """The step of a state partition with what arrives there, which applies its changes."""
 
 
@@ -96,7 +95,6 @@ class Unflushed:
     counters: dict[str, int] = field(default_factory=dict)
     messages: int = 0
     max_event_us: int | None = None
-    origins: tuple[str, ...] = ()
 
     def with_step(
         self,
@@ -116,7 +114,6 @@ class Unflushed:
             total([self.counters, admitted.counters, *(one.counters for one in moved)]),
             self.messages + messages,
             max(times, default=None),
-            admitted.origins or self.origins,
         )
 
     def due_us(self, base: Mapping[int, PartitionState]) -> int | None:
@@ -134,17 +131,17 @@ def run_partitions(
     step: PartitionStep,
 ) -> tuple[dict[int, ChangedPartition], list[StepResult]]:
     """A step of each state partition that gets some of what was ``admitted``, or has something due."""
-    times, changed, steps = round_.times(after), dict[int, ChangedPartition](), []
-    together = round_.plan.steps_together or round_.plan.wakes(times)
+    ends, changed, steps = round_.context(after), dict[int, ChangedPartition](), []
+    together = round_.plan.steps_together or round_.plan.wakes(ends)
     for number, base in round_.base.items():
         own, arriving = since.partitions.get(number) or base, admitted.partials[number]
         state = PartitionState(due_mark=own.due_mark, due_us=own.due_us)
-        due = together or is_due(state, times.after, times.now)
+        due = together or is_due(state, ends.watermark, ends.now_us)
         if due or arriving.num_rows:
             fork = view(number).fork()
-            at = replace(times, due_mark=None if due else own.due_mark)
-            done = step(fork, arriving, at)
-            moved, dues = finished(round_.plan, view(number), done.moved, at)
+            context = replace(ends, stored_due=None if due else own.due_mark)
+            done = step(fork, arriving, context)
+            moved, dues = finished(round_.plan, view(number), done.moved, context)
             fork.apply({table: TableChanges(expire=made.expire) for table, made in moved.changes.items()})
             changed[number] = ChangedPartition(fork, *dues)
             steps.append(done)
@@ -156,7 +153,7 @@ def written(
 ) -> OperatorResult:
     """All of this as files, and the answer for a checkpoint. ``round_`` is that of the newest one."""
     plan, count = round_.plan, round_.partitions
-    bounds = plan.expiry(round_.times(after)) if len(since.partitions) < count else {}
+    bounds = plan.expiry(round_.context(after)) if len(since.partitions) < count else {}
     write = partial(_written, objects, round_, bounds)
     rejected = pa.concat_tables(since.rejected) if since.rejected else None
     return OperatorResult(
@@ -170,7 +167,6 @@ def written(
         panes=write_outputs(objects, f"panes/{plan.name}", round_.sequence, since.panes),
         late=write_outputs(objects, f"late/{plan.name}", round_.sequence, since.rejected),
         counters=since.counters,
-        origins=since.origins,
         rejected=rejections_of(plan, rejected),
     )
 

@@ -27,9 +27,9 @@ from tidestate.operators.embedded.embedded import EmbeddedOperator
 from tidestate.operators.embedded.queries import message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.plan.classify import Classified, Intake, classify, conform
+from tidestate.operators.plan.classify import Classified, classify, conform
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.streams.pane_settings import with_messages
 from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
 from tidestate.operators.windows.messages.plan import MessagePlan
@@ -113,7 +113,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         back = late_rows(self._job, given).get(self._plan.name)
         if back is None:
             return {}
-        return self._reprocess(back, whole=rows is None)
+        return self._reprocess(back, "ledger", whole=rows is None)
 
     @property
     def layout(self) -> Layout | None:
@@ -188,21 +188,21 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
             )
         return self._merged.rows(self._plan.input_schema, self._time_zone, **sides)
 
-    def _admit(self, batch: pa.Table, intake: Intake) -> Classified:
+    def _admit(self, batch: pa.Table, context: Context) -> Classified:
         plan = self._plan
         if not plan.watermarks.filters_rows:
-            return classify(plan, batch, intake, self._job.head.partitions)
+            return classify(plan, batch, context, self._job.head.partitions)
         # The watermark follows from the order of new messages: those that come again must not be read twice.
-        rows = conform(plan, batch, intake)
+        rows = conform(plan, batch, context)
         plan.known_by.check_known(rows)
         again = first_of_each(plan.known_by.of(rows)) != np.arange(rows.num_rows)
         seen = plan.identities.seen
-        return self._classify_new(rows, lambda view, own: is_known(view, seen, plan.known_by.of(own)), intake, again)
+        return self._classify_new(rows, lambda view, own: is_known(view, seen, plan.known_by.of(own)), context, again)
 
-    def _step(self, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
-        if not at.rebuilding:
-            return message_step(self._plan, state, arriving, at)
-        moved = put_back(self._plan, state, arriving, at)
+    def _step(self, plan: MessagePlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
+        if not plan.replaying:
+            return message_step(plan, state, arriving, context)
+        moved = put_back(plan, state, arriving, context)
         state.apply(moved.changes)
         return StepResult(moved)
 

@@ -40,6 +40,7 @@ from tidestate.operators.engine.phases import Stopwatch, as_phased, round_times,
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
+from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
@@ -183,7 +184,7 @@ class Driver(Generic[B, _P]):
     def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
         """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
         self.hold()
-        round_ = self._round(clock_us, reprocessing=True)
+        round_ = self._round(clock_us, "ledger")
         with self._computing():
             results = self._engine.run(round_, ledger_pieces(round_, rows))
         return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
@@ -194,7 +195,7 @@ class Driver(Generic[B, _P]):
         """
         check_replayed(self.job.graph)
         self.hold()
-        round_ = self._round(None, rebuilding=True)
+        round_ = self._round(None, "replay")
         with self._computing():
             results = self._engine.take(round_, replay)
         return self.commit(round_.sequence, results, "feed", _clock(round_, None), rebuilt=True)
@@ -340,9 +341,9 @@ class Driver(Generic[B, _P]):
         with self._unless_fenced(), self._watch.timed("engine"):
             yield
 
-    def _round(self, clock_us: int | None, **how: bool) -> GraphRound:
+    def _round(self, clock_us: int | None, rows_are: RowKind = "live") -> GraphRound:
         self.job.check_open()
-        return self.job.round(clock_us, **how).divided(self._engine.tasks)
+        return self.job.round(clock_us, rows_are).divided(self._engine.tasks)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,16 +19,15 @@ from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector, RejectionWarnings
 from tidestate.operators.engine.partition import OperatorResult, Round
-from tidestate.operators.engine.rebuild import after_replay, replayed, standing_outputs, without_lost
+from tidestate.operators.engine.rebuild import after_replay, in_this_round, replayed, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.engine.runner import Runner, check_runner, drained_error
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
-from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.input_progress import restarted_progress
-from tidestate.operators.progress.positions import as_stored
+from tidestate.operators.plan.plan import Plan, RowKind
+from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -175,13 +174,11 @@ class Job:
         if self.head.drained:
             raise drained_error(self.head.id)
 
-    def round(self, now_us: int | None = None, *, reprocessing: bool = False, rebuilding: bool = False) -> GraphRound:
-        """The round of the next checkpoint, at this processing time (default: that of the last one).
-        ``reprocessing``: its input is from the late ledger; ``rebuilding``: it is a replay for lost messages.
-        """
+    def round(self, now_us: int | None = None, rows_are: RowKind = "live") -> GraphRound:
+        """The round of the next checkpoint, at this processing time (default: that of the last one)."""
         was = self.head.processing_us
         now = _latest(was, now_us) or 0
-        replays, standing = replayed(self.graph), standing_outputs(self.graph, self.head.operators)
+        graph, replays = in_this_round(self.graph, self.head.operators, rows_are), replayed(self.graph)
         rounds = {
             name: Round(
                 root=self.checkpoint.objects.root,
@@ -197,19 +194,14 @@ class Job:
                 progress=self._progress[name].with_watermark(self._kept[name].watermark_us),
                 was_us=now if was is None else was,
                 now_us=now,
-                origins=self.head.operators[name].origins,
-                reprocessing=reprocessing or rebuilding,
-                replayable=plan.replayable if name in replays else (),
-                rebuilding=rebuilding and name in replays,
-                lost=self.head.operators[name].rebuilding,
-                resumes=self.head.operators[name].resumes,
-                is_output=plan is self.graph.output,
-                is_read=bool(self.graph.readers(name)),
+                replayable=replays[name].replayable if name in replays else (),
+                is_output=plan is graph.output,
+                is_read=bool(graph.readers(name)),
                 combiners=registrations(self.tables(name)),
             )
-            for name, plan in self.graph.plans.items()
+            for name, plan in graph.plans.items()
         }
-        return GraphRound(replace(self.graph, standing=standing) if standing else self.graph, rounds)
+        return GraphRound(graph, rounds)
 
     @property
     def progress(self) -> dict[str, Progress]:
@@ -244,7 +236,7 @@ class Job:
         answers = by_operator(plans, head, results)
         _check_written(self.checkpoint.objects, head, results)
         self._hook("before-manifest", head.id + 1)
-        progress = {name: as_stored(plans[name].watermarks, first.progress) for name, (first, *_) in answers.items()}
+        progress = {name: stored_progress(first.progress) for name, (first, *_) in answers.items()}
         operators = self._operators_after(answers, progress, rebuilt=rebuilt)
         ordered = [answer for of_name in answers.values() for answer in of_name]
         restored = head.restored if self._begun else self._restored(head, ordered)
@@ -303,10 +295,8 @@ class Job:
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
-        for name in replayed(self.graph) if rebuilt else ():
-            operators[name] = after_replay(
-                self.graph.plans[name], head.operators[name], operators[name], answers[name], head.id + 1
-            )
+        for name, plan in replayed(self.graph).items() if rebuilt else ():
+            operators[name] = after_replay(plan, head.operators[name], operators[name], answers[name], head.id + 1)
         return operators
 
     def _publish(self, manifest: Manifest) -> None:

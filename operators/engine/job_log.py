@@ -16,8 +16,9 @@ from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
-from tidestate.operators.progress.peaks import Peak, TimeSteps, in_words, leapt, time_steps
+from tidestate.operators.progress.peaks import in_words, leapt, time_steps
 from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import time_text
 from tidestate.statestore.arrays import total

@@ -20,7 +20,6 @@ from tidestate.operators.engine.pieces import Arrivals, PartitionSpan, Piece, ar
 from tidestate.operators.engine.round import FEEDS, GraphRound, Outgoing, addressed
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
-from tidestate.operators.progress.positions import with_positions
 from tidestate.operators.progress.progress import Progress
 from tidestate.statestore.arrays import total
 from tidestate.statestore.storage.objects import Objects
@@ -42,8 +41,8 @@ def run_level(
     outgoing: list[Outgoing] = []
     for number, node in round_.graph.at(level):
         operator, here = round_.rounds[node.plan.name], arrived.get(number, ())
-        progress = progress_with(operator, here, after[node.plan.name])
-        arrivals = arriving_rows(node.plan, operator.origins, here)
+        progress = operator.observed(after[node.plan.name], [piece.header.claims for piece in here])
+        arrivals = arriving_rows(here)
         watch = Stopwatch()
         with watch.timed("write"), WriteBehind(operator.root, bases=operator.bases) as objects:
             result, panes = _run(operator, round_.spans[task], arrivals, progress, objects, watch)
@@ -57,23 +56,18 @@ def without_input(round_: GraphRound, after: Mapping[str, Progress]) -> list[Ope
     """The answers of a round that has nothing to do and ends with this progress."""
     whole = (0, round_.partitions)
     return [
-        OperatorResult(name, whole, (), ends, one.plan.expiry(one.times(ends)), origins=one.origins)
+        OperatorResult(name, whole, (), ends, one.plan.expiry(one.context(ends)))
         for name, one in round_.rounds.items()
-        for ends in [progress_with(one, (), after[name])]
+        for ends in [one.observed(after[name], ())]
     ]
-
-
-def progress_with(round_: Round, arrived: Sequence[Piece], after: Progress) -> Progress:
-    """The progress after a round with the positions of these pieces."""
-    return with_positions(round_.plan.watermarks, after, [piece.header.claims for piece in arrived])
 
 
 def _run(
     round_: Round, span: PartitionSpan, arrivals: Arrivals, after: Progress, objects: Objects, watch: Stopwatch
 ) -> tuple[OperatorResult, Panes]:
     """Run the partitions of ``span`` that have something to do."""
-    plan, at = round_.plan, round_.times(after)
-    stepping = round_.stepping(at)
+    plan, context = round_.plan, round_.context(after)
+    stepping = round_.stepping(context)
     nothing = plan.exchanged.schema.empty_table()
     panes = OutputFiles(objects, f"panes/{plan.name}", round_.sequence)
     answers, counters, emitted = [], [arrivals.counters], Panes()
@@ -83,8 +77,8 @@ def _run(
         if arriving is None and partition not in stepping:
             continue
         rows = nothing if arriving is None else arriving
-        known = None if partition in stepping else round_.base[partition].due_mark
-        answer, moved = run_partition(round_, partition, rows, replace(at, due_mark=known), objects, watch)
+        due = None if partition in stepping else round_.base[partition].due_mark
+        answer, moved = run_partition(round_, partition, rows, replace(context, stored_due=due), objects, watch)
         answers.append(answer)
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []
@@ -98,13 +92,12 @@ def _run(
         span=span,
         answers=tuple(answers),
         progress=after,
-        expire=plan.expiry(at) if len(answers) < span[1] - span[0] else {},
+        expire=plan.expiry(context) if len(answers) < span[1] - span[0] else {},
         max_event_us=arrivals.max_event_us,
         inputs=arrivals.inputs,
         panes=panes.finish(),
         late=write_outputs(objects, f"late/{plan.name}", round_.sequence, ledger),
         counters=total(counters),
-        origins=arrivals.origins,
         rejected=rejections_of(plan, rejected),
     )
     return result, emitted
@@ -117,10 +110,10 @@ def _to_readers(
     plan = upstream.plan
     panes = panes or {span[0]: plan.pane_schema.empty_table()}
     for operator, node, place, feed in round_.graph.readers(plan.name):
-        intake = round_.rounds[node.plan.name].intake
+        start = round_.rounds[node.plan.name].start
         downstream = {one.plan.name: after[one.plan.name] for one in round_.graph.nodes if one.level >= node.level}
         for partition, rows in panes.items():
             seen = node.rows(feed, downstream_rows(plan, rows))
-            classified = classify(node.plan, seen, intake, round_.partitions)
+            classified = classify(node.plan, seen, start, round_.partitions)
             made = pieces(classified, place * FEEDS + partition, round_.spans, after=downstream)
             yield from addressed(operator, made)

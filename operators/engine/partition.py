@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,14 +20,12 @@ import pyarrow as pa
 from tidestate.operators.engine.job_log import Rejections
 from tidestate.operators.engine.memory_pool import prefer_jemalloc, release_freed
 from tidestate.operators.engine.phases import Stopwatch
-from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.dues import Dues, dues_after, with_expiry
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
-from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.progress.positions import newest_positions, steps_of_sides
-from tidestate.operators.progress.progress import Progress, watermark_of
-from tidestate.recovery.log.manifest import Rebuilding
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.input_progress import observed_progress
+from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.progress import Claims, Context, Progress
 from tidestate.statestore.errors import CorruptionError, invariant
 from tidestate.statestore.files.partition_log import PartitionLog
 from tidestate.statestore.files.refs import FileRef, PartitionState
@@ -52,13 +50,13 @@ CHECKED = 1000
 class Round:
     """An operator in a round: what each of its partitions gets from the driver; it is pickled to Spark's tasks.
 
-    ``tables`` are those of its plan, with the column ids of its files; ``base`` the state partitions before the
-    round, by number, in a task only its own, and ``expired`` the bounds that hold in all of them; ``sequence`` the id
-    of the checkpoint; ``progress`` that before the round; ``was_us`` and ``now_us`` the processing times before and
-    after. ``replayable``: the tables whose rows a replay of the streams can put back; ``rebuilding``: arrivals are
-    one, see `Driver.rebuild`; ``lost``: some messages were; ``resumes``: the first step after all are back, or given
-    up. ``is_output``: the job delivers its panes; ``is_read``: other operators read them; ``combiners``: those of the
-    driver, registered in a worker when it unpickles this.
+    ``plan``: the variant of the operator for this round (`Plan.for_late_rows`, `ReplayedPlan`). ``tables`` are those
+    of its plan, with the column ids of its files; ``base`` the state partitions before the round, by number, in a
+    task only its own, and ``expired`` the bounds that hold in all of them; ``sequence`` the id of the checkpoint;
+    ``progress`` that before the round; ``was_us`` and ``now_us`` the processing times before and after.
+    ``replayable``: the tables whose rows a replay of the streams can put back. ``is_output``: the job delivers its
+    panes; ``is_read``: other operators read them; ``combiners``: those of the driver, registered in a worker when it
+    unpickles this.
     """
 
     root: str
@@ -73,74 +71,43 @@ class Round:
     expired: Mapping[str, int] = field(default_factory=dict)
     was_us: int = 0
     now_us: int = 0
-    origins: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
-    reprocessing: bool = False
     replayable: tuple[str, ...] = ()
-    rebuilding: bool = False
-    lost: Rebuilding | None = None
-    resumes: bool = False
     is_output: bool = True
     is_read: bool = False
     combiners: tuple[Registration, ...] = ()
 
     @property
-    def before_us(self) -> int | None:
-        """The watermark that events are compared with; None before the first one. Of a replay for an output that
-        stands it is that of the loss.
-        """
-        if self.rebuilding and self.plan.stands and self.lost is not None:
-            return self.lost.mark_us
-        return watermark_of(self.progress)
-
-    @property
-    def intake(self) -> Intake:
-        """How events of this round are classified."""
-        budget = self.store.budget_bytes
-        return Intake(
-            self.before_us,
-            self.now_us,
-            self.reprocessing,
-            budget,
-            self.origins,
-            began=self.progress,
-            so_far=self.progress,
-        )
+    def start(self) -> Context:
+        """The context of its rows next to the input."""
+        return self.plan.standing(self._between(self.progress, self.progress))
 
     def state(self, partition: int) -> PartitionState:
         """A partition before the round, with the bounds in force."""
         return self.base[partition].under(self.expired)
 
-    def times(self, after: Progress) -> StepTimes:
-        """Watermarks and processing times before and after a step of the round, which ends with this progress."""
-        before, lost = self.progress.watermark_us, self.lost
-        at_loss = None if lost is None else lost.mark_us
-        watermarks = self.plan.watermarks
-        return StepTimes(
-            before,
-            max(before, after.watermark_us),
-            self.was_us,
-            self.now_us,
-            self.reprocessing,
-            self.rebuilding,
-            lost is not None,
-            0 if lost is None else lost.since,
-            BEGINNING_US if at_loss is None else at_loss,
-            self.resumes,
-            sides_before=newest_positions(watermarks, self.progress),
-            sides=newest_positions(watermarks, after),
-            steps=steps_of_sides(watermarks, after),
-            budget_bytes=self.store.budget_bytes,
-        )
+    def context(self, after: Progress) -> Context:
+        """The context of a step of the round, which ends with this progress: never with an earlier watermark."""
+        watermark = max(self.progress.watermark_us, after.watermark_us)
+        return self._between(self.progress, after.with_watermark(watermark))
 
-    def due(self, at: StepTimes) -> set[int]:
+    def _between(self, before: Progress, after: Progress) -> Context:
+        return Context(before, after, self.was_us, self.now_us, self.store.budget_bytes)
+
+    def observed(self, after: Progress, claims: Iterable[Claims]) -> Progress:
+        """The progress of the round, with what the operator's observers read in pieces of these claims."""
+        return observed_progress(self.plan.observers, after, claims)
+
+    def due(self, context: Context) -> set[int]:
         """The state partitions in which a step without arrivals may do anything."""
-        every = self.plan.wakes(at)
-        return {number for number, state in self.base.items() if every or is_due(state, at.after, at.now)}
+        every = self.plan.wakes(context)
+        return {
+            number for number, state in self.base.items() if every or is_due(state, context.watermark, context.now_us)
+        }
 
-    def stepping(self, at: StepTimes) -> set[int]:
+    def stepping(self, context: Context) -> set[int]:
         """The state partitions that take a step without arrivals, in a round with tasks."""
-        return {*self.base} if self.plan.steps_together else self.due(at)
+        return {*self.base} if self.plan.steps_together else self.due(context)
 
     def identity(self, partition: int) -> str:
         """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
@@ -188,7 +155,6 @@ class OperatorResult(msgspec.Struct, frozen=True):
     panes: tuple[FileRef, ...] = ()
     late: tuple[FileRef, ...] = ()
     counters: dict[str, int] = {}
-    origins: tuple[str, ...] = ()
     host: str = ""
     rejected: Rejections = Rejections()
     spent_us: dict[str, int] = {}
@@ -202,7 +168,7 @@ class OperatorResult(msgspec.Struct, frozen=True):
 
 
 def run_partition(
-    round_: Round, partition: int, arriving: pa.Table, at: StepTimes, objects: Objects, watch: Stopwatch
+    round_: Round, partition: int, arriving: pa.Table, context: Context, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     """Run the step of a partition and write its state. Returns its answer, and what the step did.
 
@@ -211,21 +177,21 @@ def run_partition(
     prefer_jemalloc()
     check_partition(round_.plan, partition, round_.partitions, arriving)
     try:
-        return _attempt(round_, partition, arriving, at, objects, watch)
+        return _attempt(round_, partition, arriving, context, objects, watch)
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise with_rebuild(error, round_) from None
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(round_.store, round_.identity(partition))
-        return _attempt(round_, partition, arriving, at, objects, watch)
+        return _attempt(round_, partition, arriving, context, objects, watch)
 
 
 def _attempt(
-    round_: Round, partition: int, arriving: pa.Table, at: StepTimes, objects: Objects, watch: Stopwatch
+    round_: Round, partition: int, arriving: pa.Table, context: Context, objects: Objects, watch: Stopwatch
 ) -> tuple[PartitionResult, Transition]:
     restore = RestoreMonitor(_log_restore(f"operator {round_.plan.name}, partition {partition}"))
     with round_.open(objects, partition, restore) as store, watch.timed("step"):
-        moved, dues = finished(round_.plan, store, round_.plan.step(store, arriving, at), at)
+        moved, dues = finished(round_.plan, store, round_.plan.step(store, arriving, context), context)
     # The store is closed: what it has read is not held while levels are folded.
     release_freed(arriving.nbytes + moved.panes.nbytes)
     folding = partial(watch.timed, "fold")
@@ -234,10 +200,10 @@ def _attempt(
     return msgspec.structs.replace(result, state=state), moved
 
 
-def finished(plan: Plan, view: StateView, moved: Transition, at: StepTimes) -> tuple[Transition, Dues]:
+def finished(plan: Plan, view: StateView, moved: Transition, context: Context) -> tuple[Transition, Dues]:
     """What a step did to ``view`` with what expires then, and when something is due next."""
-    changes = with_expiry(moved.changes, plan.expiry(at))
-    return replace(moved, changes=changes), dues_after(plan.timers(at), view, changes, at, moved.due)
+    changes = with_expiry(moved.changes, plan.expiry(context))
+    return replace(moved, changes=changes), dues_after(plan.timers(context), view, changes, context, moved.due)
 
 
 def with_rebuild(error: CorruptionError, round_: Round) -> CorruptionError:

@@ -13,9 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.plan.classify import Classified
-from tidestate.operators.plan.lone_origins import one_origin
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.progress import Claims, Progress
 from tidestate.statestore.arrays import total
 
@@ -38,7 +36,6 @@ class Header(msgspec.Struct, frozen=True):
 
     max_event_us: int | None
     counters: dict[str, int] = {}
-    origins: tuple[str, ...] = ()
     claims: Claims = Claims()
     after: dict[str, Progress] | None = None
     spent_us: dict[str, int] = {}
@@ -67,7 +64,6 @@ class Arrivals:
     max_event_us: int | None
     inputs: int
     counters: dict[str, int]
-    origins: tuple[str, ...] = ()
     spent_us: dict[str, int] = field(default_factory=dict)
 
 
@@ -89,14 +85,13 @@ def pieces(
     """
     made = []
     owner_of_ledger = number % len(of_tasks)
-    claims = Claims(newest=classified.claims.newest) if after is not None else classified.claims
+    claims = classified.claims if after is None else classified.claims.of_panes
     for task, span in enumerate(of_tasks):
         owner = task == owner_of_ledger
         partials = classified.partials.between(*span)
         header = Header(
             classified.max_event_us if after is None else None,
             classified.counters if owner else {},
-            classified.origins,
             claims,
             after,
         )
@@ -106,13 +101,12 @@ def pieces(
     return made
 
 
-def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) -> Arrivals:
-    """Everything that arrived at a task, by number of the piece; ``origins`` are those so far."""
+def arriving_rows(arrived: Sequence[Piece]) -> Arrivals:
+    """Everything that arrived at a task, by number of the piece."""
     arrived = sorted(arrived, key=lambda piece: piece.number)
     headers = [piece.header for piece in arrived]
     maxima = [header.max_event_us for header in headers if header.max_event_us is not None]
     rejected = [piece.rejected for piece in arrived if piece.rejected is not None]
-    seen = tuple({origin for header in headers for origin in header.origins})
     partials: dict[int, list[pa.Table]] = {}
     for piece in arrived:
         for partition, rows in piece.partials.parts() if piece.partials is not None else ():
@@ -123,6 +117,5 @@ def arriving_rows(plan: Plan, origins: Sequence[str], arrived: Sequence[Piece]) 
         max_event_us=max(maxima, default=None),
         inputs=len(headers),
         counters=total([header.counters for header in headers]),
-        origins=one_origin(plan, origins, seen),
         spent_us=total([header.spent_us for header in headers]),
     )

@@ -11,7 +11,7 @@ import msgspec
 from tidestate.operators.engine.partition import OperatorResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -23,9 +23,10 @@ from tidestate.statestore.files.refs import PartitionState
 log = logging.getLogger("tidestate")
 
 
-def replayed(graph: Graph) -> list[str]:
+def replayed(graph: Graph) -> dict[str, ReplayedPlan]:
     """The operators whose messages a replay of the streams can put back."""
-    return [name for name, plan in graph.plans.items() if plan.replayable and graph.reads_streams(name, all)]
+    stored = {name: plan for name, plan in graph.plans.items() if isinstance(plan, ReplayedPlan)}
+    return {name: plan for name, plan in stored.items() if plan.replayable and graph.reads_streams(name, all)}
 
 
 def check_replayed(graph: Graph) -> None:
@@ -40,11 +41,25 @@ def check_replayed(graph: Graph) -> None:
         )
 
 
-def standing_outputs(graph: Graph, operators: Mapping[str, OperatorState]) -> dict[str, int]:
-    """The watermarks at which outputs stand, of operators that wait for rows that were lost."""
-    lost = {name: operators[name].rebuilding for name in replayed(graph) if graph.plans[name].stands}
-    marks = {name: one.mark_us for name, one in lost.items() if one is not None}
-    return {name: BEGINNING_US if mark is None else mark for name, mark in marks.items()}
+def in_this_round(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
+    """The operators as the variants that one round takes, by what its rows are, and by what was lost. A replay is
+    read by those alone whose messages it puts back.
+    """
+    replays = list(replayed(graph)) if rows_are == "replay" else []
+    plans = {name: _variant(plan, operators[name], rows_are, replays) for name, plan in graph.plans.items()}
+    varied = graph.with_plans(plans)
+    return varied.read_by(replays) if rows_are == "replay" else varied
+
+
+def _variant(plan: Plan, operator: OperatorState, rows_are: RowKind, replays: Collection[str]) -> Plan:
+    if isinstance(plan, ReplayedPlan) and operator.rebuilding is not None:
+        mark_us = operator.rebuilding.mark_us
+        plan = plan.while_missing(Loss(operator.rebuilding.since, BEGINNING_US if mark_us is None else mark_us))
+    if isinstance(plan, ReplayedPlan) and operator.resumes:
+        plan = plan.resuming()
+    if isinstance(plan, ReplayedPlan) and plan.name in replays:
+        return plan.for_replay()
+    return plan if rows_are == "live" else plan.for_late_rows()
 
 
 def without_lost(
@@ -61,10 +76,10 @@ def without_lost(
     some before, and not all of them are back.
     """
     found = dict(operators)
-    for name in replayed(graph):
-        operator, tables = operators[name], graph.plans[name].replayable
+    for name, plan in replayed(graph).items():
+        operator, tables = operators[name], plan.replayable
         wrong = _wrong(checkpoint, operator, tables, name, checkpoint_id)
-        if wrong and not forget and _may_not_lose(graph.plans[name], operator):
+        if wrong and not forget and _may_not_lose(plan, operator):
             raise CorruptionError(
                 "rows of a join were lost again before a rebuild had put back the first ones, so which pairs were "
                 "emitted in between is not known: rewind to a checkpoint before the loss, or give up on the lost "
@@ -79,15 +94,15 @@ def without_lost(
             lost = Rebuilding(checkpoint_id, mark_us=operator.watermark_us, rows=rows)
             found[name] = msgspec.structs.replace(operator.with_states(states), rebuilding=lost, resumes=False)
         if forget:
-            found[name] = _given_up(graph.plans[name], operator, found[name])
+            found[name] = _given_up(plan, operator, found[name])
         elif wrong:
             log.warning("operator %s continues without these messages; rebuild() puts them back from a replay", name)
     return found
 
 
-def _may_not_lose(plan: Plan, operator: OperatorState) -> bool:
+def _may_not_lose(plan: ReplayedPlan, operator: OperatorState) -> bool:
     """Whether it needs every row that it has: before a rebuild is over, and where an output that stood is due."""
-    return not plan.may_lose_again and (operator.rebuilding is not None or (plan.stands and operator.resumes))
+    return not plan.may_lose_again and (operator.rebuilding is not None or (plan.may_stand and operator.resumes))
 
 
 def _wrong(
@@ -107,7 +122,7 @@ def _rows(state: PartitionState, tables: Collection[str]) -> int:
     return sum(ref.rows for ref in state.files if ref.table in tables)
 
 
-def _given_up(plan: Plan, was: OperatorState, now: OperatorState) -> OperatorState:
+def _given_up(plan: ReplayedPlan, was: OperatorState, now: OperatorState) -> OperatorState:
     """The operator without what ``was`` missing, or has been lost ``now``."""
     if now.rebuilding is None:
         return now
@@ -132,7 +147,11 @@ def _without(state: PartitionState, tables: Collection[str], wrong: Collection[P
 
 
 def after_replay(
-    plan: Plan, was: OperatorState, operator: OperatorState, answers: Sequence[OperatorResult], checkpoint_id: int
+    plan: ReplayedPlan,
+    was: OperatorState,
+    operator: OperatorState,
+    answers: Sequence[OperatorResult],
+    checkpoint_id: int,
 ) -> OperatorState:
     """The operator, which ``was`` another before, after a replay: whole again if no window lacks a
     message, and a join no row.

@@ -12,7 +12,7 @@ from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.arrays import total
 from tidestate.statestore.errors import invariant
 
-SAME = ("progress", "max_event_us", "inputs", "origins")
+SAME = ("progress", "max_event_us", "inputs")
 """The fields that are equal in the answers of all tasks for an operator."""
 CLASSES = ("on_time", "mildly_late", "future")
 """An accepted event has one of these classes."""
@@ -86,7 +86,7 @@ def operator_after(operator: OperatorState, results: Sequence[OperatorResult], p
     return msgspec.structs.replace(
         operator.stepped(states, expire),
         watermark_us=watermark_of(progress),
-        origins=results[0].origins or operator.origins,
+        origins=progress.generator.origins or operator.origins,
         progress=plain["tracker"],
         advances=plain["generator"]["advances"],
         buffers=plain["generator"]["buffers"],

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidestate.operators.engine.partition import Round
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.engine.pieces import PartitionSpan, Piece, pieces, spans, with_times
-from tidestate.operators.plan.classify import Intake, classify
+from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.instants import END_US
 from tidestate.operators.progress.progress import Claims, Progress
@@ -60,7 +60,8 @@ class GraphRound:
 
     def idle(self, after: Mapping[str, Progress]) -> bool:
         """Whether a round without input that ends with this progress has nothing to do."""
-        return not any(one.due(one.times(after[name])) for name, one in self.rounds.items())
+        ends = {name: one.observed(after[name], ()) for name, one in self.rounds.items()}
+        return not any(one.due(one.context(ends[name])) for name, one in self.rounds.items())
 
     def keeps(self, after: Mapping[str, Progress], kept_us: int | None) -> bool:
         """Whether a round without input that ends with this progress is worth a checkpoint, if the last one was made
@@ -106,19 +107,16 @@ class GraphRound:
         """The progress of all operators before the round."""
         return {name: round_.progress for name, round_ in self.rounds.items()}
 
-    @property
-    def rebuilding(self) -> bool:
-        """Whether its input is a replay: only operators whose messages it puts back read it."""
-        return any(one.rebuilding for one in self.rounds.values())
-
     def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
         """The progress of all operators after the claims of the streams' pieces; unchanged when reprocessing."""
-        if self.first.reprocessing:
+        if self.first.plan.reprocessing:
             return self.progress
         return self.graph.after(self.progress, claims, self.now_us)
 
     def finished(self) -> dict[str, Progress]:
-        """The progress of all operators at the end of time."""
+        """The progress of all operators at the end of time. Raises `UsageError` (``rebuilding``) while rows of an
+        outer join are missing.
+        """
         return self.graph.finished(self.progress)
 
 
@@ -128,7 +126,7 @@ class Intakes:
     def __init__(self, round_: GraphRound) -> None:
         self._round = round_
         self.watch = Stopwatch()
-        self._so_far: dict[str, Intake] = {name: one.intake for name, one in round_.rounds.items()}
+        self._so_far = {name: one.progress.generator for name, one in round_.rounds.items()}
 
     def streams(self, batch: Mapping[str, pa.Table], number: int) -> list[Outgoing]:
         """Classify a piece of the streams for all operators that read them. The first one of the result brings the
@@ -145,19 +143,11 @@ class Intakes:
         for name, rows in batch.items():
             for operator, node, place, feed in self._round.graph.readers(name):
                 reader = node.plan.name
-                if self._round.rebuilding and not self._round.rounds[reader].rebuilding:
-                    continue
-                intake = self._so_far[reader]
-                seen = node.rows(feed, rows)
-                classified = classify(node.plan, seen, intake, self._round.partitions, self.watch.timed)
-                if self._round.rebuilding:
-                    classified = classified.of_replay()
+                start, so_far, seen = self._round.rounds[reader].start, self._so_far[reader], node.rows(feed, rows)
+                classified = classify(node.plan, seen, start, self._round.partitions, self.watch.timed, so_far)
                 # For the next piece of the same sources, if their order matters.
-                so_far = intake.so_far or self._round.rounds[reader].progress
-                state = so_far.generator
-                state = msgspec.structs.replace(state, advances=state.advances | classified.claims.advances)
-                so_far = Progress(so_far.tracker, state)
-                self._so_far[reader] = replace(intake, so_far=so_far)
+                advances = so_far.advances | classified.claims.advances
+                self._so_far[reader] = msgspec.structs.replace(so_far, advances=advances)
                 yield from addressed(operator, pieces(classified, place * FEEDS + number, self._round.spans))
 
 
@@ -165,8 +155,8 @@ def ledger_pieces(round_: GraphRound, rows: Mapping[str, pa.Table]) -> Iterator[
     """Pieces of late events to reprocess, which are ``rows`` by operator."""
     for number, node in enumerate(round_.graph.nodes):
         if node.plan.name in rows:
-            intake = round_.rounds[node.plan.name].intake
-            classified = classify(node.plan, rows[node.plan.name], intake, round_.partitions)
+            start = round_.rounds[node.plan.name].start
+            classified = classify(node.plan, rows[node.plan.name], start, round_.partitions)
             yield from addressed(number, pieces(classified, 0, round_.spans))
 
 

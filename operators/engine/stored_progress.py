@@ -23,7 +23,7 @@ def progress_of(operator: OperatorState) -> Progress | None:
         tracker = msgspec.convert(operator.progress, Tracker)
         if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
             raise msgspec.ValidationError("steps are pairs of a time and a position")
-        return Progress(tracker, GeneratorState(advances, buffers))
+        return Progress(tracker, GeneratorState(advances, buffers, operator.origins))
     except msgspec.ValidationError as error:
         raise CorruptionError(
             f"the manifest is damaged ({error}): nothing was changed; restore a good copy",

@@ -9,8 +9,9 @@ from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
 from tidestate.operators.joins.batch import JoinedRows
 from tidestate.operators.joins.names import DUE, EMIT, FIRST, HELD_PAIRS, NUMBER, PHASE, SECOND, SENT
 from tidestate.operators.joins.pair_tables import PairTables
-from tidestate.operators.plan.transition import KINDS, StepTimes, constant
+from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.messages.tables import OFFSET
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
@@ -18,18 +19,18 @@ from tidestate.statestore.spec.store import StateView
 
 
 def hold(
-    plan: PairTables, view: StateView, found: list[JoinedRows], first: int, at: StepTimes
+    plan: PairTables, view: StateView, found: list[JoinedRows], first: int, context: Context
 ) -> tuple[pa.Table, TableChanges]:
     """Panes of the pairs, new or held before, that are due now; and what changes.
 
     ``first`` is the number of the first pair. At one time the pairs of newly sent left rows come first, in the order
     of these rows, then those of newly sent right rows.
     """
-    spec, everything = plan.held, at.after == END_US
+    spec, everything = plan.held, context.watermark == END_US
     new = _held(plan, found, first)
-    now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= at.now
+    now = np.ones(new.num_rows, bool) if everything else new[DUE].to_numpy() <= context.now_us
     kept = new.filter(pa.array(~now))
-    upper = None if everything else (at.now + 1,)
+    upper = None if everything else (context.now_us + 1,)
     due = pa.concat_tables([new.filter(pa.array(now)), *view[HELD_PAIRS].scan(key_range(upper=upper))])
     rows = due.sort_by([(name, "ascending") for name in spec.key_names])
     kinds = constant(rows.num_rows, EMIT, KINDS)

@@ -12,8 +12,9 @@ from tidestate.operators.joins.rule import Mark, mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
 from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES, ledger
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import END_US, OFFSET_LIMIT
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions
@@ -22,9 +23,9 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.sorting import order
 
 
-def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Admitted:
+def admit(plan: JoinTables, view: StateView, arriving: pa.Table, context: Context) -> Admitted:
     """Admit the ``arriving`` rows of both sides: rows of ``plan.exchanged``."""
-    admitted, before, after = Admitted(), mark_before(at), mark_after(at)
+    admitted, before, after = Admitted(), mark_before(context), mark_after(context)
     if not arriving.num_rows:
         for side in SIDES:
             admitted.rows[side], admitted.until[side] = plan.sides[side].schema.empty_table(), np.zeros(0, np.int64)
@@ -44,7 +45,7 @@ def admit(plan: JoinTables, view: StateView, arriving: pa.Table, at: StepTimes) 
             until = rows[plan.known_by(side)].cast(seen.values[0].arrow)
             admitted.changes[seen.name] = remember(seen, rows, until, plan.meeting.unknown(side, after))
         admitted.until[side] = positions(rows[plan.known_by(side)])
-        admitted.rows[side] = plan.sides[side].conform(plan.with_bookkeeping(side, rows, at))
+        admitted.rows[side] = plan.sides[side].conform(plan.with_bookkeeping(side, rows, context))
     return admitted
 
 

@@ -17,28 +17,28 @@ from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import OTHER_SIDE, OVER
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import Mark, mark_before
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.store import StateView
 
 
-def limited_rows(plan: PairTables, view: StateView, admitted: Admitted, at: StepTimes) -> dict[str, TableChanges]:
+def limited_rows(plan: PairTables, view: StateView, admitted: Admitted, context: Context) -> dict[str, TableChanges]:
     """What a step changes: new rows that are limited are added; once nothing is missing any more, all go."""
-    if at.resumes:
+    if plan.resumes:
         return {
             spec.name: TableChanges(
                 delete=pa.concat_tables([spec.schema.empty_table(), *view[spec.name].scan()]).select(spec.key_names)
             )
             for spec in plan.limited.values()
         }
-    changes, mark = {}, mark_before(at)
-    for side, spec in plan.limited.items() if at.incomplete else ():
+    changes, mark = {}, mark_before(context)
+    for side, spec in plan.limited.items() if plan.loss is not None else ():
         other, rows = OTHER_SIDE[side], admitted.rows[side]
         reached = plan.meeting.unreachable(other, mark)
-        if reached is not None and reached != plan.meeting.unreachable(other, Mark(at.lost_at)):
+        if reached is not None and reached != plan.meeting.unreachable(other, Mark(plan.mended_loss.watermark)):
             lower, _ = plan.meeting.reach(side, admitted.times(side), mark)
             if lower is not None:
                 rows = rows.filter(pa.array(lower <= reached))

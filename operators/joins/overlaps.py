@@ -24,9 +24,10 @@ from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, SIDES
 from tidestate.operators.joins.names import EMIT, NUMBER, UNTIL
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, numbers_table, read_numbers
 from tidestate.operators.plan.plan import Plan, no_bound
-from tidestate.operators.plan.transition import KINDS, StepTimes, Transition, constant
+from tidestate.operators.plan.transition import KINDS, Transition, constant
 from tidestate.operators.progress.advance_time import EDGE_END, EDGE_START, INTERVAL, lifetimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Numbers, Reasons, Times
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.changes import TableChanges
@@ -89,7 +90,7 @@ class OverlapPlan(Plan):
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
         return pa.schema([*self.key_fields, pa.field(AT, TIME), *payload, kind])
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the watermark, of a source that was idle."""
         late: Flags = times < watermark
         return late
@@ -100,17 +101,17 @@ class OverlapPlan(Plan):
             raise no_bound(self, column, f"pairs are placed by {AT}")
         return watermark
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
-        bound = None if at.after == BEGINNING_US else min(at.after, END_US - 1)
-        return {**({} if bound is None else dict.fromkeys(SIDES, bound)), **super().expiry(at)}
+    def expiry(self, context: Context) -> dict[str, int]:
+        bound = None if context.watermark == BEGINNING_US else min(context.watermark, END_US - 1)
+        return {**({} if bound is None else dict.fromkeys(SIDES, bound)), **super().expiry(context)}
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        return self.taking(view, arriving, at, lambda rows: _overlap_step(self, view, rows, at))
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
+        return self.taking(view, arriving, context, lambda rows: _overlap_step(self, view, rows, context))
 
 
-def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, context: Context) -> Transition:
     """Pair ``rows``, all before the watermark, with each other and with what lives on."""
-    bound = None if at.after == BEGINNING_US else min(at.after, END_US - 1)
+    bound = None if context.watermark == BEGINNING_US else min(context.watermark, END_US - 1)
     if not rows.num_rows:
         return Transition({}, plan.pane_schema.empty_table())
     numbers, asked = read_numbers(view), _keys_of(plan, rows)

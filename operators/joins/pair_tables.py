@@ -14,14 +14,15 @@ the processing time at which they are emitted.
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES
+from tidestate.operators.describe.sides import AT, LEFT, RIGHT, SIDE, SIDES
+from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.joins.batch import JoinedRows
 from tidestate.operators.joins.names import (
     DUE,
@@ -39,7 +40,9 @@ from tidestate.operators.joins.names import (
 )
 from tidestate.operators.joins.rule import Mark, PairRule, mark_before
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.maxima import SidePositions
+from tidestate.operators.progress.positions import NewestPositions
+from tidestate.operators.progress.progress import Context, Observer
 from tidestate.statestore.arrays import Times
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN
 from tidestate.statestore.spec.arrowtypes import positions, type_text
@@ -59,6 +62,20 @@ class PairTables(JoinTables):
     @property
     def windowed(self) -> bool:
         return self.joined.windows is not None
+
+    @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Where each side has windows of its own, how far it has come; late rows move none."""
+        if self.joined.own is None or self.reprocessing:
+            return ()
+        return (NewestPositions(tuple(map(self._placed, SIDES, self.joined.own)), self.in_order),)
+
+    def _placed(self, side: str, windows: Sliding | None) -> SidePositions:
+        """What places the rows of a side, and how exactly that counts."""
+        position = self.given(side, OFFSET) or AT if self.joined.by_offset(side) else AT
+        kept = self.joined.retained[SIDES.index(side)]
+        exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
+        return SidePositions(side, SIDE, AT, position, None if exact else windows)
 
     @property
     def waits_by(self) -> str | None:
@@ -88,15 +105,15 @@ class PairTables(JoinTables):
     def numbers_rows(self) -> bool:
         return super().numbers_rows or self.joined.held
 
-    def with_bookkeeping(self, side: str, rows: pa.Table, at: StepTimes) -> pa.Table:
+    def with_bookkeeping(self, side: str, rows: pa.Table, context: Context) -> pa.Table:
         """Rows with the processing time from which each may be emitted, where pairs are held."""
         if not self.joined.held:
             return rows
         place = SIDES.index(side)
         update, late_update = self.joined.updates[place], self.joined.late_updates[place]
         where = positions(rows[self.stores[side].position])
-        late = self.meeting.late(side, positions(rows[MESSAGE_TIME]), where, mark_before(at))
-        dues = [period.next(at.now) if period else at.now for period in (late_update, update)]
+        late = self.meeting.late(side, positions(rows[MESSAGE_TIME]), where, mark_before(context))
+        dues = [period.next(context.now_us) if period else context.now_us for period in (late_update, update)]
         return rows.append_column(SENT, pa.array(np.where(late, *dues)))
 
     @cached_property
@@ -132,21 +149,22 @@ class PairTables(JoinTables):
         return joined.own is None and alone and not joined.held
 
     @property
-    def stands(self) -> bool:
+    def may_stand(self) -> bool:
         return bool(self.replayable) and bool(self.waiting)
 
-    def standing(self, at: StepTimes) -> StepTimes:
+    def standing(self, context: Context) -> Context:
         """The times of a step, while rows of an outer join are missing: what expires and what is due stay as they
         were at the loss, and a replay meets others as it would have then.
         """
-        if not (self.stands and at.incomplete):
-            return at
-        return replace(at, before=at.lost_at if at.rebuilding else at.before, after=at.lost_at)
+        if not self.stands:
+            return context
+        reached = self.mended_loss.watermark
+        return context.reaching(reached if self.replaying else context.watermark_before, reached)
 
     @cached_property
     def limited(self) -> dict[str, TableSpec]:
         """Rows that have come since a loss and could not meet all older rows of the other side."""
-        if not self.stands or self.joined.windows is not None:
+        if not self.may_stand or self.joined.windows is not None:
             return {}
         values = (Column(OVER, "int64"),)
         return {

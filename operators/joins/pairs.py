@@ -15,7 +15,7 @@ from tidestate.operators.joins.batch import Admitted, JoinedRows
 from tidestate.operators.joins.names import OTHER_SIDE, ROW
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import Mark, PositionBound, mark_before
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.messages.tables import MESSAGE_TIME
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import Ranges
@@ -24,11 +24,11 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.layers import assign_keys
 
 
-def find_pairs(plan: PairTables, view: StateView, admitted: Admitted, at: StepTimes) -> list[JoinedRows]:
+def find_pairs(plan: PairTables, view: StateView, admitted: Admitted, context: Context) -> list[JoinedRows]:
     """Pairs of new left rows, then those of new right rows, each in the order of its rows."""
     # Which windows of both are open is judged at the start of the batch.
-    mark = mark_before(at)
-    stored = {side: with_stored(plan, view, admitted, side, mark, at) for side in SIDES}
+    mark = mark_before(context)
+    stored = {side: with_stored(plan, view, admitted, side, mark, context) for side in SIDES}
     rights = _in_order(RIGHT, stored[RIGHT], _with_new(plan, admitted, RIGHT, mark))
     if not plan.meeting.moves:
         return [stored[LEFT], rights]
@@ -36,12 +36,12 @@ def find_pairs(plan: PairTables, view: StateView, admitted: Admitted, at: StepTi
 
 
 def with_stored(
-    plan: PairTables, view: StateView, admitted: Admitted, side: str, mark: Mark, at: StepTimes
+    plan: PairTables, view: StateView, admitted: Admitted, side: str, mark: Mark, context: Context
 ) -> JoinedRows:
     """Pairs of a side's new rows and stored ones of the other."""
     requests, other = admitted.rows[side], OTHER_SIDE[side]
     lower, upper = plan.meeting.reach(side, admitted.times(side), mark)
-    lower = _reachable(plan, other, requests.num_rows, lower, at)
+    lower = _reachable(plan, other, requests.num_rows, lower, context)
     if not requests.num_rows:
         found = Ranges(pa.array([], pa.int64()), plan.sides[other].schema.empty_table())
     elif "eq" in plan.layouts[other].lead:
@@ -73,12 +73,15 @@ def _with_new(plan: PairTables, admitted: Admitted, side: str, mark: Mark) -> Jo
     return _meeting(plan, JoinedRows(rows, {other: places, side: index}), mark)
 
 
-def _reachable(plan: PairTables, side: str, count: int, lower: PositionBound, at: StepTimes) -> PositionBound:
+def _reachable(plan: PairTables, side: str, count: int, lower: PositionBound, context: Context) -> PositionBound:
     """Leaves rows out that are stored for longer than they can meet."""
-    if at.rebuilding and plan.stands:
+    if plan.replaying and plan.may_stand:
         return lower  # What has come since the loss may have met the rows of a replay: see `limits`.
-    over, expired = plan.meeting.unreachable(side, mark_before(at)), plan.meeting.expired(side, mark_before(at))
-    if over is None or (over == expired and not at.incomplete and not at.resumes):
+    over, expired = (
+        plan.meeting.unreachable(side, mark_before(context)),
+        plan.meeting.expired(side, mark_before(context)),
+    )
+    if over is None or (over == expired and plan.loss is None and not plan.resumes):
         return lower
     first = np.full(count, over + 1)
     return first if lower is None else np.maximum(lower, first)

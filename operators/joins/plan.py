@@ -32,10 +32,11 @@ from tidestate.operators.joins.session_step import session_step
 from tidestate.operators.joins.session_tables import SessionJoinTables
 from tidestate.operators.joins.unmatched import find_unmatched, unmatched_timers
 from tidestate.operators.joins.window_rules import rule_of
-from tidestate.operators.plan.plan import Arrival, no_bound
+from tidestate.operators.plan.plan import no_bound
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.assignment import assign_windows, refused_windows, too_late
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.arrays import Flags, Times
@@ -53,36 +54,39 @@ class JoinPlan(PairTables):
     def meeting(self) -> PairRule:
         return rule_of(self.joined)
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the watermark for which no partner can come any more."""
         is_left = np.asarray(pc.fill_null(pc.equal(events[SIDE], LEFT), False))
         late: Flags = np.where(is_left, *(self.meeting.too_late(side, times, watermark) for side in SIDES))
         return late
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
         if not self.overlapping:
             return None
-        return refused_windows(self, accepted, times, watermark, reprocessing=reprocessing)
+        return refused_windows(self, accepted, times, watermark)
 
-    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
-        waits = () if self.follows_sides or at.incomplete else unmatched_timers(self)
+    def timers(self, context: Context) -> tuple[Timer, ...]:
+        waits = () if self.follows_sides or self.loss is not None else unmatched_timers(self)
         held = (Timer(HELD_PAIRS, DUE, clock=True),) if self.joined.held else ()
-        return (*waits, *held, *super().timers(at))
+        return (*waits, *held, *super().timers(context))
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
-        return {**pair_expiry(self, self.standing(at)), **({} if at.rebuilding else super().expiry(at))}
+    def expiry(self, context: Context) -> dict[str, int]:
+        return {**pair_expiry(self, self.standing(context)), **({} if self.replaying else super().expiry(context))}
 
-    def wakes(self, at: StepTimes) -> bool:
+    def wakes(self, context: Context) -> bool:
         """Also where a side's newest row closes windows of the other side."""
-        return super().wakes(at) or (self.follows_sides and at.sides_before != at.sides)
+        moved = context.before.tracker.newest != context.after.tracker.newest
+        return super().wakes(context) or (self.follows_sides and moved)
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        if at.rebuilding:
-            return _put_rows_back(self, view, arriving, self.standing(at))
-        return self.taking(view, arriving, at, lambda rows: _pair_step(self, view, rows, self.standing(at)))
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
+        if self.replaying:
+            return _put_rows_back(self, view, arriving, self.standing(context))
+        return self.taking(view, arriving, context, lambda rows: _pair_step(self, view, rows, self.standing(context)))
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No pane from now on, not even a late one, has an earlier time; `BEGINNING_US` where any may come."""
+        if self.stands:  # what is emitted once it goes on may be from then on
+            watermark = min(watermark, self.mended_loss.watermark)
         side = self._side_of(column)
         if side is not None and not self.meeting.earliest(side, 0) > BEGINNING_US:
             raise no_bound(self, column, f"nothing bounds the rows of this side, and pairs are placed by {AT}")
@@ -106,13 +110,13 @@ class JoinPlan(PairTables):
 class SessionJoinPlan(SessionJoinTables):
     """A join of the rows of two sides that lie in the same session of a key."""
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows whose own session would have closed."""
-        late = too_late(self, events, times, watermark, reprocessing=reprocessing)
+        late = too_late(self, events, times, watermark)
         counts = self._since_start(events, times)
         return late if counts is None else late & counts
 
-    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         counts = self._since_start(accepted, times)
         if counts is not None:
             accepted, times = accepted.filter(pa.array(counts)), times[counts]
@@ -120,7 +124,7 @@ class SessionJoinPlan(SessionJoinTables):
         accepted = accepted.append_column(UNTIL, pa.array(ends))
         if not self.key_fields:
             accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(len(times), np.int8)))
-        return super().arrive(accepted, times, arrival)
+        return super().arrive(accepted, times, context)
 
     def _since_start(self, rows: pa.Table, offsets: Times) -> Flags | None:
         """Which rows are not before the first offset of their side; None where that is 0."""
@@ -130,24 +134,24 @@ class SessionJoinPlan(SessionJoinTables):
         is_left = np.asarray(pc.fill_null(pc.equal(rows[SIDE], LEFT), False))
         return np.asarray(offsets >= np.where(is_left, left, right), bool)
 
-    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+    def timers(self, context: Context) -> tuple[Timer, ...]:
         return (Timer(ENDS, END, (0, self.allowed_us) if self.allowed_us else (0,)),)
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
-        bounds = identity_expiry(self, at)
-        over = self.meeting.unknown(LEFT, mark_after(at))  # the same on both sides
-        if at.rebuilding or over is None:
+    def expiry(self, context: Context) -> dict[str, int]:
+        bounds = identity_expiry(self, context)
+        over = self.meeting.unknown(LEFT, mark_after(context))  # the same on both sides
+        if self.replaying or over is None:
             return bounds
         kept = (self.sessions, self.ends, self.moved) if self.back else (self.sessions, self.ends)
         return bounds | {spec.name: over for spec in kept}
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        if at.rebuilding:
-            found = lost_rows(self, view, arriving, at, lambda rows: in_sessions(self, view, rows))
-            moved = put_back_by(found, corrected_sessions(self, view, found, at), "retractions")
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
+        if self.replaying:
+            found = lost_rows(self, view, arriving, context, lambda rows: in_sessions(self, view, rows))
+            moved = put_back_by(found, corrected_sessions(self, view, found, context), "retractions")
             return replace(moved, changes={**moved.changes, SESSIONS: TableChanges(), ENDS: TableChanges()})
-        made = session_step(self, view, arriving, at)
-        lost = moved_sessions(self, view, made.changes, at) | given_up(self, view, at)
+        made = session_step(self, view, arriving, context)
+        lost = moved_sessions(self, view, made.changes, context) | given_up(self, view, context)
         return replace(made, changes={**made.changes, **lost})
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
@@ -164,25 +168,25 @@ class SessionJoinPlan(SessionJoinTables):
         return self.meeting.output_watermark(watermark)
 
 
-def _put_rows_back(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+def _put_rows_back(plan: PairTables, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """Put lost rows of a replay back: ``arriving`` are rows of `exchanged`, in any number of copies and any order."""
-    found, mark = lost_rows(plan, view, arriving, at), mark_before(at)
-    missed = missed_pairs(plan, view, found, lambda old, side: with_stored(plan, view, old, side, mark, at))
+    found, mark = lost_rows(plan, view, arriving, context), mark_before(context)
+    missed = missed_pairs(plan, view, found, lambda old, side: with_stored(plan, view, old, side, mark, context))
     pairs = within_limits(plan, view, missed)
     none = Admitted({side: plan.sides[side].schema.empty_table() for side in SIDES})
-    alone = find_unmatched(plan, with_rows_back(plan, view, found), none, pairs, at)
+    alone = find_unmatched(plan, with_rows_back(plan, view, found), none, pairs, context)
     panes = pa.concat_tables([alone.retracted, *map(plan.pair_panes, pairs)])
     moved = put_back_by(found, panes, "taken_back")
     return replace(moved, changes={**moved.changes, **alone.changes})
 
 
-def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """Pair ``arriving`` rows of both sides with each other and with the stored rows of ``view``."""
-    admitted = admit(plan, view, arriving, at)
-    found = find_pairs(plan, view, admitted, at)
-    alone = find_unmatched(plan, view, admitted, found, at)
-    changes = alone.changes | _stored(plan, admitted, at) | given_up(plan, view, at)
-    changes |= limited_rows(plan, view, admitted, at)
+    admitted = admit(plan, view, arriving, context)
+    found = find_pairs(plan, view, admitted, context)
+    alone = find_unmatched(plan, view, admitted, found, context)
+    changes = alone.changes | _stored(plan, admitted, context) | given_up(plan, view, context)
+    changes |= limited_rows(plan, view, admitted, context)
     pairs = [plan.pair_panes(each) for each in found]
     count = sum(each.num_rows for each in pairs)
     admitted.count("pairs", count)
@@ -192,29 +196,31 @@ def _pair_step(plan: PairTables, view: StateView, arriving: pa.Table, at: StepTi
         first = admitted.numbers.get(HELD_PAIRS, 0)
         if count:
             admitted.numbers[HELD_PAIRS] = first + count
-        emitted, changes[HELD_PAIRS] = hold(plan, view, found, first, at)
+        emitted, changes[HELD_PAIRS] = hold(plan, view, found, first, context)
         pairs = [emitted]
     return transition(plan, admitted, changes, [alone.retracted, *pairs, alone.emitted])
 
 
-def pair_expiry(plan: PairTables, at: StepTimes) -> dict[str, int]:
+def pair_expiry(plan: PairTables, context: Context) -> dict[str, int]:
     """Rows expire when they can meet no other, or are not retained any more; pairs that wait when they are due."""
-    bounds, after = identity_expiry(plan, at), mark_after(at)
+    bounds, after = identity_expiry(plan, context), mark_after(context)
     if plan.retracts_unmatched:
         kept = [side for side in SIDES if plan.joined.keeps(side)]
         finals = {plan.alone[side].name: plan.meeting.final(side, after) for side in kept}
         bounds |= {name: final - 1 for name, final in finals.items() if final > BEGINNING_US}
-    if at.rebuilding:
+    if plan.replaying:
         return bounds
     bounds |= without_none({side: plan.meeting.expired(side, after) for side in SIDES})
-    return bounds | ({HELD_PAIRS: END_US - 1 if at.after == END_US else at.now} if plan.joined.held else {})
+    return bounds | (
+        {HELD_PAIRS: END_US - 1 if context.watermark == END_US else context.now_us} if plan.joined.held else {}
+    )
 
 
-def _stored(plan: PairTables, admitted: Admitted, at: StepTimes) -> dict[str, TableChanges]:
+def _stored(plan: PairTables, admitted: Admitted, context: Context) -> dict[str, TableChanges]:
     """New rows that may still be read."""
     changes = {}
     for side in SIDES:
-        rows, bound = admitted.rows[side], plan.meeting.expired(side, mark_after(at))
+        rows, bound = admitted.rows[side], plan.meeting.expired(side, mark_after(context))
         if bound is not None:
             rows = rows.filter(pa.array(positions(rows[plan.stores[side].position]) > bound))
         changes[side] = TableChanges(put=rows)

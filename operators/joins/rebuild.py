@@ -28,8 +28,9 @@ from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import Mark, mark_after, mark_before, without_none
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.messages.identities import first_of_each, is_known, remember
 from tidestate.statestore.spec.arrowtypes import positions
@@ -65,7 +66,7 @@ def lost_rows(
     plan: JoinTables,
     view: StateView,
     arriving: pa.Table,
-    at: StepTimes,
+    context: Context,
     usable: Callable[[pa.Table], Flags] | None = None,
 ) -> LostRows:
     """The rows of a replay that had been accepted, may still meet others, are not stored any more and not given up,
@@ -74,16 +75,16 @@ def lost_rows(
     arriving = arriving.rename_columns([plan.kept.get(name, name) for name in arriving.column_names])
     found, changes, lacking = dict[str, pa.Table](), dict[str, TableChanges](), 0
     for side, spec in plan.back.items():
-        bound = plan.may_meet(side, mark_before(at))
+        bound = plan.may_meet(side, mark_before(context))
         rows = arriving.filter(pc.equal(arriving[SIDE], side))
-        rows = _lost(plan, view, side, rows.slice(0, 0) if at.resumes else rows, bound)
+        rows = _lost(plan, view, side, rows.slice(0, 0) if plan.resumes else rows, bound)
         if usable is not None:
             rows = rows.filter(pa.array(usable(rows)))
         found[side] = rows
         changes[side] = TableChanges(put=plan.sides[side].conform(rows))
-        until, unknown = rows[plan.known_by(side)], plan.meeting.unknown(side, mark_before(at))
+        until, unknown = rows[plan.known_by(side)], plan.meeting.unknown(side, mark_before(context))
         changes[spec.name] = remember(spec, rows, until.cast(spec.values[0].arrow), unknown)
-        if not at.resumes:
+        if not plan.resumes:
             # An identity may be known in several state partitions after a rescale, or stand for two rows.
             lacking += max(0, _missing(plan, view, side, bound).num_rows - rows.num_rows)
     return LostRows(found, changes, lacking)
@@ -102,19 +103,19 @@ def put_back_by(found: LostRows, panes: pa.Table, retracted: str) -> Transition:
     return Transition(found.changes, panes, counters, due=None)
 
 
-def identity_expiry(plan: JoinTables, at: StepTimes) -> dict[str, int]:
+def identity_expiry(plan: JoinTables, context: Context) -> dict[str, int]:
     """Identities are known until their rows would be refused."""
-    mark = mark_before(at) if at.rebuilding else mark_after(at)
+    mark = mark_before(context) if plan.replaying else mark_after(context)
     names = {spec.name: side for side, spec in plan.back.items()}
-    if not at.rebuilding:
+    if not plan.replaying:
         names |= {spec.name: side for side, spec in plan.gone.items()}
         names |= {plan.seen(side).name: side for side in plan.identified}
     return without_none({name: plan.meeting.unknown(side, mark) for name, side in names.items()})
 
 
-def given_up(plan: JoinTables, view: StateView, at: StepTimes) -> dict[str, TableChanges]:
+def given_up(plan: JoinTables, view: StateView, context: Context) -> dict[str, TableChanges]:
     """Once a loss is given up, what is missing is never put back, and not missing any more."""
-    if not at.resumes:
+    if not plan.resumes:
         return {}
     missing = {spec.name: spec.conform(_missing(plan, view, side, None)) for side, spec in plan.gone.items()}
     return {name: TableChanges(put=rows) for name, rows in missing.items()}

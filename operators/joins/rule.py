@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from tidestate.operators.describe.sides import SIDES
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.maxima import Maxima
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
 
 PositionBound = Times | None
@@ -29,28 +29,29 @@ class Mark:
     """
 
     watermark: int
-    newest: tuple[int, ...] = ()
-    steps: tuple[Maxima, ...] = ()
+    newest: Mapping[str, int] = field(default_factory=dict)
+    steps: Mapping[str, Maxima] = field(default_factory=dict)
 
     def of(self, side: str) -> int:
         """The newest position of a side; `BEGINNING_US` before its first row."""
-        return self.newest[SIDES.index(side)] if self.newest else BEGINNING_US
+        return self.newest.get(side, BEGINNING_US)
 
     def seen(self, side: str, requests: str, times: Times) -> Times:
         """The newest position of ``side`` before rows of the side ``requests`` at these times."""
-        if not self.steps:
+        if side not in self.steps:
             return np.full(len(times), self.of(side))
-        return self.steps[SIDES.index(side)].at(times, self.of(side), inclusive=(side, requests) == SIDES)
+        return self.steps[side].at(times, self.of(side), inclusive=(side, requests) == SIDES)
 
 
-def mark_before(at: StepTimes) -> Mark:
+def mark_before(context: Context) -> Mark:
     """How far the input had come at the start of a batch."""
-    return Mark(at.before, at.sides_before, at.steps)
+    steps = {side: Maxima.unpacked([packed]) for side, packed in context.after.generator.steps.items()}
+    return Mark(context.watermark_before, context.before.tracker.newest, steps)
 
 
-def mark_after(at: StepTimes) -> Mark:
+def mark_after(context: Context) -> Mark:
     """How far the input has come at the end of a batch."""
-    return Mark(at.after, at.sides)
+    return Mark(context.watermark, context.after.tracker.newest)
 
 
 def without_none(bounds: Mapping[str, int | None]) -> dict[str, int]:

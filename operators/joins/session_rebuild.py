@@ -21,8 +21,8 @@ from tidestate.operators.joins.batch import LostRows
 from tidestate.operators.joins.names import EMIT, MOVED, RETRACT, SESSIONS, SINCE
 from tidestate.operators.joins.session_pairs import matched_places, session_of, session_panes, sessions_of_keys
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.messages.identities import is_known
 from tidestate.statestore.messages.tables import MESSAGE_TIME
@@ -55,12 +55,12 @@ def in_sessions(plan: SessionJoinTables, view: StateView, rows: pa.Table) -> Fla
     return found
 
 
-def corrected_sessions(plan: SessionJoinTables, view: StateView, found: LostRows, at: StepTimes) -> pa.Table:
+def corrected_sessions(plan: SessionJoinTables, view: StateView, found: LostRows, context: Context) -> pa.Table:
     """The panes of a replay that has ``found`` rows of sessions which are not over."""
     sessions = sessions_of_keys(plan.group_keys, view, SESSIONS, [*found.rows.values()])
     moved = sessions_of_keys(plan.group_keys, view, MOVED, [*found.rows.values()])
-    moved = moved.filter(pc.equal(moved[SINCE], at.lost_since))
-    sides = _sides(plan, view, found.rows, sessions, moved, at)
+    moved = moved.filter(pc.equal(moved[SINCE], plan.mended_loss.since))
+    sides = _sides(plan, view, found.rows, sessions, moved, context)
     left, right = sides[LEFT], sides[RIGHT]
     lefts, rights = matched_places(left.match, right.match)
     new = left.back[lefts] | right.back[rights]
@@ -68,7 +68,7 @@ def corrected_sessions(plan: SessionJoinTables, view: StateView, found: LostRows
     before, session = left.before[lefts], left.session[lefts]
     had = (before == right.before[rights]) & (before >= 0)
     elsewhere = had & (before < moved.num_rows)
-    fired = (sessions[END].to_numpy() <= at.before) & (at.before != BEGINNING_US)
+    fired = (sessions[END].to_numpy() <= context.watermark_before) & (context.watermark_before != BEGINNING_US)
     panes = [
         _panes(plan, windows, sides, (lefts[where], rights[where]), of[where], kind)
         for windows, where, of, kind in (
@@ -80,7 +80,7 @@ def corrected_sessions(plan: SessionJoinTables, view: StateView, found: LostRows
 
 
 def moved_sessions(
-    plan: SessionJoinTables, view: StateView, changes: ChangeSet, at: StepTimes
+    plan: SessionJoinTables, view: StateView, changes: ChangeSet, context: Context
 ) -> dict[str, TableChanges]:
     """Of the sessions that these ``changes`` replace while rows are missing those to remember: which had fired before
     the loss, and may have had rows that were lost.
@@ -88,15 +88,15 @@ def moved_sessions(
     if not plan.back:
         return {}
     replaced = changes[SESSIONS].delete
-    if not at.incomplete or replaced is None or not replaced.num_rows:
+    if plan.loss is None or replaced is None or not replaced.num_rows:
         return {}
     gone = view[SESSIONS].lookup(replaced).rows
-    gone = gone.filter(pc.less_equal(gone[END], at.lost_at))
+    gone = gone.filter(pc.less_equal(gone[END], plan.loss.watermark))
     known = sessions_of_keys(plan.group_keys, view, MOVED, [gone])
-    known = known.filter(pc.equal(known[SINCE], at.lost_since))
+    known = known.filter(pc.equal(known[SINCE], plan.loss.since))
     within = session_of(plan.group_keys, gone, known, known[START].to_numpy())
     gone = gone.filter(pa.array(~np.isin(np.arange(gone.num_rows), within)))
-    put = plan.moved.conform(gone.append_column(SINCE, pa.array(np.full(gone.num_rows, at.lost_since))))
+    put = plan.moved.conform(gone.append_column(SINCE, pa.array(np.full(gone.num_rows, plan.loss.since))))
     return {MOVED: TableChanges(put=put)}
 
 
@@ -106,7 +106,7 @@ def _sides(
     lost: dict[str, pa.Table],
     sessions: pa.Table,
     moved: pa.Table,
-    at: StepTimes,
+    context: Context,
 ) -> dict[str, _Side]:
     """The rows of the sessions that get some back: those that are stored, and those."""
     place = {
@@ -116,7 +116,7 @@ def _sides(
     touched = np.unique(np.concatenate([*place.values()]))
     asked = sessions.take(pa.array(touched))
     bounds = asked.select(plan.group_keys), asked[START].cast(TIME), asked[END].cast(TIME)
-    had = sessions[END].to_numpy() <= at.lost_at
+    had = sessions[END].to_numpy() <= plan.mended_loss.watermark
     rows, of, befores, backs = {}, {}, {}, {}
     for side in SIDES:
         stored = view[side].ranges(*bounds)

@@ -19,8 +19,9 @@ from tidestate.operators.joins.intake import admit, transition
 from tidestate.operators.joins.names import EMIT, ENDS, OTHER_SIDE, RETRACT, SESSIONS
 from tidestate.operators.joins.session_pairs import matched_places, session_panes
 from tidestate.operators.joins.session_tables import SessionJoinTables
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.statestore.arrays import Flags, Numbers
 from tidestate.statestore.spec.changes import TableChanges
@@ -124,10 +125,10 @@ class _Rows:
         return _Chosen(self.rows, places, of[places], of[places] * self.kinds + self.equal[places])
 
 
-def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """Add ``arriving`` rows of both sides to the sessions of ``view``."""
-    admitted = admit(plan, view, arriving, at)
-    sessions = _sessions(plan, view, admitted, at)
+    admitted = admit(plan, view, arriving, context)
+    sessions = _sessions(plan, view, admitted, context)
     rows = _of_sides(plan, view, sessions, admitted.rows)
     back = np.append(sessions.retracted, False)  # the last one is for new rows
     undone = {side: own.group(back[own.session], own.session) for side, own in rows.items()}
@@ -153,19 +154,19 @@ def session_step(plan: SessionJoinTables, view: StateView, arriving: pa.Table, a
     ]
     for name, panes in (("pairs", pairs), ("unmatched", unmatched), ("retractions", retracted)):
         admitted.count(name, sum(part.num_rows for part in panes))
-    changes, panes = _changes(plan, sessions, rows, at), [*retracted, *pairs, *unmatched]
+    changes, panes = _changes(plan, sessions, rows, context), [*retracted, *pairs, *unmatched]
     # Before the first watermark, and after changed settings, the next step looks at all sessions.
-    due = None if at.after == BEGINNING_US or plan.closed_us is not None else END_US
+    due = None if context.watermark == BEGINNING_US or plan.closed_us is not None else END_US
     return transition(plan, admitted, changes, panes, due)
 
 
-def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, at: StepTimes) -> _Sessions:
+def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, context: Context) -> _Sessions:
     """Reads all sessions of the keys in question, and merges those that new rows join."""
     names, new = plan.group_keys, admitted.rows
     arrived = pa.concat_tables([new[side].select(names) for side in SIDES])
     for name, bounds in ((START, {side: admitted.times(side) for side in SIDES}), (END, admitted.until)):
         arrived = arrived.append_column(name, pa.array(np.concatenate([bounds[side] for side in SIDES])))
-    due = [rows.select(names) for low, high in _spans(plan, at) for rows in _ending(view, low, high)]
+    due = [rows.select(names) for low, high in _spans(plan, context) for rows in _ending(view, low, high)]
     asked = pa.concat_tables([arrived.select(names), *due])
     asked = asked.take(pa.array(firsts(*ranks(asked))))
     stored = view[SESSIONS].ranges(asked).rows.select([*names, START, END])
@@ -175,24 +176,27 @@ def _sessions(plan: SessionJoinTables, view: StateView, admitted: Admitted, at: 
     touched = np.zeros(len(ends), bool)
     touched[of_new] = True
     cut = new[LEFT].num_rows
-    some = at.after != BEGINNING_US
+    some = context.watermark != BEGINNING_US
     return _Sessions(
         stored,
         merged.windows,
         of_stored,
         {LEFT: of_new[:cut], RIGHT: of_new[cut:]},
         (starts[of_stored] == stored[START].to_numpy()) & (ends[of_stored] == stored[END].to_numpy()),
-        (stored[END].to_numpy() <= at.before) & (at.before != BEGINNING_US),
+        (stored[END].to_numpy() <= context.watermark_before) & (context.watermark_before != BEGINNING_US),
         touched,
-        (ends <= at.after) & some,
-        (ends <= plan.closed_at(at.after)) & some,
+        (ends <= context.watermark) & some,
+        (ends <= plan.closed_at(context.watermark)) & some,
     )
 
 
-def _spans(plan: SessionJoinTables, at: StepTimes) -> list[tuple[int, int]]:
+def _spans(plan: SessionJoinTables, context: Context) -> list[tuple[int, int]]:
     """Ranges of session ends, as (after, up to), that this step passes: sessions that fire, and that close."""
-    spans = [(at.before, at.after)] if at.after > at.before else []
-    low, high = plan.closed_at(at.before), min(plan.closed_at(at.after), at.before)
+    spans = [(context.watermark_before, context.watermark)] if context.watermark > context.watermark_before else []
+    low, high = (
+        plan.closed_at(context.watermark_before),
+        min(plan.closed_at(context.watermark), context.watermark_before),
+    )
     return [*spans, (low, high)] if high > low else spans
 
 
@@ -268,7 +272,7 @@ def _panes_alone(plan: SessionJoinTables, windows: pa.Table, rows: _Chosen, side
 
 
 def _changes(
-    plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows], at: StepTimes
+    plan: SessionJoinTables, sessions: _Sessions, rows: dict[str, _Rows], context: Context
 ) -> dict[str, TableChanges]:
     """New rows and sessions are put; sessions that became part of others are deleted, and the rows of closed ones."""
     changes: dict[str, TableChanges] = {}

@@ -25,6 +25,8 @@ from tidestate.operators.joins.names import ENDS, MOVED, SESSIONS, SINCE, UNTIL
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.joins.tables import JoinTables, kept_columns
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.lone_origin import LoneOrigin
+from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import NO_KEY
 from tidestate.statestore.messages.tables import ORIGIN
 from tidestate.statestore.spec.arrowtypes import type_text
@@ -53,9 +55,10 @@ class SessionJoinTables(JoinTables):
     """Columns by which rows of a session pair up, those of its key aside."""
 
     @property
-    def lone_origins(self) -> dict[str, str]:
+    def observers(self) -> tuple[Observer, ...]:
         columns = {f"{side}/": self.given(side, ORIGIN) for side in SIDES if self.by_offset}
-        return {front: column for front, column in columns.items() if column is not None}
+        named = {front: column for front, column in columns.items() if column is not None}
+        return (LoneOrigin(named),) if named else ()
 
     @property
     def meeting(self) -> SessionRule:

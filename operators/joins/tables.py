@@ -31,8 +31,9 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.names import given_up_table, kept_as, put_back_table
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.plan.held_rows import numbers_table
-from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import KINDS, StepTimes, constant
+from tidestate.operators.plan.plan import ReplayedPlan
+from tidestate.operators.plan.transition import KINDS, constant
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Times, Values
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
@@ -41,7 +42,7 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinTables(Plan):
+class JoinTables(ReplayedPlan):
     """Columns and tables of a join, and the rule of its rows."""
 
     joined: Join | SessionJoin
@@ -125,7 +126,7 @@ class JoinTables(Plan):
         """The column of new rows up to which each is known."""
         return self.stores[side].position
 
-    def with_bookkeeping(self, side: str, rows: pa.Table, at: StepTimes) -> pa.Table:
+    def with_bookkeeping(self, side: str, rows: pa.Table, context: Context) -> pa.Table:
         """Admitted rows with the columns of ``bookkeeping``."""
         return rows
 

@@ -14,8 +14,8 @@ from tidestate.operators.joins.names import DUE, EMIT, RETRACT
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import mark_after, mark_before
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.messages.identities import is_known
@@ -37,17 +37,17 @@ class UnmatchedRows:
 
 
 def find_unmatched(
-    plan: PairTables, view: StateView, admitted: Admitted, pairs: list[JoinedRows], at: StepTimes
+    plan: PairTables, view: StateView, admitted: Admitted, pairs: list[JoinedRows], context: Context
 ) -> UnmatchedRows:
     """Rows that have closed without a partner, and rows that have one now, after they were emitted unmatched."""
     retracted, emitted = [plan.pane_schema.empty_table()], [plan.pane_schema.empty_table()]
     changes: dict[str, TableChanges] = {}
     for side in SIDES:
         if plan.joined.keeps(side):
-            partnered = _partnered(plan, side, pairs, at)
+            partnered = _partnered(plan, side, pairs, context)
             if plan.retracts_unmatched:
-                retracted.append(_retract(plan, view, side, partnered, at, changes))
-            emitted.append(_close(plan, view, side, admitted, pairs, partnered, at, changes))
+                retracted.append(_retract(plan, view, side, partnered, context, changes))
+            emitted.append(_close(plan, view, side, admitted, pairs, partnered, context, changes))
     return UnmatchedRows(pa.concat_tables(retracted), pa.concat_tables(emitted), changes)
 
 
@@ -64,7 +64,7 @@ def _close(
     admitted: Admitted,
     pairs: list[JoinedRows],
     partnered: pa.Table,
-    at: StepTimes,
+    context: Context,
     changes: dict[str, TableChanges],
 ) -> pa.Table:
     """Panes of rows that have closed; the others without a partner wait on. While rows are missing all wait: one of
@@ -72,11 +72,11 @@ def _close(
     """
     spec = plan.waiting[side]
     ends = plan.meeting.final if plan.joined.unmatched == "final" else plan.meeting.closed
-    closed = BEGINNING_US if at.incomplete or at.rebuilding else ends(side, mark_after(at))
+    closed = BEGINNING_US if plan.loss is not None or plan.replaying else ends(side, mark_after(context))
     due = view[spec.name].scan(key_range(upper=None if closed == END_US else (closed,)))
     stored = pa.concat_tables([spec.schema.empty_table(), *due])
     still = stored.filter(pa.array(~_among(stored, partnered, spec.key_names)))
-    new, dues = _without_partner(plan, side, admitted, pairs, at)
+    new, dues = _without_partner(plan, side, admitted, pairs, context)
     now = dues < closed if closed != END_US else np.ones(len(dues), bool)
     waits = _keyed(plan, side, admitted.rows[side].take(pa.array(new[~now])), dues[~now])
     fresh = admitted.rows[side].take(pa.array(new[now]))
@@ -84,41 +84,41 @@ def _close(
     there = view[side].lookup(plan.sides[side].conform_keys(still))
     found = np.asarray(there.found, bool)
     if not found.all():
-        known = at.resumes or (side in plan.gone and is_known(view, plan.gone[side], still)[~found].all())
+        known = plan.resumes or (side in plan.gone and is_known(view, plan.gone[side], still)[~found].all())
         invariant(known, "a row that waits for a partner is stored, unless it was given up", side=side)
     all_dues = np.concatenate([still[DUE].to_numpy()[found], dues[now]])
     emitted = pa.concat_tables([there.rows.filter(there.found), fresh])
     if plan.retracts_unmatched:
-        _remember(plan, side, _keyed(plan, side, emitted, all_dues), at, changes)
+        _remember(plan, side, _keyed(plan, side, emitted, all_dues), context, changes)
     return plan.unmatched_panes(side, emitted, all_dues, EMIT)
 
 
-def _partnered(plan: PairTables, side: str, pairs: list[JoinedRows], at: StepTimes) -> pa.Table:
+def _partnered(plan: PairTables, side: str, pairs: list[JoinedRows], context: Context) -> pa.Table:
     """Stored rows that have a partner now, whether they waited or not; each once per window."""
-    rows = [_stored_of(plan, side, each, at) for each in pairs]
+    rows = [_stored_of(plan, side, each, context) for each in pairs]
     return pa.concat_tables([plan.waiting[side].schema.empty_table(), *rows])
 
 
-def _stored_of(plan: PairTables, side: str, pairs: JoinedRows, at: StepTimes) -> pa.Table:
+def _stored_of(plan: PairTables, side: str, pairs: JoinedRows, context: Context) -> pa.Table:
     stored = np.flatnonzero(pairs.places[side] < 0)
     rows = pairs.rows[side].take(pa.array(stored))
     if pairs.ends is not None and plan.joined.occurrence == "each":
         return _keyed(plan, side, rows, pairs.ends[stored] - 1)
-    held, dues = _dues(plan, side, rows, at)
+    held, dues = _dues(plan, side, rows, context)
     return _keyed(plan, side, rows if held is None else rows.take(pa.array(held)), dues)
 
 
-def _dues(plan: PairTables, side: str, rows: pa.Table, at: StepTimes) -> tuple[Times | None, Times]:
+def _dues(plan: PairTables, side: str, rows: pa.Table, context: Context) -> tuple[Times | None, Times]:
     times, places = positions(rows[MESSAGE_TIME]), positions(rows[plan.stores[side].position])
-    return plan.meeting.dues(side, times, places, mark_before(at))
+    return plan.meeting.dues(side, times, places, mark_before(context))
 
 
 def _without_partner(
-    plan: PairTables, side: str, admitted: Admitted, pairs: list[JoinedRows], at: StepTimes
+    plan: PairTables, side: str, admitted: Admitted, pairs: list[JoinedRows], context: Context
 ) -> tuple[Times, Times]:
     """Numbers of new rows without a partner, once per window where that counts, and when they are due."""
     rows = admitted.rows[side]
-    held, dues = _dues(plan, side, rows, at)
+    held, dues = _dues(plan, side, rows, context)
     numbers = np.arange(rows.num_rows) if held is None else held
     new = [pair.places[side] >= 0 for pair in pairs]
     matched = np.concatenate([pair.places[side][flags] for pair, flags in zip(pairs, new, strict=True)])
@@ -134,11 +134,16 @@ def _without_partner(
 
 
 def _retract(
-    plan: PairTables, view: StateView, side: str, partnered: pa.Table, at: StepTimes, changes: dict[str, TableChanges]
+    plan: PairTables,
+    view: StateView,
+    side: str,
+    partnered: pa.Table,
+    context: Context,
+    changes: dict[str, TableChanges],
 ) -> pa.Table:
     """Panes that retract rows which were emitted unmatched and have a partner now."""
     spec = plan.alone[side]
-    asked = _distinct(partnered.filter(pc.less(partnered[DUE], plan.meeting.closed(side, mark_before(at)))))
+    asked = _distinct(partnered.filter(pc.less(partnered[DUE], plan.meeting.closed(side, mark_before(context)))))
     gone = asked.filter(view[spec.name].lookup(asked).found)
     rows = view[side].lookup(plan.sides[side].conform_keys(gone)).rows
     changes[spec.name] = TableChanges(delete=gone)
@@ -146,10 +151,10 @@ def _retract(
 
 
 def _remember(
-    plan: PairTables, side: str, emitted: pa.Table, at: StepTimes, changes: dict[str, TableChanges]
+    plan: PairTables, side: str, emitted: pa.Table, context: Context, changes: dict[str, TableChanges]
 ) -> None:
     """Rows that were emitted unmatched, as long as they may be retracted."""
-    name, final = plan.alone[side].name, plan.meeting.final(side, mark_after(at))
+    name, final = plan.alone[side].name, plan.meeting.final(side, mark_after(context))
     kept = emitted.filter(pc.greater_equal(emitted[DUE], final)) if final != END_US else None
     changes[name] = replace(changes[name], put=kept)
 

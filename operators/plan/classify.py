@@ -33,14 +33,19 @@ from tidestate.operators.plan.ledger import (
     VERY_LATE,
     ledger,
 )
-from tidestate.operators.plan.lone_origins import one_origin, origins_in
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Arrival, Plan
+from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Plan
 from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.operators.progress.peaks import peak_of
-from tidestate.operators.progress.positions import side_steps
-from tidestate.operators.progress.progress import Claims, InputReading, Progress, joined_claims
+from tidestate.operators.progress.progress import (
+    Claims,
+    Context,
+    GeneratorState,
+    InputReading,
+    joined_claims,
+    watermark_of,
+)
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -53,24 +58,12 @@ TOUCHED_LIMIT = 100_000
 
 
 @dataclass(frozen=True)
-class Intake(Arrival):
-    """How a batch is classified. ``origins``: those of the input so far.
-
-    ``began``: the progress at the start of the batch; ``so_far``: that after the earlier pieces of the same sources.
-    """
-
-    origins: tuple[str, ...] = ()
-    began: Progress | None = None
-    so_far: Progress | None = None
-
-
-@dataclass(frozen=True)
 class Classified:
     """A classified piece of input.
 
     ``partials``: rows of the plan's ``exchanged``; keys may repeat. ``accepted``: the events in
     them; ``rejected``: rows of the late ledger. ``max_event_us``: the largest accepted event time, None without
-    events. ``claims``: of the watermark. ``origins``: those of the input, for a plan that takes only one.
+    events. ``claims``: what they say of how far the input has come.
     """
 
     partials: PartitionedRows
@@ -78,12 +71,7 @@ class Classified:
     rejected: pa.Table | None
     max_event_us: int | None
     counters: Counters
-    origins: tuple[str, ...] = ()
     claims: Claims = field(default_factory=Claims)
-
-    def of_replay(self) -> Classified:
-        """The same of a replay for lost messages: what it rejects had been judged before, and nothing is counted."""
-        return replace(self, rejected=None, counters={})
 
 
 def nothing_classified(plan: Plan) -> Classified:
@@ -101,77 +89,98 @@ def untimed(_phase: str) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def classify(plan: Plan, events: pa.Table, intake: Intake, partitions: int, timed: Timed = untimed) -> Classified:
+def classify(
+    plan: Plan,
+    events: pa.Table,
+    context: Context,
+    partitions: int,
+    timed: Timed = untimed,
+    so_far: GeneratorState | None = None,
+) -> Classified:
     """Classify ``events`` (columns of ``plan.input_schema``, others are ignored) for ``partitions`` partitions.
+    ``so_far``: the state of the generator after earlier pieces of the same sources; by default at the start.
 
     Late events to reprocess may have a column with the start of the window that each is for, or null, as the ledger.
     """
+    classified = _classified(plan, events, context, partitions, timed, so_far or context.before.generator)
+    if plan.rows_are != "replay":
+        return classified
+    # What a replay rejects had been judged before, and nothing is counted twice.
+    return replace(classified, rejected=None, counters={})
+
+
+def _classified(
+    plan: Plan, events: pa.Table, context: Context, partitions: int, timed: Timed, so_far: GeneratorState
+) -> Classified:
     start, _ = plan.ledger_bounds
-    named = events[start] if intake.reprocessing and start in events.column_names else None
-    events = conform(plan, events, intake)
+    named = events[start] if plan.reprocessing and start in events.column_names else None
+    events = conform(plan, events, context)
     if plan.classifies_late and plan.watermarks.filters_rows:
         events = events.append_column(RECEIVED, events[plan.event_time].cast(pa.int64()))
-    first = _source_first(plan, events, intake)
+    first = _source_first(plan, events, context, so_far)
     events = first.events if first else events
     if named is not None and plan.names_windows:
         events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
-    accepted, rejected, counters = judge(plan, events, intake)
+    accepted, rejected, counters = judge(plan, events, context)
     claims = Claims()
-    if not intake.reprocessing:
-        claims, more = read_after_checks(plan.watermarks, accepted, rejected, intake.now_us)
+    if not plan.reprocessing:
+        claims, more = read_after_checks(plan.watermarks, accepted, rejected, context.now_us)
         counters |= more
-        claims = msgspec.structs.replace(claims, newest=side_steps(plan.watermarks, accepted))
     if first is not None:
         claims = joined_claims([first.claims, claims])
-        counters, rejected = _with_first(counters, first), _both(plan, first, rejected, intake)
-    origins = one_origin(plan, intake.origins, origins_in(plan, accepted))
+        counters, rejected = _with_first(counters, first), _both(plan, first, rejected, context)
+    if plan.observers:
+        observed = (observer.read(accepted, context.before.generator) for observer in plan.observers)
+        claims = joined_claims([claims, *observed])
     newest, times = None, event_times(accepted[plan.event_time])
-    if not intake.reprocessing and accepted.num_rows:
+    if not plan.reprocessing and accepted.num_rows:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
-        sent = PartitionedRows.of(plan.arrive(whole, times, intake), plan.key_names, partitions)
+        sent = PartitionedRows.of(plan.arrive(whole, times, context), plan.key_names, partitions)
         nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
-        return Classified(sent, accepted, None, newest, nothing_yet, origins, claims)
+        return Classified(sent, accepted, None, newest, nothing_yet, claims)
     if not accepted.num_rows:
         nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-        return Classified(nothing, accepted, rejected, None, counters, origins, claims)
-    rejected = with_refused(plan, accepted, rejected, counters, intake)
+        return Classified(nothing, accepted, rejected, None, counters, claims)
+    rejected = with_refused(plan, accepted, rejected, counters, context)
     with timed("group"):
-        partials = PartitionedRows.of(plan.arrive(accepted, times, intake), plan.key_names, partitions)
-    return Classified(partials, accepted, rejected, newest, counters, origins, claims)
+        partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.key_names, partitions)
+    return Classified(partials, accepted, rejected, newest, counters, claims)
 
 
 def with_refused(
-    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, intake: Intake
+    plan: Plan, accepted: pa.Table, rejected: pa.Table | None, counters: Counters, context: Context
 ) -> pa.Table | None:
     """The ``rejected`` events, and for accepted ones the windows that refuse them; these are counted."""
-    if intake.watermark_us is None:
+    watermark_us = watermark_of(context.before)
+    if watermark_us is None:
         return rejected
     times = event_times(accepted[plan.event_time])
-    partly = plan.refused(accepted, times, intake.watermark_us, reprocessing=intake.reprocessing)
+    partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
-    partly = ledger(plan, partly, PURGED if intake.reprocessing else VERY_LATE, intake.watermark_us)
-    counters["purged_windows" if intake.reprocessing else "refused_windows"] = partly.num_rows
+    partly = ledger(plan, partly, PURGED if plan.reprocessing else VERY_LATE, watermark_us)
+    counters["purged_windows" if plan.reprocessing else "refused_windows"] = partly.num_rows
     return partly if rejected is None else pa.concat_tables([rejected, partly])
 
 
-def _source_first(plan: Plan, events: pa.Table, intake: Intake) -> InputReading | None:
+def _source_first(plan: Plan, events: pa.Table, context: Context, so_far: GeneratorState) -> InputReading | None:
     """The rows as read by a generator that removes or changes rows (`Watermarks.filters_rows`), before
     classification.
 
     If it depends on the order of rows, those without a place in it are refused first.
     """
-    if intake.reprocessing or not plan.watermarks.filters_rows:
+    if plan.reprocessing or not plan.watermarks.filters_rows:
         return None
     bad = _without_place(plan, events) if plan.watermarks.order else np.zeros(0, bool)
+    began = context.before.generator
     if not len(bad):
-        return read_before_checks(plan.watermarks, events, intake.now_us, intake.so_far, intake.began)
+        return read_before_checks(plan.watermarks, events, context.now_us, began, so_far)
     out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    reading = read_before_checks(plan.watermarks, valid, intake.now_us, intake.so_far, intake.began)
+    reading = read_before_checks(plan.watermarks, valid, context.now_us, began, so_far)
     rows, reasons = reading.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
     claims = joined_claims([reading.claims, Claims(rejected=rows_of_sources(plan.watermarks, out))])
@@ -196,15 +205,15 @@ def _with_reasons(events: pa.Table, first: InputReading) -> pa.Table:
     return pa.concat_tables(going, promote_options="default")
 
 
-def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, intake: Intake) -> pa.Table | None:
+def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: Context) -> pa.Table | None:
     """The ledger rows: those that the generator refused, then those rejected later."""
     if first.refused is None or not first.refused[0].num_rows:
         return rejected
-    rows = ledger(plan, *first.refused, intake.watermark_us)
+    rows = ledger(plan, *first.refused, watermark_of(context.before))
     return rows if rejected is None else pa.concat_tables([rows, rejected])
 
 
-def conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
+def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
     """The columns of the plan's input, with its types. Raises `UsageError` if that fails."""
     events = with_fields(events, plan.read_names)
     missing = [name for name in plan.read_names if name not in events.column_names]
@@ -212,8 +221,9 @@ def conform(plan: Plan, events: pa.Table, intake: Intake) -> pa.Table:
         raise missing_columns("a batch lacks columns of the input", missing, events.column_names)
     chosen = events.select(plan.read_names)
     for name in plan.added:
-        there = intake.reprocessing and name in events.column_names
-        times = events[name] if there else _added(name, chosen, intake.now_us)
+        # Rows of the ledger have the time that was added when they came first.
+        has_times = plan.reprocessing and name in events.column_names
+        times = events[name] if has_times else _added(name, chosen, context.now_us)
         chosen = chosen.append_column(name, times.cast(TIME))
     return with_types(chosen, plan.input_schema)
 
@@ -237,19 +247,19 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
     return pa.array(np.full(events.num_rows, now_us))
 
 
-def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Table | None, Counters]:
+def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
     """Split events into accepted and rejected ones, and count the classes of lateness."""
-    watermark_us = intake.watermark_us
+    watermark_us = watermark_of(context.before)
     null_time = _nulls(events, [plan.event_time])
     null_key = _nulls(events, plan.never_null)
     times = event_times(events[plan.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
-        outside = outside if intake.reprocessing else plan.outside(events, times, watermark_us)
-        early = plan.too_late(events, times, watermark_us, reprocessing=intake.reprocessing)
+        outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
+        early = plan.too_late(events, times, watermark_us)
     reasons = _reasons(
         (outside, NO_WINDOW),
-        (early, PURGED if intake.reprocessing else VERY_LATE),
+        (early, PURGED if plan.reprocessing else VERY_LATE),
         (_out_of_range(times), OUT_OF_RANGE),
         (too_long(events.select([*dict.fromkeys([*plan.never_null, *plan.order])])), KEY_TOO_LONG),
         (null_key, NULL_KEY),
@@ -263,7 +273,7 @@ def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Ta
     else:
         keep = reasons == ""
         accepted = events.filter(pa.array(keep))
-    counters = _counted(plan, times, keep, intake)
+    counters = _counted(plan, times, keep, watermark_us)
     if reasons is None:
         return accepted, None, counters
     why = reasons[~keep]
@@ -271,13 +281,15 @@ def judge(plan: Plan, events: pa.Table, intake: Intake) -> tuple[pa.Table, pa.Ta
     return accepted, ledger(plan, events.filter(pa.array(~keep)), pa.array(why, pa.string()), watermark_us), counters
 
 
-def _counted(plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], intake: Intake) -> Counters:
+def _counted(
+    plan: Plan, times: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_], watermark_us: int | None
+) -> Counters:
     """The number of events by class."""
     accepted = int(np.count_nonzero(keep))
-    if intake.reprocessing:
+    if plan.reprocessing:
         return {"fed": len(keep), "fed_accepted": accepted}
-    late = 0 if intake.watermark_us is None else int(np.count_nonzero((times < intake.watermark_us) & keep))
-    future = _ahead(plan, times[keep], intake.watermark_us)
+    late = 0 if watermark_us is None else int(np.count_nonzero((times < watermark_us) & keep))
+    future = _ahead(plan, times[keep], watermark_us)
     return {
         "events": len(keep),
         "mildly_late": late,

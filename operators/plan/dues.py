@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tidestate.operators.plan.timers import Grid, Timer
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.changes import ChangeSet, TableChanges
 from tidestate.statestore.spec.keyrange import KeyRange, key_range
@@ -37,29 +37,31 @@ class Dues(NamedTuple):
 
 
 def dues_after(
-    timers: Sequence[Timer], view: StateView, changes: ChangeSet, at: StepTimes, others: int | None
+    timers: Sequence[Timer], view: StateView, changes: ChangeSet, context: Context, others: int | None
 ) -> Dues:
     """After a step that makes ``changes`` to ``view``. ``others``: the watermark at which something else than rows of
     the ``timers`` is due, as `Transition.due` says it.
     """
-    first = None if others is None else min(others, next_due(timers, view, changes, at))
-    return Dues(first, next_by_clock(timers, view, changes, at))
+    first = None if others is None else min(others, next_due(timers, view, changes, context))
+    return Dues(first, next_by_clock(timers, view, changes, context))
 
 
-def next_due(timers: Iterable[Timer], view: StateView, changes: ChangeSet, at: StepTimes) -> int:
+def next_due(timers: Iterable[Timer], view: StateView, changes: ChangeSet, context: Context) -> int:
     """The watermark at which a row is due next, once ``changes`` are made to ``view``; `END_US` if none is."""
-    if at.after == END_US:
+    if context.watermark == END_US:
         return END_US
     # While nothing stored was due, its next time is what it was; only new rows can be due before that.
-    stored = view if at.due_mark is None else None
-    span = max(at.after - at.before, LEAST_SPAN)
-    dues = [_next(timer, stored, changes, at.after, span) for timer in timers if not timer.clock]
-    return min([*dues, END_US if at.due_mark is None else at.due_mark])
+    stored = view if context.stored_due is None else None
+    span = max(context.watermark - context.watermark_before, LEAST_SPAN)
+    dues = [_next(timer, stored, changes, context.watermark, span) for timer in timers if not timer.clock]
+    return min([*dues, END_US if context.stored_due is None else context.stored_due])
 
 
-def next_by_clock(timers: Iterable[Timer], view: StateView, changes: ChangeSet, at: StepTimes) -> int | None:
+def next_by_clock(timers: Iterable[Timer], view: StateView, changes: ChangeSet, context: Context) -> int | None:
     """The processing time at which a row is due next; None if none is."""
-    due = min((_next_by_clock(timer, view, changes, at.now) for timer in timers if timer.clock), default=END_US)
+    due = min(
+        (_next_by_clock(timer, view, changes, context.now_us) for timer in timers if timer.clock), default=END_US
+    )
     return None if due == END_US else due
 
 

@@ -5,8 +5,8 @@ A job with one operator is a graph with one node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.input_progress import combined_progress, finished_progress, first_progress
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Claims, Progress
-from tidestate.operators.progress.sources import SourceReport
+from tidestate.operators.progress.tracker import SourceReport
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import with_fields
 from tidestate.statestore.spec.tables import TIME
@@ -87,13 +87,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name.
-    ``standing``: the watermarks at which the outputs of some operators stand, as rows of theirs are missing.
-    """
+    """All operators, each after those it reads; ``streams``: the columns that are read of each stream, by name."""
 
     nodes: tuple[Node, ...]
     streams: dict[str, tuple[str, ...]]
-    standing: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def output(self) -> Plan:
@@ -109,6 +106,20 @@ class Graph:
     def plans(self) -> dict[str, Plan]:
         """The plans of all operators, by name."""
         return {node.plan.name: node.plan for node in self.nodes}
+
+    def with_plans(self, plans: Mapping[str, Plan]) -> Graph:
+        """The same with other plans of its operators, by name; itself where none differs."""
+        if all(node.plan is plans[node.plan.name] for node in self.nodes):
+            return self
+        return replace(self, nodes=tuple(replace(node, plan=plans[node.plan.name]) for node in self.nodes))
+
+    def read_by(self, names: Collection[str]) -> Graph:
+        """The same, whose streams these operators alone read."""
+        nodes = []
+        for node in self.nodes:
+            feeds = tuple(feed for feed in node.feeds if node.plan.name in names or feed.origin not in self.streams)
+            nodes.append(replace(node, feeds=feeds))
+        return replace(self, nodes=tuple(nodes))
 
     @property
     def levels(self) -> int:
@@ -208,13 +219,13 @@ class Graph:
 
     def check_whole(self) -> None:
         """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""
-        if self.standing:
+        if standing := sorted(name for name, plan in self.plans.items() if plan.stands):
             raise UsageError(
                 "rows of an outer join are missing, so which rows have no partner is not known, and the input "
                 "cannot end: call rebuild() with replays until none are missing, or start with "
                 'Policy(messages="forget") to give up on them',
                 code="rebuilding",
-                operators=sorted(self.standing),
+                operators=standing,
             )
 
     def _upstream(self, node: Node, after: Mapping[str, Progress]) -> list[Claims]:
@@ -227,8 +238,7 @@ class Graph:
 
     def _report(self, feed: Feed, after: Mapping[str, Progress]) -> SourceReport:
         """The report of an operator to a reader."""
-        mark = after[feed.origin].watermark_us
-        return _report(self.plans[feed.origin], min(mark, self.standing.get(feed.origin, mark)), feed.time)
+        return _report(self.plans[feed.origin], after[feed.origin].watermark_us, feed.time)
 
 
 def sent_name(column: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.errors import expect
 from tidestate.statestore.spec.changes import TableChanges
@@ -64,16 +64,16 @@ class Holding:
         """A row is due when the watermark has passed it."""
         return (Timer(AHEAD, HELD_AT, delays=(1,)),)
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
+    def expiry(self, watermark: int) -> dict[str, int]:
         """What the watermark has passed is not held any more."""
-        return {} if at.after == BEGINNING_US else {AHEAD: min(at.after, END_US) - 1}
+        return {} if watermark == BEGINNING_US else {AHEAD: min(watermark, END_US) - 1}
 
     def through(
-        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
+        self, view: StateView, arriving: pa.Table, watermark: int, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """Take the ``step`` with the rows that the watermark has passed; hold the others."""
         first = read_numbers(view).get(AHEAD, 0)
-        rows, changes = self._due(view, arriving, first, at)
+        rows, changes = self._due(view, arriving, first, watermark)
         moved = step(rows)
         if arriving.num_rows:
             counts, own = moved.changes.get(NUMBERED), number_rows({AHEAD: first + arriving.num_rows})
@@ -82,16 +82,16 @@ class Holding:
         return replace(moved, changes={**moved.changes, **changes})
 
     def _due(
-        self, view: StateView, arriving: pa.Table, first: int, at: StepTimes
+        self, view: StateView, arriving: pa.Table, first: int, watermark: int
     ) -> tuple[pa.Table, dict[str, TableChanges]]:
         """Rows before the watermark, in order; and what that changes."""
         numbers = np.arange(first, first + arriving.num_rows)
         new = arriving.append_column(HELD_AT, arriving[self.time].cast(pa.int64()))
         new = self.ahead.conform(new.append_column(NUMBER, pa.array(numbers)))
-        now = np.asarray(new[HELD_AT]) < at.after if at.after != END_US else np.ones(new.num_rows, bool)
+        now = np.asarray(new[HELD_AT]) < watermark if watermark != END_US else np.ones(new.num_rows, bool)
         held = new.filter(pa.array(~now))
-        upper = None if at.after == END_US else (at.after,)
-        stored = [] if at.after == BEGINNING_US else list(view[AHEAD].scan(key_range(upper=upper)))
+        upper = None if watermark == END_US else (watermark,)
+        stored = [] if watermark == BEGINNING_US else list(view[AHEAD].scan(key_range(upper=upper)))
         due = pa.concat_tables([new.filter(pa.array(now)), *stored])
         due = due.take(pa.array(order(due.select([HELD_AT, *self.then, NUMBER]))))
         return self.rows.conform(due), {AHEAD: TableChanges(put=held)}

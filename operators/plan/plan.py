@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -18,8 +18,9 @@ from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
 from tidestate.operators.plan.held_rows import Holding
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import BUDGET_BYTES, StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context, Observer
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
@@ -43,6 +44,8 @@ RECEIVED, REFUSED = "_received", "_refused"
 """Columns of events whose identity is asked for after a generator has read them: the time as it was received, and why
 the generator refused the event, null if it did not.
 """
+RowKind = Literal["live", "ledger", "replay"]
+"""Rows of the input, late ones of the ledger that come again, or a replay that puts lost messages back."""
 RESERVED = {
     "window_start",
     "window_end",
@@ -54,19 +57,6 @@ RESERVED = {
     "reason",
     "watermark",
 }
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """The watermark (None: none yet) and processing time at which accepted events arrive.
-
-    ``reprocessing``: they are from the late ledger. ``budget_bytes``: memory for intermediate rows.
-    """
-
-    watermark_us: int | None
-    now_us: int = 0
-    reprocessing: bool = False
-    budget_bytes: int = BUDGET_BYTES
 
 
 @dataclass(frozen=True)
@@ -84,8 +74,6 @@ class Plan(ABC):
     """Which of them it then takes."""
     classifies_late: ClassVar[bool] = False
     """Whether events are classified next to the state, once it is known which of them are new."""
-    may_lose_again: ClassVar[bool] = True
-    """Whether messages may be lost a second time before a replay has put all of them back."""
     future_option: ClassVar[str] = ""
     """The method that sets the tolerance for its future events; empty if there is none."""
     late_option: ClassVar[str] = ""
@@ -121,6 +109,8 @@ class Plan(ABC):
     """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
     in_order: bool = False
     """Whether rows are held until the watermark passes them, and processed in the order of their times."""
+    rows_are: RowKind = "live"
+    """What the rows of its input are, in this micro-batch; see `for_late_rows`."""
 
     @property
     def key_names(self) -> list[str]:
@@ -132,15 +122,16 @@ class Plan(ABC):
         """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
         return tuple(self.key_names)
 
-    @property
-    def replayable(self) -> tuple[str, ...]:
-        """The state tables whose rows a replay of the input puts back if their files were lost."""
-        return ()
+    def for_late_rows(self) -> Self:
+        """The same for a micro-batch whose rows are from the late ledger: their windows take them until they expire,
+        and they claim no watermark.
+        """
+        return replace(self, rows_are="ledger")
 
     @property
-    def stands(self) -> bool:
-        """Whether panes are withheld until lost messages have been replayed."""
-        return False
+    def reprocessing(self) -> bool:
+        """Whether the rows of its input were read before: from the late ledger, or as a replay."""
+        return self.rows_are != "live"
 
     @property
     def named_by(self) -> list[str]:
@@ -187,22 +178,35 @@ class Plan(ABC):
         return f"{self.late_option} (now {text_of(self.allowed_us)})" if self.late_option else None
 
     @property
-    def lone_origins(self) -> dict[str, str]:
-        """The columns that may have only one value, as offsets of two origins are not comparable: by what stands in
-        front of their values in a manifest.
-        """
-        return {"": self.order[0]} if self.by_offset and len(self.order) == 2 else {}
+    def observers(self) -> tuple[Observer, ...]:
+        """What else it has to know of its input, besides the watermark."""
+        return ()
 
     @property
     def mark_type(self) -> pa.DataType:
         """The type of watermarks: times, or int64 where these are offsets."""
         return pa.int64() if self.by_offset else TIME
 
+    @property
+    def stands(self) -> bool:
+        """Whether its output stands: panes are withheld until lost messages have been replayed."""
+        return False
+
+    def standing(self, context: Context) -> Context:
+        """The context with the watermarks at which its output stands while rows are missing, if it does."""
+        return context
+
     def closed_at(self, watermark: int) -> int:
         """Windows that end at or before this accept no more events, except reprocessed ones."""
         if watermark in (BEGINNING_US, END_US):
             return watermark
         return max(BEGINNING_US, self.gone_us, watermark - self.allowed_us)
+
+    def refused_at(self, watermark: int) -> int:
+        """Windows that end at or before this accept no more of the rows that come; late ones that come again are
+        refused by what has expired alone.
+        """
+        return self.expired_at(watermark) if self.reprocessing else self.closed_at(watermark)
 
     def closed_before(self, watermark: int) -> int:
         """Windows that end at or before this were closed before a step that begins at this watermark."""
@@ -278,27 +282,27 @@ class Plan(ABC):
         return self.holding.tables if self.holding else ()
 
     def taking(
-        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
+        self, view: StateView, arriving: pa.Table, context: Context, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         """A ``step`` with what arrives, or with the rows whose turn it is where they are held."""
-        return self.holding.through(view, arriving, at, step) if self.holding else step(arriving)
+        return self.holding.through(view, arriving, context.watermark, step) if self.holding else step(arriving)
 
-    def timers(self, at: StepTimes) -> tuple[Timer, ...]:
+    def timers(self, context: Context) -> tuple[Timer, ...]:
         """What of the state is due when, after a step with these times."""
         return self.holding.timers if self.holding else ()
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
+    def expiry(self, context: Context) -> dict[str, int]:
         """The bounds up to which rows of tables expire in a step with these times: the same in all state partitions,
         whether they take it or not. What follows from the state itself a step adds in its changes.
         """
-        return self.holding.expiry(at) if self.holding else {}
+        return self.holding.expiry(context.watermark) if self.holding else {}
 
-    def wakes(self, at: StepTimes) -> bool:
+    def wakes(self, context: Context) -> bool:
         """Whether each state partition takes a step with these times, whatever its timers say."""
-        return at.reprocessing or at.resumes
+        return self.reprocessing
 
     @abstractmethod
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Which events are too late, by their times and windows. Shape ``(events,)``."""
 
     def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
@@ -312,18 +316,18 @@ class Plan(ABC):
         """How far its watermark stays behind the newest event."""
         return max(self.watermarks.delay_us, self.upstream_delay_us)
 
-    def refused(self, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> pa.Table | None:
+    def refused(self, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
         """Accepted events that some of their windows refuse, a row per event and window with its bounds; None if
         there are none.
         """
         return None
 
-    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         """Accepted events as rows of ``exchanged``; keys may repeat."""
         return self.exchanged.conform(accepted)
 
     @abstractmethod
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         """The transition of the state in ``view`` by ``arriving``, rows of ``exchanged``. Pure."""
 
     def output_watermark(self, watermark: int, column: str) -> int:
@@ -390,6 +394,67 @@ class Plan(ABC):
     def key_specs(self) -> tuple[Column, ...]:
         """The key columns of state tables."""
         return tuple(Column(field.name, type_text(field.type), "key") for field in self.key_fields)
+
+
+class Loss(NamedTuple):
+    """Messages were lost: the checkpoint ``since`` which they are missing, and the watermark that it had."""
+
+    since: int = 0
+    watermark: int = BEGINNING_US
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedPlan(Plan):
+    """A plan whose messages a replay can put back. The fields say what state a micro-batch begins with: variants of
+    the plan, which the driver puts in place, so no step asks which kind of micro-batch it is in.
+    """
+
+    may_lose_again: ClassVar[bool] = True
+    """Whether messages may be lost a second time before a replay has put all of them back."""
+
+    loss: Loss | None = None
+    """Since when messages are missing; None if none are."""
+    resumes: bool = False
+    """Whether it is the first micro-batch since all are back, or were given up."""
+
+    @property
+    @abstractmethod
+    def replayable(self) -> tuple[str, ...]:
+        """The state tables whose rows a replay of the input puts back if their files were lost."""
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether panes are withheld while messages are missing."""
+        return False
+
+    @property
+    def stands(self) -> bool:
+        return self.may_stand and self.loss is not None
+
+    def while_missing(self, loss: Loss) -> Self:
+        """The same while messages are missing."""
+        return replace(self, loss=loss)
+
+    def resuming(self) -> Self:
+        """The same for the first micro-batch after a loss is over."""
+        return replace(self, resumes=True)
+
+    def for_replay(self) -> Self:
+        """The same for a micro-batch whose input is a replay: it puts messages back."""
+        return replace(self, rows_are="replay")
+
+    @property
+    def replaying(self) -> bool:
+        """Whether its input is a replay."""
+        return self.rows_are == "replay"
+
+    @property
+    def mended_loss(self) -> Loss:
+        """The loss that a replay mends; one at the beginning where none is known."""
+        return self.loss or Loss()
+
+    def wakes(self, context: Context) -> bool:
+        return super().wakes(context) or self.resumes
 
 
 def no_bound(plan: Plan, column: str, why: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""The times of a step and its result, for every operator."""
+"""The result of a step, for every operator."""
 
 from __future__ import annotations
 
@@ -9,46 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import END_US
-from tidestate.operators.progress.maxima import Maxima
 from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.table.sorting import ranks
 
 FUTURE_US = 60_000_000
 """The default distance ahead of all events before it from which an event is counted as future."""
-BUDGET_BYTES = 256 << 20
-"""The default memory budget of a step."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
-
-
-@dataclass(frozen=True)
-class StepTimes:
-    """The watermark (``before``, ``after``) and the processing time (``was``, ``now``) before and after a step, in
-    microseconds; `BEGINNING_US` is no watermark yet.
-
-    ``reprocessing``: arrivals are from the late ledger; ``rebuilding``: they are a replay, for messages that were
-    lost. ``incomplete``: some were lost, and windows may lack them: since the checkpoint ``lost_since``, with the
-    watermark ``lost_at``. ``resumes``: it is the first step after that. ``sides_before`` and ``sides``: the largest
-    position of each side (`Watermarks.positions`) before and after; ``steps`` between them. ``budget_bytes``: memory
-    for intermediate rows. ``due_mark``: that of the stored state, if it is known, and neither watermark nor clock
-    reaches anything in this step: then only arrivals have effects. None otherwise.
-    """
-
-    before: int
-    after: int
-    was: int = 0
-    now: int = 0
-    reprocessing: bool = False
-    rebuilding: bool = False
-    incomplete: bool = False
-    lost_since: int = 0
-    lost_at: int = END_US
-    resumes: bool = False
-    sides_before: tuple[int, ...] = ()
-    sides: tuple[int, ...] = ()
-    steps: tuple[Maxima, ...] = ()
-    budget_bytes: int = BUDGET_BYTES
-    due_mark: int | None = None
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,14 @@ from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_U
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.sources import (
     Generator,
-    Reports,
     SourceReading,
-    SourceReport,
     SourceRows,
-    merged,
     parts_of,
     rows_per_source,
     same_claim,
     source_column,
 )
+from tidestate.operators.progress.tracker import Reports, SourceReport, merged
 from tidestate.operators.progress.watermarks import SideColumns, Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times

@@ -14,10 +14,17 @@ import pyarrow as pa
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.origins import declare_origins
-from tidestate.operators.progress.peaks import Peak, highest
-from tidestate.operators.progress.progress import Claims, InputReading, Progress, WatermarkGenerator
-from tidestate.operators.progress.sources import Reports, SourceReport, merged, rows_per_source
-from tidestate.operators.progress.tracker import begin, observe, reset_sources
+from tidestate.operators.progress.peaks import highest
+from tidestate.operators.progress.progress import (
+    Claims,
+    GeneratorState,
+    InputReading,
+    Observer,
+    Progress,
+    WatermarkGenerator,
+)
+from tidestate.operators.progress.sources import rows_per_source
+from tidestate.operators.progress.tracker import Peak, Reports, SourceReport, begin, merged, observe, reset_sources
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import of_type
@@ -29,15 +36,13 @@ def first_progress(watermarks: Watermarks) -> Progress:
 
 
 def read_before_checks(
-    watermarks: Watermarks, rows: pa.Table, now_us: int, so_far: Progress | None, began: Progress | None
+    watermarks: Watermarks, rows: pa.Table, now_us: int, began: GeneratorState, so_far: GeneratorState
 ) -> InputReading:
     """Read ``rows`` that are not judged yet at processing time ``now_us``, if the generator filters rows. ``began``
-    is the progress at the start of the micro-batch, ``so_far`` that after the earlier pieces of the same sources.
+    is its state at the start of the micro-batch, ``so_far`` that after the earlier pieces of the same sources.
     """
-    so_far = so_far or first_progress(watermarks)
-    state, source = (began or so_far).generator, _source(watermarks)
     generator = _generator(watermarks)
-    reading = generator.before_checks(rows, source, watermarks.by, now_us, state, so_far.generator)
+    reading = generator.before_checks(rows, _source(watermarks), watermarks.by, now_us, began, so_far)
     return reading or InputReading(rows, Claims())
 
 
@@ -73,6 +78,21 @@ def combined_progress(watermarks: Watermarks, before: Progress, claims: Iterable
     peak = _peak(generator, pieces, grown.watermark_us) if moved else grown.peak
     latest = max([grown.latest_us, *(piece.peak.time_us for piece in pieces if piece.peak is not None)])
     return Progress(msgspec.structs.replace(grown, peak=peak, latest_us=latest), state)
+
+
+def observed_progress(observers: Iterable[Observer], progress: Progress, claims: Iterable[Claims]) -> Progress:
+    """The progress of a micro-batch, with what ``observers`` read in its pieces."""
+    pieces = list(claims)
+    for observer in observers:
+        progress = observer.after(progress, pieces)
+    return progress
+
+
+def stored_progress(progress: Progress) -> Progress:
+    """The progress of a micro-batch as it is stored, without what is of the micro-batch alone."""
+    if not progress.generator.steps:
+        return progress
+    return Progress(progress.tracker, msgspec.structs.replace(progress.generator, steps={}))
 
 
 def finished_progress(watermarks: Watermarks, progress: Progress) -> Progress:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.statestore.arrays import Times
 
 PEAK_SAMPLE_ROWS = 10_000
@@ -22,30 +23,6 @@ FEW_STEPS, LEAST_STEPS = 300, 3
 """With a small bulk and ``n`` known steps, a leap is at least ``FEW_STEPS / n`` times longer; with fewer than
 ``LEAST_STEPS`` there is none."""
 VALUE_LENGTH = 80
-
-
-class TimeSteps(msgspec.Struct, frozen=True):
-    """Steps from one event to the next in time, if they differ: how many, and the longest."""
-
-    known: int = 0
-    longest_us: int = 0
-
-    def __add__(self, other: TimeSteps) -> TimeSteps:
-        return TimeSteps(self.known + other.known, max(self.longest_us, other.longest_us))
-
-
-class Peak(msgspec.Struct, frozen=True):
-    """The accepted event with the largest time. ``event`` describes it; empty if the watermark does not follow from
-    it. Its bulk of ``bulk`` events has times from ``least_us`` to ``bulk_us``, with these ``steps``; ``bulk_us`` is
-    None if there is no bulk.
-    """
-
-    time_us: int
-    event: str
-    least_us: int
-    bulk_us: int | None = None
-    bulk: int = 0
-    steps: TimeSteps = TimeSteps()
 
 
 def peak_of(times: Times, events: pa.Table, columns: Sequence[str]) -> Peak:

@@ -1,9 +1,12 @@
-"""How far the input of an operator has come, what pieces of input claim of that, and what reads the claims. Pure."""
+"""How far the input of an operator has come, what pieces of input claim of that, what reads the claims, and the times
+of a step that follow. Pure.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import pyarrow as pa
@@ -11,20 +14,24 @@ import pyarrow as pa
 from tidestate.operators.progress.advance_time import Advance
 from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.sources import Reports, merged
-from tidestate.operators.progress.tracker import Tracker
+from tidestate.operators.progress.tracker import Peak, Reports, Tracker, merged
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters
 
+BUDGET_BYTES = 256 << 20
+"""The default memory budget of a step."""
+
 
 class GeneratorState(msgspec.Struct, frozen=True):
-    """What a generator of watermarks knows between micro-batches; most know nothing. ``advances``: the newest CTIs,
-    by source. ``buffers``: which buffers have arrived.
+    """What a generator of watermarks and observers know between micro-batches; most know nothing. ``advances``: the
+    newest CTIs, by source. ``buffers``: which buffers have arrived. ``origins``: those of the rows, where only one is
+    taken. ``steps``: of the micro-batch alone, how the newest position of each side has moved, packed; not stored.
     """
 
     advances: dict[str, Advance] = {}
     buffers: BufferState | None = None
+    origins: tuple[str, ...] = ()
+    steps: dict[str, bytes] = {}
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -63,7 +70,7 @@ class Claims(msgspec.Struct, frozen=True):
     """What a piece of input claims of the watermark. ``reports`` are by source; ``rejected`` has the row counts of
     rejected rows, which keep a known source from being idle and add no source. ``advances``: CTIs by source after the
     piece; ``buffers``: which ones it has, packed; ``ends``: declared last sequence numbers by origin; ``newest``:
-    packed steps of positions by side; ``peak``: the event furthest ahead.
+    packed steps of positions by side; ``origins``: those of the rows; ``peak``: the event furthest ahead.
     """
 
     reports: Reports = {}
@@ -72,11 +79,17 @@ class Claims(msgspec.Struct, frozen=True):
     buffers: bytes = b""
     ends: dict[str, int] = {}
     newest: dict[str, bytes] = {}
+    origins: tuple[str, ...] = ()
     peak: Peak | None = None
+
+    @property
+    def of_panes(self) -> Claims:
+        """What rows of an operator upstream claim: their watermark is known, and it is that operator's."""
+        return Claims(newest=self.newest, origins=self.origins)
 
 
 def joined_claims(pieces: Iterable[Claims]) -> Claims:
-    """The claims of parts of a piece, of which at most one has buffers or positions."""
+    """The claims of parts of a piece, of which at most one has buffers, positions or origins."""
     parts = list(pieces)
     return Claims(
         merged(part.reports for part in parts),
@@ -85,6 +98,7 @@ def joined_claims(pieces: Iterable[Claims]) -> Claims:
         next((part.buffers for part in parts if part.buffers), b""),
         {origin: last for part in parts for origin, last in part.ends.items()},
         {side: steps for part in parts for side, steps in part.newest.items()},
+        next((part.origins for part in parts if part.origins), ()),
     )
 
 
@@ -104,6 +118,67 @@ class InputReading:
 def watermark_of(progress: Progress) -> int | None:
     """The watermark; None before the first one."""
     return None if progress.watermark_us == BEGINNING_US else progress.watermark_us
+
+
+@dataclass(frozen=True)
+class Context:
+    """How far the input of an operator has come ``before`` and ``after`` a micro-batch, and the processing time
+    before and after it, in microseconds. Next to the input, where rows are judged, the end is not known yet: there
+    ``after`` is the same as ``before``.
+    """
+
+    before: Progress
+    after: Progress
+    was_us: int = 0
+    now_us: int = 0
+    budget_bytes: int = BUDGET_BYTES
+    """Memory for intermediate rows."""
+    stored_due: int | None = None
+    """The watermark at which a stored row is due next, if neither watermark nor clock reaches one in this step: then
+    only what arrives has effects. None where stored rows may be due.
+    """
+
+    @classmethod
+    def between(
+        cls, watermark_before: int, watermark: int, was_us: int = 0, now_us: int = 0, budget_bytes: int = BUDGET_BYTES
+    ) -> Context:
+        """The context of a step between two watermarks, without more to know of the input."""
+        before, after = (Progress(Tracker({}, reached)) for reached in (watermark_before, watermark))
+        return cls(before, after, was_us, now_us, budget_bytes)
+
+    @property
+    def only_arrivals(self) -> bool:
+        """Whether nothing stored is due: only what arrives has effects."""
+        return self.stored_due is not None
+
+    @property
+    def watermark_before(self) -> int:
+        """The watermark at the start; `BEGINNING_US` before the first."""
+        return self.before.watermark_us
+
+    @property
+    def watermark(self) -> int:
+        """The watermark at the end; `BEGINNING_US` before the first."""
+        return self.after.watermark_us
+
+    def reaching(self, watermark_before: int, watermark: int) -> Context:
+        """The same with these watermarks, which may be earlier ones."""
+        before, after = self.before.with_watermark(watermark_before), self.after.with_watermark(watermark)
+        return replace(self, before=before, after=after)
+
+
+class Observer(ABC):
+    """Something else that an operator has to know of the rows of its input, also of those that other operators emit.
+    It follows from all rows of a micro-batch together, however they are cut into pieces.
+    """
+
+    @abstractmethod
+    def read(self, accepted: pa.Table, so_far: GeneratorState) -> Claims:
+        """What accepted rows of a piece claim. Raises `UsageError` for rows that must not be there."""
+
+    @abstractmethod
+    def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
+        """The progress of a micro-batch, with what its pieces claim. The same if it is called again."""
 
 
 class WatermarkGenerator(Claimant):

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.tracker import SourceReport
 from tidestate.statestore.arrays import Counters, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
-
-
-class SourceReport(msgspec.Struct, frozen=True):
-    """The report of one source in one round.
-
-    ``watermark_us`` is exclusive; `BEGINNING_US` is none. ``generated``: it follows from this round's rows alone, so
-    a lower one than before is no step back. ``asked``: the source was polled. ``status``: the source itself reports
-    that it is idle, or active again. ``ended``: this is its last report.
-    """
-
-    watermark_us: int = BEGINNING_US
-    rows: int = 0
-    asked: bool = True
-    generated: bool = False
-    status: Literal["idle", "active"] | None = None
-    ended: bool = False
-
-
-Reports = dict[str, SourceReport]
-"""The reports of a round by source."""
 
 
 @dataclass(frozen=True)
@@ -107,28 +86,6 @@ def same_claim(events: pa.Table, claim_us: int, source: str, by: str | None) -> 
         for name, count in zip(parts.names, rows, strict=True)
         if count or parts.alone
     }
-
-
-def merged(reports: Iterable[Mapping[str, SourceReport]]) -> dict[str, SourceReport]:
-    """Combine the reports of one round's pieces (tasks, files): for each source the largest watermark, the sum of
-    rows.
-    """
-    combined: dict[str, SourceReport] = {}
-    for piece in reports:
-        for name, report in piece.items():
-            combined[name] = _combine(combined[name], report) if name in combined else report
-    return combined
-
-
-def _combine(first: SourceReport, second: SourceReport) -> SourceReport:
-    return SourceReport(
-        watermark_us=max(first.watermark_us, second.watermark_us),
-        rows=first.rows + second.rows,
-        asked=first.asked or second.asked,
-        generated=first.generated or second.generated,
-        status=second.status or first.status,
-        ended=first.ended or second.ended,
-    )
 
 
 def source_column(events: pa.Table, name: str) -> Any:

@@ -11,17 +11,59 @@ much as its quiet time grows beyond that. Its rows stop it, and it stays where i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
 from tidestate.operators.progress.declared_sources import Sources
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, moved_one, usable
-from tidestate.operators.progress.peaks import Peak
-from tidestate.operators.progress.sources import SourceReport
 
 SourceStatus = Literal["counted", "idle", "catching_up"]
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    """The report of one source in one round.
+
+    ``watermark_us`` is exclusive; `BEGINNING_US` is none. ``generated``: it follows from this round's rows alone, so
+    a lower one than before is no step back. ``asked``: the source was polled. ``status``: the source itself reports
+    that it is idle, or active again. ``ended``: this is its last report.
+    """
+
+    watermark_us: int = BEGINNING_US
+    rows: int = 0
+    asked: bool = True
+    generated: bool = False
+    status: Literal["idle", "active"] | None = None
+    ended: bool = False
+
+
+Reports = dict[str, SourceReport]
+"""The reports of a round by source."""
+
+
+class TimeSteps(msgspec.Struct, frozen=True):
+    """Steps from one event to the next in time, if they differ: how many, and the longest."""
+
+    known: int = 0
+    longest_us: int = 0
+
+    def __add__(self, other: TimeSteps) -> TimeSteps:
+        return TimeSteps(self.known + other.known, max(self.longest_us, other.longest_us))
+
+
+class Peak(msgspec.Struct, frozen=True):
+    """The accepted event with the largest time. ``event`` describes it; empty if the watermark does not follow from
+    it. Its bulk of ``bulk`` events has times from ``least_us`` to ``bulk_us``, with these ``steps``; ``bulk_us`` is
+    None if there is no bulk.
+    """
+
+    time_us: int
+    event: str
+    least_us: int
+    bulk_us: int | None = None
+    bulk: int = 0
+    steps: TimeSteps = TimeSteps()
 
 
 class TrackedSource(msgspec.Struct, frozen=True):
@@ -45,7 +87,7 @@ class Tracker(msgspec.Struct, frozen=True):
 
     Plain data, stored in the manifest as it is. ``processing_us`` is the latest processing time, None before the
     first round and after a restart. ``backward`` counts ignored steps back, also those of sources that have ended.
-    ``newest`` has the largest position of each side (`Watermarks.positions`), ``ahead`` the packed steps of rows that
+    ``newest`` has the largest position of each side (`NewestPositions`), ``ahead`` the packed steps of rows that
     are held. ``peak`` is the event that moved W to where it is, if one did. ``latest_us`` is the largest time of an
     accepted event.
     """
@@ -86,6 +128,28 @@ def begin(settings: Sources) -> Tracker:
 def reset_sources(saved: Tracker) -> Tracker:
     """The tracker after a restart: no source was idle meanwhile, and sources that ended do not come back."""
     return msgspec.structs.replace(saved, processing_us=None)
+
+
+def merged(reports: Iterable[Mapping[str, SourceReport]]) -> dict[str, SourceReport]:
+    """Combine the reports of one round's pieces (tasks, files): for each source the largest watermark, the sum of
+    rows.
+    """
+    combined: dict[str, SourceReport] = {}
+    for piece in reports:
+        for name, report in piece.items():
+            combined[name] = _combine(combined[name], report) if name in combined else report
+    return combined
+
+
+def _combine(first: SourceReport, second: SourceReport) -> SourceReport:
+    return SourceReport(
+        watermark_us=max(first.watermark_us, second.watermark_us),
+        rows=first.rows + second.rows,
+        asked=first.asked or second.asked,
+        generated=first.generated or second.generated,
+        status=second.status or first.status,
+        ended=first.ended or second.ended,
+    )
 
 
 def never_quiet(_source: str) -> int | None:

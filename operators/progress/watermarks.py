@@ -10,7 +10,6 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import ONE, Sources, given_sources
-from tidestate.operators.progress.maxima import SidePositions
 
 
 @dataclass(frozen=True)
@@ -147,16 +146,6 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by: str | None = None
 
     @property
-    def positions(self) -> tuple[SidePositions, ...]:
-        """The sides whose largest position is tracked."""
-        return ()
-
-    @property
-    def in_order(self) -> bool:
-        """Whether rows are held until W passes them, and count from then on."""
-        return False
-
-    @property
     def columns(self) -> list[str]:
         """The input columns that are read."""
         return [name for name in (*self.generator.columns, self.by) if name]
@@ -196,10 +185,3 @@ class Watermarks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def followed(self) -> tuple[str, ...]:
         """The sides that read operators, among others that read streams."""
         return tuple(self.generator.followed)
-
-
-class PlacedWatermarks(Watermarks, frozen=True):
-    """Watermarks of a join whose sides are placed by positions of their own."""
-
-    positions: tuple[SidePositions, ...] = ()
-    in_order: bool = False

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import moved_one
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TIME, TableSpec
@@ -32,11 +33,11 @@ class AlteredPlan(Plan):
         end, schema = self.altered.end, self.input_schema
         return schema if end is None or end in schema.names else schema.append(pa.field(end, TIME))
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """None: the reader of the rows decides what is too late."""
         return np.zeros(len(times), bool)
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         rows, about = arriving, self.altered
         starts = _later(rows[self.event_time], about.shift_us)
         ends = None

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.messages.identities import remember, unknown_rows
 from tidestate.statestore.spec.arrowtypes import positions
@@ -46,9 +47,9 @@ class DedupPlan(Plan):
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
         return self.input_schema
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the allowed lateness: their ids may have expired. It refuses none that it is given again."""
-        late: Flags = times < (BEGINNING_US if reprocessing else self.closed_at(watermark))
+        late: Flags = times < (BEGINNING_US if self.reprocessing else self.closed_at(watermark))
         return late
 
     @property
@@ -62,20 +63,20 @@ class DedupPlan(Plan):
             return super().output_watermark(watermark, column)
         return watermark
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
+    def expiry(self, context: Context) -> dict[str, int]:
         """An id with a time to live expires with it; another one when its duplicates have become late."""
-        closed = self.closed_at(at.after)
+        closed = self.closed_at(context.watermark)
         own = {self.seen.name: min(closed if self.within_us is not None else closed - 1, END_US - 1)}
-        return {**(own if closed != BEGINNING_US else {}), **super().expiry(at)}
+        return {**(own if closed != BEGINNING_US else {}), **super().expiry(context)}
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         """Pass on the first row of each id that is not remembered."""
         if self.in_order:
-            return self.taking(view, arriving, at, lambda rows: self._in_turn(view, rows, at))
+            return self.taking(view, arriving, context, lambda rows: self._in_turn(view, rows, context))
         new = unknown_rows(view, self.seen, arriving)
-        return self._passed(new, new, arriving.num_rows, at)
+        return self._passed(new, new, arriving.num_rows, context)
 
-    def _in_turn(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+    def _in_turn(self, view: StateView, rows: pa.Table, context: Context) -> Transition:
         """The same for rows in the order of their times: an id expires when a row arrives that is late enough."""
         owner, count = ranks(rows.select(self.key_names))
         known = view[self.seen.name].lookup(rows.take(pa.array(firsts(owner, count))).select(self.key_names))
@@ -85,16 +86,16 @@ class DedupPlan(Plan):
         times = positions(rows[self.event_time])
         passing = spaced(owner, times, until, span)
         new, last = rows.take(pa.array(passing)), lasts(owner[passing], count)
-        return self._passed(new, new.take(pa.array(last[last >= 0])), rows.num_rows, at)
+        return self._passed(new, new.take(pa.array(last[last >= 0])), rows.num_rows, context)
 
-    def _passed(self, new: pa.Table, latest: pa.Table, asked: int, at: StepTimes) -> Transition:
+    def _passed(self, new: pa.Table, latest: pa.Table, asked: int, context: Context) -> Transition:
         """``new`` rows pass; the ``latest`` of each id says until when the id is remembered."""
-        closed = self.closed_at(at.after)
+        closed = self.closed_at(context.watermark)
         times = positions(latest[self.event_time])
         # The time of a row that is given again may be long over: it is remembered from now on.
-        since = np.maximum(times, min(closed, LIMIT_US)) if at.reprocessing else times
+        since = np.maximum(times, min(closed, LIMIT_US)) if self.reprocessing else times
         until = pa.array(since + (0 if self.within_us is None else self.within_us))
-        changes = {self.seen.name: remember(self.seen, latest, until, self.expiry(at).get(self.seen.name))}
+        changes = {self.seen.name: remember(self.seen, latest, until, self.expiry(context).get(self.seen.name))}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
         counters = {name: count for name, count in passed.items() if count}
         return Transition(changes, new.select(self.input_schema.names), counters)

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StateView
@@ -28,11 +29,11 @@ class UnionPlan(Plan):
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
         return self.input_schema
 
-    def too_late(self, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+    def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """None: the reader of the rows decides what is too late."""
         return np.zeros(len(times), bool)
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
         return Transition({}, arriving.select(self.input_schema.names), counters)
 

@@ -100,9 +100,8 @@ def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bo
     if round_.first.store.name != "parquet":
         return False
     if after is not None and round_.graph.levels == 1:
-        opened = [
-            one.base[number] for name, one in round_.rounds.items() for number in one.stepping(one.times(after[name]))
-        ]
+        rounds = [(one, one.context(one.observed(after[name], ()))) for name, one in round_.rounds.items()]
+        opened = [one.base[number] for one, context in rounds for number in one.stepping(context)]
     elif round_.partitions <= LIMITS.partitions:
         opened = [state for one in round_.rounds.values() for state in one.base.values()]
     else:

@@ -74,20 +74,10 @@ def gaps_of(kind: Sessions, events: pa.Table) -> Times | int:
     return gaps
 
 
-def refusing(plan: Plan, ends: Times, watermark: int, *, reprocessing: bool) -> Flags:
-    """Which windows with these ends accept no more events; ``reprocessing``: no late events either."""
-    return ends <= last_refused(plan, watermark, reprocessing=reprocessing)
-
-
-def last_refused(plan: Plan, watermark: int, *, reprocessing: bool) -> int:
-    """Windows that end at or before this accept no more events."""
-    return plan.expired_at(watermark) if reprocessing else plan.closed_at(watermark)
-
-
-def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int, *, reprocessing: bool) -> Flags:
+def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
     """Events whose windows are all closed, by the rule ``window``; one without windows is not late."""
     last = last_ends(plan.kind, times, events)
-    closed: Flags = (last != BEGINNING_US) & refusing(plan, last, watermark, reprocessing=reprocessing)
+    closed: Flags = (last != BEGINNING_US) & (last <= plan.refused_at(watermark))
     return closed
 
 
@@ -110,14 +100,10 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
     return last
 
 
-def refused_windows(
-    plan: Plan, accepted: pa.Table, times: Times, watermark: int, *, reprocessing: bool
-) -> pa.Table | None:
+def refused_windows(plan: Plan, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
     """Accepted events with each of their windows that is closed; None if there are none."""
     kind = of_type(plan.kind, Sliding)
-    first, counts = sliding_windows(
-        kind, times, accepted, high=last_refused(plan, watermark, reprocessing=reprocessing)
-    )
+    first, counts = sliding_windows(kind, times, accepted, high=plan.refused_at(watermark))
     index = np.repeat(np.arange(len(times)), counts)
     if not len(index):
         return None
@@ -161,5 +147,5 @@ def narrowed(kind: Sliding, first: Times, counts: Times, only: Times) -> tuple[T
 def open_to(plan: Plan, sessions: pa.Table, watermark: int) -> pa.Table:
     """The ``sessions`` that an event may still join: the others are only retained."""
     ends = sessions[END].cast(pa.int64()).to_numpy()
-    closed = refusing(plan, ends, watermark, reprocessing=False)
+    closed = ends <= plan.closed_at(watermark)
     return sessions.filter(pa.array(~closed)) if closed.any() else sessions

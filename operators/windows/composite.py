@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import NEVER, Phases, column_numbers
 from tidestate.operators.windows.names import CLOSED, PENDING
 from tidestate.operators.windows.tables import GroupTables
@@ -20,8 +20,8 @@ from tidestate.statestore.arrays import Flags, Numbers
 class Tree:
     """A composite trigger for all groups of a step."""
 
-    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, touched: Flags, at: StepTimes) -> None:
-        self._groups, self._at = groups, at
+    def __init__(self, plan: GroupTables, groups: pa.Table, phase: Phases, touched: Flags, context: Context) -> None:
+        self._groups, self._now_us = groups, context.now_us
         self._retained = phase.closed & ~phase.closing & ~touched
         self._passed, self._passing = phase.behind | phase.passing, phase.passing
         self._pending = column_numbers(groups, PENDING) > 0
@@ -84,7 +84,7 @@ class Tree:
         if trigger.kind == "after_watermark":
             return self._passed
         since = self._since[node]
-        elapsed: Flags = (since != NEVER) & (since <= self._at.now - trigger.span_us)
+        elapsed: Flags = (since != NEVER) & (since <= self._now_us - trigger.span_us)
         return elapsed
 
     def _fire(self, node: int, where: Flags) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import Ready
 from tidestate.operators.windows.names import CLOCK, COARSE, END, ENDS, GROUPS, MARKS, PARTS, SLICE_END
 from tidestate.operators.windows.parts.cells import end_beyond, over_at
@@ -31,39 +31,39 @@ def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
     return tuple(timers)
 
 
-def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, at: StepTimes) -> int | None:
+def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, context: Context) -> int | None:
     """The watermark at which a window is due that no timer tells of, as `Transition.due` has it.
 
     ``ready``: what waits in parts after this step; None where nothing does.
     """
-    if plan.closed_us not in (None, plan.gone_us) or at.after == BEGINNING_US:
+    if plan.closed_us not in (None, plan.gone_us) or context.watermark == BEGINNING_US:
         return None  # the next step closes windows by other settings; or the first watermark may pass any of them
-    if ready is None or not plan.sessions or at.after == END_US:
+    if ready is None or not plan.sessions or context.watermark == END_US:
         return END_US
     merged = ready.changes[PARTS].merge
-    first = least([merged] if merged is not None else [], END, at.after)
-    if at.due_mark is not None:  # that of what is stored
+    first = least([merged] if merged is not None else [], END, context.watermark)
+    if context.only_arrivals:  # that of what is stored
         return first
     if ready.next_end is None:
         return None
-    return min(first, ready.next_end if ready.next_end != END_US else end_beyond(plan, view, at.after))
+    return min(first, ready.next_end if ready.next_end != END_US else end_beyond(plan, view, context.watermark))
 
 
-def window_expiry(plan: GroupTables, at: StepTimes) -> dict[str, int]:
+def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
     """Windows are kept until they expire, parts until they are in no window to come, timers until they are due."""
-    bounds = {CLOCK: at.now - 1} if plan.triggers.by_clock else {}
-    if at.after == BEGINNING_US:
+    bounds = {CLOCK: context.now_us - 1} if plan.triggers.by_clock else {}
+    if context.watermark == BEGINNING_US:
         return bounds
     last = END_US - 1
-    bounds[MARKS] = min(at.after, last)
+    bounds[MARKS] = min(context.watermark, last)
     if not plan.by_number:
-        bounds[GROUPS] = min(plan.expired_at(at.after), last)
+        bounds[GROUPS] = min(plan.expired_at(context.watermark), last)
     if plan.sessions:
         bounds[ENDS] = bounds[GROUPS]
     if plan.lazy and plan.sessions:
-        bounds[PARTS] = over_at(plan, at.after)
+        bounds[PARTS] = over_at(plan, context.watermark)
     elif plan.lazy:
-        bounds[PARTS] = last if at.after == END_US else plan.slices.oldest_slice_after(at.after)
+        bounds[PARTS] = last if context.watermark == END_US else plan.slices.oldest_slice_after(context.watermark)
         if plan.coarse_slices and plan.orderless:
             bounds[COARSE] = min(last, bounds[PARTS] + plan.coarse_slices * plan.slices.slice - 1)
     return bounds

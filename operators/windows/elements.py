@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.groups import NEVER, Gathered, Phases, column_numbers
 from tidestate.operators.windows.names import EMITTED, PANES, PENDING, SINCE
@@ -50,7 +50,7 @@ class _Elements:
         return np.append(True, self.owner[1:] != self.owner[:-1]) if len(self.owner) else np.zeros(0, bool)
 
 
-def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, at: StepTimes) -> ElementPanes | None:
+def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, context: Context) -> ElementPanes | None:
     """The panes after each N-th element of this batch; None if there are none."""
     elements = _elements(plan, gathered, phase)
     if not elements.fires.any():
@@ -88,7 +88,7 @@ def element_panes(plan: GroupTables, gathered: Gathered, phase: Phases, at: Step
     order = np.argsort(np.concatenate(ranks), kind="stable")
     counters = {f"panes_{name}": int(np.count_nonzero(fired & (timing == name))) for name in ("early", "late")}
     counters["retractions"] = int(np.count_nonzero(fired & emitted)) if plan.mode == "retracting" else 0
-    after = _after(plan, groups, elements, values, of, fired, at)
+    after = _after(plan, groups, elements, values, of, fired, context)
     if plan.mode == "discarding":
         after = _left(plan, after, owner, parts, fires)
     return ElementPanes(
@@ -215,7 +215,7 @@ def _after(
     values: pa.Table,
     of: Numbers,
     fired: Flags,
-    at: StepTimes,
+    context: Context,
 ) -> pa.Table:
     """The groups after their panes: elements after the last pane are pending."""
     ends = np.flatnonzero(np.append(of[1:] != of[:-1], True))
@@ -226,7 +226,7 @@ def _after(
     taken = np.zeros(groups.num_rows, np.int64)
     np.maximum.at(taken, elements.owner[elements.fires], places[elements.fires] + 1)
     left = np.where(where, sizes - taken, column_numbers(groups, PENDING))
-    since = np.where(where, np.where(left > 0, at.now, NEVER), column_numbers(groups, SINCE, NEVER))
+    since = np.where(where, np.where(left > 0, context.now_us, NEVER), column_numbers(groups, SINCE, NEVER))
     counts = np.bincount(of[fired], minlength=groups.num_rows)
     changed: dict[str, pa.Array | pa.ChunkedArray] = {
         PENDING: pa.array(left),

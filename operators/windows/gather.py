@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.assignment import open_to
 from tidestate.operators.windows.counting import message_number, windows_of_numbers
 from tidestate.operators.windows.groups import Gathered, column_numbers, int_bounds, trigger_finished
@@ -44,32 +44,32 @@ NO_ROWS = np.empty(0, np.int64)
 
 
 def gather_groups(
-    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, alone: Flags | None = None
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, alone: Flags | None = None
 ) -> Gathered:
     """All groups that this step may fire or change. ``alone``: see `step_windows`."""
-    timed = _timed(plan, view, at)
+    timed = _timed(plan, view, context)
     if plan.per_event and plan.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     if plan.by_number:
-        return _counted(plan, view, arriving, timed, at)
+        return _counted(plan, view, arriving, timed, context)
     if plan.sessions:
         if alone is None or not alone.any():
-            return _sessions(plan, view, arriving, timed, at)
-        others = _sessions(plan, view, arriving.filter(pa.array(~alone)), timed, at)
+            return _sessions(plan, view, arriving, timed, context)
+        others = _sessions(plan, view, arriving.filter(pa.array(~alone)), timed, context)
         new = arriving.filter(pa.array(alone))
-        groups = pa.concat_tables([others.groups, _fresh(plan, new, at)])
+        groups = pa.concat_tables([others.groups, _fresh(plan, new, context)])
         owner = np.append(others.owner, np.arange(others.groups.num_rows, groups.num_rows))
         return replace(others, groups=groups, owner=owner, new=pa.concat_tables([others.new, new]))
-    stored = _fixed(plan, view, arriving, timed, at)
+    stored = _fixed(plan, view, arriving, timed, context)
     arriving, refused = _without_closed(plan, stored, arriving)
-    groups, owner = _with_due(plan, stored, arriving, at)
+    groups, owner = _with_due(plan, stored, arriving, context)
     return Gathered(groups, owner, stored, arriving, _nothing(plan), NO_ROWS, NO_ROWS, refused)
 
 
-def groups_with(plan: GroupTables, view: StateView, new: pa.Table, at: StepTimes) -> pa.Table:
+def groups_with(plan: GroupTables, view: StateView, new: pa.Table, context: Context) -> pa.Table:
     """The groups of these windows with fixed bounds, with what is stored of them: rows of `GroupTables.whole`."""
     found = view[GROUPS].lookup(_distinct(new.select(plan.identity)))
-    return _same_windows(plan, plan.as_whole(found.rows.filter(found.found)), new, at)[0]
+    return _same_windows(plan, plan.as_whole(found.rows.filter(found.found)), new, context)[0]
 
 
 def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -80,12 +80,15 @@ def _without_closed(plan: GroupTables, stored: pa.Table, arriving: pa.Table) -> 
     return without_closed(stored, arriving, names, sessions=plan.sessions)
 
 
-def _timed(plan: GroupTables, view: StateView, at: StepTimes) -> pa.Table:
+def _timed(plan: GroupTables, view: StateView, context: Context) -> pa.Table:
     """Identities of groups that are due by the clock, or by the watermark before their end; some are outdated."""
     names = [*plan.group_keys, START, END]
     timers = [plan.clock.schema.empty_table().select(names)]
     # A timer that ran out when the window's end was passed is due in the next step, even if the clock stands still.
-    due = ((CLOCK, at.now, plan.triggers.by_clock), (MARKS, at.after, at.after > at.before))
+    due = (
+        (CLOCK, context.now_us, plan.triggers.by_clock),
+        (MARKS, context.watermark, context.watermark > context.watermark_before),
+    )
     for name, bound, moved in due:
         if moved:
             upper = (bound + 1,) if bound < END_US else None
@@ -93,13 +96,14 @@ def _timed(plan: GroupTables, view: StateView, at: StepTimes) -> pa.Table:
     return _distinct(pa.concat_tables(timers))
 
 
-def _spans(plan: GroupTables, at: StepTimes) -> list[tuple[int, int]]:
+def _spans(plan: GroupTables, context: Context) -> list[tuple[int, int]]:
     """Ranges of window ends, exclusive to inclusive, that this step passes: on time, and closing."""
-    spans = [(at.before, at.after)] if at.after > at.before else []
+    before, after = context.watermark_before, context.watermark
+    spans = [(before, after)] if after > before else []
     if not (plan.looks_at_closing or plan.settles):
         return spans
-    low, high = plan.closed_before(at.before), at.before if plan.settles else plan.closed_at(at.after)
-    late = (low, min(high, at.before))
+    low, high = plan.closed_before(before), before if plan.settles else plan.closed_at(after)
+    late = (low, min(high, before))
     return [*spans, late] if late[1] > late[0] else spans
 
 
@@ -109,26 +113,26 @@ def _due(view: StateView, table: str, span: tuple[int, int]) -> list[pa.Table]:
     return list(view[table].scan(key_range(lower, None if high == END_US else (high + 1,))))
 
 
-def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> pa.Table:
-    spans = _spans(plan, at)
+def _fixed(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> pa.Table:
+    spans = _spans(plan, context)
     due = [rows for span in spans for rows in _due(view, GROUPS, span)]
     asked = pa.concat_tables([rows.select(plan.identity) for rows in (arriving, timed)])
-    scanned = _in_spans(plan, column_numbers(asked, END), at)
+    scanned = _in_spans(plan, column_numbers(asked, END), context)
     found = view[GROUPS].lookup(_distinct(asked.filter(pa.array(~scanned))))
     rows = found.rows.filter(found.found)
     return plan.as_whole(pa.concat_tables([plan.groups.schema.empty_table(), *due, rows]))
 
 
-def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
+def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> Gathered:
     """Sessions: all of the keys concerned are read, and those that arrivals join are merged."""
     names = plan.group_keys
-    due = [rows.select(names) for span in _spans(plan, at) for rows in _due(view, ENDS, span)]
+    due = [rows.select(names) for span in _spans(plan, context) for rows in _due(view, ENDS, span)]
     asked = _distinct(pa.concat_tables([arriving.select(names), timed.select(names), *due]))
     stored = plan.as_whole(view[GROUPS].ranges(asked).rows)
     over = stored.slice(0, 0)
-    if at.before != BEGINNING_US and not at.reprocessing:
-        over = _over_by_settings(plan, stored, at)
-        stored = open_to(plan, stored, at.before)
+    if context.watermark_before != BEGINNING_US and not plan.reprocessing:
+        over = _over_by_settings(plan, stored, context)
+        stored = open_to(plan, stored, context.watermark_before)
     arriving, refused = _without_closed(plan, stored, arriving)
     if plan.triggers.finishes:
         stored = stored.filter(pa.array(~trigger_finished(stored)))
@@ -138,29 +142,29 @@ def _sessions(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.
     of_stored, of_new = merged.owner[: stored.num_rows], merged.owner[stored.num_rows :]
     starts, ends = merged.windows[START].to_numpy(), merged.windows[END].to_numpy()
     same = (starts[of_stored] == column_numbers(stored, START)) & (ends[of_stored] == column_numbers(stored, END))
-    concerned = _in_spans(plan, ends, at)
+    concerned = _in_spans(plan, ends, context)
     concerned[of_new] = True
     concerned[of_stored[_among(stored, timed)]] = True
     windows = merged.windows if concerned.all() else merged.windows.filter(pa.array(concerned))
     place, here = np.cumsum(concerned) - 1, concerned[of_stored]
     rows = stored if here.all() else stored.filter(pa.array(here))
     owner = place[of_new]
-    groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), at)
+    groups = _joined(plan, windows, rows, arriving, _Owners(place[of_stored[here]], owner, same[here]), context)
     replaced = plan.groups.conform(stored.filter(pa.array(~same)))
     groups = pa.concat_tables([groups, over]) if over.num_rows else groups
     return Gathered(groups, owner, stored, arriving, replaced, ends[of_stored[~same]], NO_ROWS, refused)
 
 
-def _over_by_settings(plan: GroupTables, stored: pa.Table, at: StepTimes) -> pa.Table:
+def _over_by_settings(plan: GroupTables, stored: pa.Table, context: Context) -> pa.Table:
     """The sessions that were open until this step and accept no more events by settings that have changed since: they
     close with it, and nothing joins them.
     """
     ends = column_numbers(stored, END)
-    over = (ends > plan.closed_before(at.before)) & (ends <= plan.closed_at(at.before))
+    over = (ends > plan.closed_before(context.watermark_before)) & (ends <= plan.closed_at(context.watermark_before))
     return stored.filter(pa.array(over))
 
 
-def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, at: StepTimes) -> Gathered:
+def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.Table, context: Context) -> Gathered:
     """Count windows: arrivals are numbered here, where all of a key are together."""
     kind, names = of_type(plan.kind, Counted), plan.group_keys
     both = pa.concat_tables([arriving.select(names), timed.select(names)])
@@ -174,7 +178,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
         new = new.set_column(new.column_names.index(name), name, pa.array(values))
     if not (plan.triggers.per_element or plan.triggers.finishes):
         new = _combined(plan, new, key_of[rows], starts)
-    if at.after == END_US:
+    if context.watermark == END_US:
         found = pa.concat_tables([plan.groups.schema.empty_table(), *view[GROUPS].scan()])
     else:
         asked = _distinct(pa.concat_tables([rows.select(plan.identity) for rows in (new, timed)]))
@@ -182,7 +186,7 @@ def _counted(plan: GroupTables, view: StateView, arriving: pa.Table, timed: pa.T
         found = looked.rows.filter(looked.found)
     stored = plan.as_whole(found)
     new, refused = _without_closed(plan, stored, new)
-    groups, owner = _same_windows(plan, stored, new, at)
+    groups, owner = _same_windows(plan, stored, new, context)
     reached = align(plan.counted, groups.select(names), counts).rows["count"]
     messages = pc.fill_null(reached, 0).to_numpy()
     return Gathered(groups, owner, stored, new, _nothing(plan), NO_ROWS, messages, refused, counts)
@@ -207,32 +211,37 @@ class _Owners:
     same: Flags
 
 
-def _same_windows(plan: GroupTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
+def _same_windows(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Context) -> tuple[pa.Table, Numbers]:
     """The groups of windows with fixed bounds, and the index of each new row's group."""
     names = plan.identity
     (of_stored, of_new), count = shared_ranks([stored.select(names), new.select(names)])
     both = pa.concat_tables([rows.select(plan.bare.key_names) for rows in (stored, new)])
     windows = both.take(pa.array(firsts(np.concatenate([of_stored, of_new]), count)))
     same = np.ones(stored.num_rows, bool)
-    return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), at), of_new
+    return _joined(plan, windows, stored, new, _Owners(of_stored, of_new, same), context), of_new
 
 
-def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, at: StepTimes) -> tuple[pa.Table, Numbers]:
+def _with_due(plan: GroupTables, stored: pa.Table, new: pa.Table, context: Context) -> tuple[pa.Table, Numbers]:
     """As `_same_windows`. Windows from parts are distinct: those without a stored row are groups as they are."""
-    due = column_numbers(new, END) > at.before
-    if not plan.lazy or at.reprocessing or not due.any() or (column_numbers(stored, END) > at.before).any():
-        return _same_windows(plan, stored, new, at)
-    late, owner_of_late = _same_windows(plan, stored, new.filter(pa.array(~due)), at)
+    due = column_numbers(new, END) > context.watermark_before
+    if (
+        not plan.lazy
+        or plan.reprocessing
+        or not due.any()
+        or (column_numbers(stored, END) > context.watermark_before).any()
+    ):
+        return _same_windows(plan, stored, new, context)
+    late, owner_of_late = _same_windows(plan, stored, new.filter(pa.array(~due)), context)
     owner = np.empty(len(due), np.int64)
     owner[~due] = owner_of_late
     owner[due] = late.num_rows + np.arange(int(np.count_nonzero(due)))
-    fresh = _fresh(plan, new if due.all() else new.filter(pa.array(due)), at)
+    fresh = _fresh(plan, new if due.all() else new.filter(pa.array(due)), context)
     return pa.concat_tables([late, fresh]), owner
 
 
-def _fresh(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
+def _fresh(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
     """Arrivals as groups, where there is one of each and none is stored."""
-    fresh = _as_groups(plan, new, at)
+    fresh = _as_groups(plan, new, context)
     for column in plan.remembered:
         fresh = fresh.append_column(column.name, pa.nulls(fresh.num_rows, column.arrow))
     zero = pa.array(np.zeros(fresh.num_rows, np.int64))
@@ -241,10 +250,10 @@ def _fresh(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
 
 
 def _joined(
-    plan: GroupTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, at: StepTimes
+    plan: GroupTables, windows: pa.Table, stored: pa.Table, new: pa.Table, owners: _Owners, context: Context
 ) -> pa.Table:
     """The groups of these windows: stored rows combined with new ones."""
-    parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, at))]
+    parts = [plan.merging.conform(stored), plan.merging.conform(_as_groups(plan, new, context))]
     count = windows.num_rows
     known = {name: windows[name].cast(plan.whole.schema.field(name).type) for name in plan.whole.key_names}
     owner = np.concatenate([owners.stored, owners.new])
@@ -264,10 +273,10 @@ def _joined(
     return pa.table([known[name] for name in plan.whole.schema.names], schema=plan.whole.schema)
 
 
-def _as_groups(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
+def _as_groups(plan: GroupTables, new: pa.Table, context: Context) -> pa.Table:
     """Arrivals as groups that have emitted nothing."""
     count = new.num_rows
-    since = pa.array(np.full(count, at.now))
+    since = pa.array(np.full(count, context.now_us))
     given: dict[str, Values] = {PENDING: new[ELEMENTS], SINCE: since}
     for node, _ in enumerate(plan.nodes):
         given |= {f"_count_{node}": new[ELEMENTS], f"_since_{node}": since}
@@ -277,9 +286,9 @@ def _as_groups(plan: GroupTables, new: pa.Table, at: StepTimes) -> pa.Table:
     return new
 
 
-def _in_spans(plan: GroupTables, ends: Numbers, at: StepTimes) -> Flags:
+def _in_spans(plan: GroupTables, ends: Numbers, context: Context) -> Flags:
     inside = np.zeros(len(ends), bool)
-    for low, high in _spans(plan, at):
+    for low, high in _spans(plan, context):
         inside |= (ends > low) & (ends <= high)
     return inside
 

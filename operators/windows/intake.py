@@ -7,13 +7,12 @@ import pyarrow as pa
 
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.plan import Arrival
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context, watermark_of
 from tidestate.operators.windows.assignment import (
     assign_windows,
-    last_refused,
     narrowed,
     own_windows,
-    refusing,
     windows_touched,
 )
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
@@ -28,32 +27,32 @@ from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine, combine_values
 
 
-def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def arriving_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """Accepted events as rows of `GroupTables.taken`: one per window and key, or one per event and window."""
     if plan.lazy and plan.in_cells:
-        return _as_windows(plan, events, times, arrival)
-    if plan.lazy and (arrival.reprocessing or plan.touching):
-        return _as_parts(plan, events, times, arrival)
+        return _as_windows(plan, events, times, context)
+    if plan.lazy and (plan.reprocessing or plan.touching):
+        return _as_parts(plan, events, times, context)
     if plan.lazy:
-        return events_as_parts(plan, events, times, arrival.watermark_us)
-    return _as_windows(plan, events, times, arrival)
+        return events_as_parts(plan, events, times, watermark_of(context.before))
+    return _as_windows(plan, events, times, context)
 
 
-def _as_parts(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _as_parts(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone, and a
     lifetime may touch several tumbling ones.
     """
-    rows = _as_windows(plan, events, times, arrival).rename_columns({END: SLICE_END})
+    rows = _as_windows(plan, events, times, context).rename_columns({END: SLICE_END})
     return rows.select(plan.parts.schema.names).cast(plan.parts.schema)
 
 
-def _as_windows(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     if plan.overlapping and not plan.per_event:
-        return _overlapping(plan, events, times, arrival)
+        return _overlapping(plan, events, times, context)
     index, starts, ends = assign_windows(plan.kind, times, events)
-    mark, again = arrival.watermark_us, arrival.reprocessing
-    if mark is not None and plan.refuses_by_windows(mark, reprocessing=again) and not plan.by_number:
-        open_ = ~refusing(plan, ends, mark, reprocessing=again)
+    watermark = context.watermark_before
+    if watermark != BEGINNING_US and plan.refuses_by_windows(watermark) and not plan.by_number:
+        open_ = ends > plan.refused_at(watermark)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
     keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_single_key(len(index))]
@@ -80,7 +79,7 @@ def _typed(spec: TableSpec, columns: list[Values]) -> pa.Table:
     return pa.table(columns, names=spec.schema.names).cast(spec.schema)
 
 
-def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """One row per window and key, for windows that share events: by slice if the order does not matter, in bands."""
     kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
@@ -90,9 +89,9 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arr
     only = own_windows(events)
     if only is None and plan.orderless and not plan.touching:
         rows = combine(spec, rows)
-    closed, mark, again = None, arrival.watermark_us, arrival.reprocessing
-    if mark is not None and plan.refuses_by_windows(mark, reprocessing=again):
-        closed = last_refused(plan, mark, reprocessing=again)
+    closed, watermark = None, context.watermark_before
+    if watermark != BEGINNING_US and plan.refuses_by_windows(watermark):
+        closed = plan.refused_at(watermark)
     if plan.touching:
         first, counts = windows_touched(kind, times, events, closed)
     else:
@@ -107,7 +106,7 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, arrival: Arr
         by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
         return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
 
-    parts = expand_windows(plan.arriving, rows, plan.group_keys, counts, pairs, arrival.budget_bytes)
+    parts = expand_windows(plan.arriving, rows, plan.group_keys, counts, pairs, context.budget_bytes)
     return combined_parts(plan.arriving, parts)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import Gathered, column_numbers
 from tidestate.operators.windows.names import EMITTED, PANES
 from tidestate.operators.windows.tables import GroupTables
@@ -31,9 +31,9 @@ def retractions(plan: GroupTables, groups: pa.Table, timing: str) -> pa.Table:
     return plan.panes(groups, values, number, timing, "retract", np.zeros(groups.num_rows, bool))
 
 
-def replaced_panes(plan: GroupTables, gathered: Gathered, at: StepTimes) -> list[pa.Table]:
+def replaced_panes(plan: GroupTables, gathered: Gathered, context: Context) -> list[pa.Table]:
     """Retractions of the panes of sessions that were merged into others, with the timing of the merged ones."""
     rows, emitted = plan.as_whole(gathered.replaced), column_numbers(gathered.replaced, EMITTED) > 0
-    behind, passed = gathered.became <= at.before, gathered.became <= at.after
+    behind, passed = gathered.became <= context.watermark_before, gathered.became <= context.watermark
     timings = (("late", behind), ("on_time", passed & ~behind), ("early", ~passed & ~behind))
     return [retractions(plan, rows.filter(pa.array(mask & emitted)), timing) for timing, mask in timings]

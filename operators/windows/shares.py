@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.changes import KeyBound, Lookup, Ranges, TableChanges
@@ -25,10 +26,10 @@ Step = Callable[[StateView, pa.Table, Flags | None], Transition]
 
 
 def step_in_shares(
-    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, step: Step, alone: Flags | None = None
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, step: Step, alone: Flags | None = None
 ) -> Transition:
     """``step`` over all ``arriving`` rows, at once or in turn for shares of the keys, state included."""
-    count = min(-(-arriving.nbytes * ARRIVING_SHARE // at.budget_bytes), arriving.num_rows // LEAST_ROWS)
+    count = min(-(-arriving.nbytes * ARRIVING_SHARE // context.budget_bytes), arriving.num_rows // LEAST_ROWS)
     if count <= 1 or not plan.key_names:
         return step(view, arriving, alone)
     owner = _share_of(plan, arriving, count)

@@ -7,30 +7,30 @@ watermark advances in the last step, which has no elements.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 from tidestate.statestore.table.sorting import order, ranks
 
-StepFunction = Callable[[GroupTables, StateView, pa.Table, StepTimes], Transition]
+StepFunction = Callable[[GroupTables, StateView, pa.Table, Context], Transition]
 
 
 def step_by_element(
-    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, step: StepFunction
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, step: StepFunction
 ) -> Transition:
     """Run ``step`` once for each element of the largest window, and once for the watermark."""
     if not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     state, steps = OverlayView(view, plan.tables), []
-    still = replace(at, after=at.before)
-    for rows, times in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), at)]:
+    still = context.reaching(context.watermark_before, context.watermark_before)
+    for rows, times in [*((rows, still) for rows in _by_number(plan, arriving)), (arriving.slice(0, 0), context)]:
         steps.append(step(plan, state, rows, times))
         state.apply(steps[-1].changes)
     rejected = [moved.rejected for moved in steps if moved.rejected is not None]

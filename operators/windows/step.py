@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
-from tidestate.operators.plan.transition import StepTimes, Transition, check_on_time
+from tidestate.operators.plan.transition import Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.composite import Tree
 from tidestate.operators.windows.elements import ElementPanes, element_panes
@@ -57,23 +58,23 @@ from tidestate.statestore.spec.tables import TableSpec
 
 
 def step_windows(
-    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, alone: Flags | None = None
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, alone: Flags | None = None
 ) -> Transition:
     """The transition of the state in ``view`` by ``arriving``, rows of `GroupTables.taken`.
 
     ``alone``: which of them are whole sessions that no stored one overlaps; None for none.
     """
-    gathered = gather_groups(plan, view, arriving, at, alone)
-    phase = phases(plan, gathered, at)
+    gathered = gather_groups(plan, view, arriving, context, alone)
+    phase = phases(plan, gathered, context)
     first, rejected = None, None
-    if plan.triggers.counts_elements and (first := element_panes(plan, gathered, phase, at)) is not None:
+    if plan.triggers.counts_elements and (first := element_panes(plan, gathered, phase, context)) is not None:
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:
-        due = fire(plan, gathered, phase, at, _emitted_already(groups, first))
+        due = fire(plan, gathered, phase, context, _emitted_already(groups, first))
     else:
-        rejected = _rejected(plan, gathered, at)
-        tree = Tree(plan, groups, phase, gathered.touched, at)
+        rejected = _rejected(plan, gathered, context)
+        tree = Tree(plan, groups, phase, gathered.touched, context)
         due = _closing(plan, groups, phase, tree.fire())
         groups = with_columns(groups, tree.progress())
     values = values_where(plan, groups, due.any)
@@ -81,8 +82,8 @@ def step_windows(
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
     if plan.signed:
         fired, emptied = _signed(plan, groups, due, fired)
-    _check_fired(plan, groups, fired, at)
-    retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, at)
+    _check_fired(plan, groups, fired, context)
+    retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
     counters = first.counters if first is not None else {}
     counters = total([counters, {f"panes_{name}": int(np.count_nonzero(mask)) for name, mask in _masks(fired)}])
     counters |= {"retractions": counters.get("retractions", 0) + sum(rows.num_rows for rows in retracted)}
@@ -98,18 +99,21 @@ def step_windows(
         fired.taken(stays),
         emptied.any[stays],
     )
-    changes = _changes(plan, gathered, kept, over, phase.taken(stays), at)
+    changes = _changes(plan, gathered, kept, over, phase.taken(stays), context)
     before = [_not_last(first, fired.any)] if first is not None else []
     rows = pa.concat_tables([plan.pane_schema.empty_table(), *before, *retracted, *emitted])
     counters = {name: count for name, count in counters.items() if count}
     return Transition(changes, rows, counters, rejected)
 
 
-def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, at: StepTimes) -> None:
+def _check_fired(plan: GroupTables, groups: pa.Table, fired: Fired, context: Context) -> None:
     windows = groups.select(plan.groups.key_names)
     windows = windows if fired.on_time.all() else windows.filter(pa.array(fired.on_time))
     check_on_time(
-        windows, None if plan.by_number else column_numbers(groups, END)[fired.on_time], at.before, at.after
+        windows,
+        None if plan.by_number else column_numbers(groups, END)[fired.on_time],
+        context.watermark_before,
+        context.watermark,
     )
 
 
@@ -126,7 +130,7 @@ def _not_last(first: ElementPanes, again: Flags) -> pa.Table:
     return first.panes.set_column(first.panes.column_names.index("last"), "last", pa.array(last))
 
 
-def _rejected(plan: GroupTables, gathered: Gathered, at: StepTimes) -> pa.Table | None:
+def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Table | None:
     """Ledger rows of elements whose window is closed because its composite trigger has finished."""
     if not gathered.refused.num_rows:
         return None
@@ -134,7 +138,7 @@ def _rejected(plan: GroupTables, gathered: Gathered, at: StepTimes) -> pa.Table 
     named = dict(zip(plan.input_schema.names, struct_fields(events), strict=True)) | {
         name: bounds[of] for name, of in zip(plan.ledger_bounds, (START, END), strict=True)
     }
-    watermark = None if at.before == BEGINNING_US else at.before
+    watermark = None if context.watermark_before == BEGINNING_US else context.watermark_before
     return ledger(plan, pa.table(named), WINDOW_CLOSED, watermark)
 
 
@@ -180,12 +184,12 @@ def _panes(
     phase: Phases,
     fired: Fired,
     emptied: Fired,
-    at: StepTimes,
+    context: Context,
 ) -> tuple[list[pa.Table], list[pa.Table]]:
     """Retractions and emitted panes, each in the order late, on time, early."""
     retracted, emitted = [], []
     if plan.mode == "retracting" and gathered.replaced.num_rows:
-        retracted += replaced_panes(plan, gathered, at)
+        retracted += replaced_panes(plan, gathered, context)
     for (timing, mask), (_, empty) in zip(_masks(fired), _masks(emptied), strict=True):
         if plan.mode == "retracting" and (mask | empty).any():
             again = (mask | empty) & (column_numbers(groups, EMITTED) > 0)
@@ -232,10 +236,10 @@ def _split(rows: pa.Table, where: Flags) -> tuple[pa.Table, pa.Table]:
 
 
 def _changes(
-    plan: GroupTables, gathered: Gathered, groups: pa.Table, over: pa.Table, phase: Phases, at: StepTimes
+    plan: GroupTables, gathered: Gathered, groups: pa.Table, over: pa.Table, phase: Phases, context: Context
 ) -> ChangeSet:
     """Changes of the tables: groups that stay, their ends and timers; and what expires, ``over`` among it."""
-    clock, marks = due_next(plan, groups, phase, at)
+    clock, marks = due_next(plan, groups, phase, context)
     fresh_clock = (clock != NEVER) & (clock != column_numbers(groups, DUE_CLOCK, NEVER))
     fresh_marks = (marks != NEVER) & (marks != column_numbers(groups, DUE_MARK, NEVER))
     kept = with_columns(

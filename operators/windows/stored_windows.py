@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import BUDGET_BYTES
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
 from tidestate.operators.windows.parts.waiting import waiting_windows, windows_ending, windows_wait

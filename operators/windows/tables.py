@@ -25,6 +25,8 @@ from tidestate.operators.describe.windows import Counted, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.lone_origin import LoneOrigin
+from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import (
     CELL,
     CLOCK,
@@ -125,6 +127,11 @@ class GroupTables(Plan):
         return of_type(self.kind, Sliding)
 
     @property
+    def observers(self) -> tuple[Observer, ...]:
+        """Windows of offsets take one origin."""
+        return (LoneOrigin({"": self.order[0]}),) if self.by_offset and len(self.order) == 2 else ()
+
+    @property
     def by_number(self) -> bool:
         """Whether windows hold a number of messages, not a span of time or offsets."""
         return isinstance(self.kind, Counted)
@@ -172,10 +179,10 @@ class GroupTables(Plan):
         """Whether more lateness takes all late events of windows that are kept; one may be of a forgotten session."""
         return not self.sessions
 
-    def refuses_by_windows(self, watermark: int, *, reprocessing: bool) -> bool:
+    def refuses_by_windows(self, watermark: int) -> bool:
         """Whether events are refused by the windows that are closed, and not by their time alone."""
         reopened = self.reopens and self.gone_us > max(BEGINNING_US, watermark - self.allowed_us)
-        return self.rule == "window" or reprocessing or reopened
+        return self.rule == "window" or self.reprocessing or reopened
 
     @property
     def sizes(self) -> tuple[Column, ...]:

@@ -19,7 +19,8 @@ from tidestate.operators.engine.pieces import Header
 from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.spec.store import StateView
 
@@ -126,6 +127,6 @@ def map_side(round_: GraphRound, batches: Sequence[pa.RecordBatch]) -> tuple[lis
     return headers, rejected
 
 
-def stepped(plan: Plan, view: StateView, arriving: pa.Table, at: StepTimes) -> tuple[Transition, Dues]:
+def stepped(plan: Plan, view: StateView, arriving: pa.Table, context: Context) -> tuple[Transition, Dues]:
     """A step with what expires in it, and when something is due next."""
-    return finished(plan, view, plan.step(view, arriving, at), at)
+    return finished(plan, view, plan.step(view, arriving, context), context)

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.dues import with_expiry
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.messages.tables import HORIZON, HORIZON_BEFORE, MessageWindows, with_key
 from tidestate.operators.windows.messages.window_metadata import ending, get_sessions, windows_expiry
 from tidestate.operators.windows.names import END, START
@@ -34,18 +34,18 @@ class Forgotten(NamedTuple):
     settled: bool
 
 
-def forget_passed(plan: MessageWindows, state: OverlayView, at: StepTimes) -> Forgotten:
+def forget_passed(plan: MessageWindows, state: OverlayView, context: Context) -> Forgotten:
     """Forget windows that are over, their messages, and which messages there were."""
-    over, settled = _over(plan, state, at.after)
+    over, settled = _over(plan, state, context.watermark)
     if over is None:
         return Forgotten(False, settled)
-    was, bound = plan.forgotten_at(state, at.before), plan.needless_at(over)
+    was, bound = plan.forgotten_at(state, context.watermark_before), plan.needless_at(over)
     ended, lost_too = None, False
     if plan.sessions:
         ended = ending(plan.metadata, state, None, over)
         if plan.messages is not None and ended.num_rows:
             state.apply(_retired(plan, plan.messages, state, ended))
-            lost_too = at.incomplete and plan.messages.counts_sizes
+            lost_too = plan.loss is not None and plan.messages.counts_sizes
     further = bound is not None and (was is None or bound > was)
     needless = was if was is not None and bound is not None and bound < was else bound
     bounds = message_expiry(plan, over, needless)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, Read, with_key
 from tidestate.operators.windows.names import COUNTED, END, START
@@ -25,12 +25,12 @@ from tidestate.statestore.table.overlay import OverlayView
 
 
 def forget_full(
-    plan: MessageWindows, state: OverlayView, groups: TableChanges | None, at: StepTimes, read: Read
+    plan: MessageWindows, state: OverlayView, groups: TableChanges | None, context: Context, read: Read
 ) -> bool:
     """Forget windows that the step has found full, messages without a window, and identities by lateness; whether
     there were any. ``read`` reads messages of windows.
     """
-    over, aged = plan.over_at(at.after), plan.forgotten_at(state, at.before)
+    over, aged = plan.over_at(context.watermark), plan.forgotten_at(state, context.watermark_before)
     bound = None if over is None else plan.needless_at(over)
     further = bound is not None and (aged is None or bound > aged)
     gone = groups.delete if groups is not None else None

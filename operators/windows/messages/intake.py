@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.classify import Intake, event_times, judge, with_refused
+from tidestate.operators.plan.classify import event_times, judge, with_refused
 from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS, ledger
 from tidestate.operators.plan.plan import ONLY, REFUSED
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.assignment import last_refused, own_windows, sliding_windows
+from tidestate.operators.progress.progress import Context, watermark_of
+from tidestate.operators.windows.assignment import own_windows, sliding_windows
 from tidestate.operators.windows.messages.tables import (
     MessageWindows,
     batch_of,
@@ -55,24 +55,23 @@ class NewMessages:
     counters: Counters
 
 
-def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table, at: StepTimes) -> NewMessages:
+def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table, context: Context) -> NewMessages:
     """Classify the ``arriving`` events that are new. All are known in ``state`` from now on."""
-    watermark = None if at.before == BEGINNING_US else at.before
-    intake = Intake(watermark, at.now, at.reprocessing, at.budget_bytes)
+    watermark = watermark_of(context.before)
     events = plan.events_in(arriving)
-    if at.reprocessing:
-        events, gone, counters = _new_to_windows(plan, state, events, at)
+    if plan.reprocessing:
+        events, gone, counters = _new_to_windows(plan, state, events, context)
     else:
-        events, gone, counters = _new(plan, state, events, at)
+        events, gone, counters = _new(plan, state, events, context)
         events = events.sort_by([(name, "ascending") for name in plan.known_by.columns])
     new = events
     events, refused, reasons = _refused_first(plan, events, watermark)
-    accepted, rejected, classes = judge(plan, events, intake) if events.num_rows else (events, None, {})
+    accepted, rejected, classes = judge(plan, events, context) if events.num_rows else (events, None, {})
     if accepted.num_rows:
-        rejected = with_refused(plan, accepted, rejected, classes, intake)
-    _remember_verdict(plan, state, new, accepted, at)
+        rejected = with_refused(plan, accepted, rejected, classes, context)
+    _remember_verdict(plan, state, new, accepted, context)
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
-    rows = plan.window_rows(accepted, times, intake) if accepted.num_rows else plan.taken.schema.empty_table()
+    rows = plan.window_rows(accepted, times, context) if accepted.num_rows else plan.taken.schema.empty_table()
     ledgers = [rows for rows in (refused, rejected) if rows is not None]
     if gone.num_rows:
         ledgers.append(ledger(plan, gone, BEYOND_RETENTION, watermark))
@@ -101,14 +100,14 @@ def _refused_first(
 
 
 def _new(
-    plan: MessageWindows, state: OverlayView, events: pa.Table, at: StepTimes
+    plan: MessageWindows, state: OverlayView, events: pa.Table, context: Context
 ) -> tuple[pa.Table, pa.Table, Counters]:
     """The events that are new, and those that are out of retention; what else there was is counted."""
-    tables, bound = plan.identities, plan.forgotten_at(state, at.before)
+    tables, bound = plan.identities, plan.forgotten_at(state, context.watermark_before)
     identities = plan.known_by.of(events)
-    times, usable = message_times(plan, events, at)
+    times, usable = message_times(plan, events, context)
     places = positions(known_until(plan, events, times))
-    now = int(places.max(initial=0)) if not tables.layout.by_time else now_of(at)
+    now = int(places.max(initial=0)) if not tables.layout.by_time else now_of(context)
     first = first_of_each(identities) == np.arange(events.num_rows)
     fresh = first & ~is_known(state, tables.seen, identities) if events.num_rows else first
     # One without a usable time is refused for that, whatever the retention.
@@ -122,8 +121,8 @@ def _new(
         newest = max(int(times[fresh].max()), *([] if marks.newest is None else [marks.newest]), BEGINNING_US)
         changes[tables.marks.name] = marks.changed_to(tables, Marks(newest, marks.bound))
     state.apply(changes)
-    if at.before != BEGINNING_US and len(
-        outside := plan.outside(events, event_times(events[plan.event_time]), at.before)
+    if context.watermark_before != BEGINNING_US and len(
+        outside := plan.outside(events, event_times(events[plan.event_time]), context.watermark_before)
     ):
         old &= ~outside  # what is in no window took no part
     if REFUSED in events.column_names:  # its generator's reason says more
@@ -134,22 +133,22 @@ def _new(
 
 
 def _remember_verdict(
-    plan: MessageWindows, state: OverlayView, events: pa.Table, accepted: pa.Table, at: StepTimes
+    plan: MessageWindows, state: OverlayView, events: pa.Table, accepted: pa.Table, context: Context
 ) -> None:
     """Of the known ``events`` those that were rejected are known under another position, others under their own."""
-    if at.reprocessing:
-        state.apply(_take_part(plan, state, accepted, at))
+    if plan.reprocessing:
+        state.apply(_take_part(plan, state, accepted, context))
     elif accepted.num_rows < events.num_rows:
         new = plan.known_by.of(events)
         (of_new, of_kept), count = shared_ranks([new, plan.known_by.of(accepted)])
-        new = new.append_column("start", pa.array(message_times(plan, events, at)[0]))
+        new = new.append_column("start", pa.array(message_times(plan, events, context)[0]))
         rejected = new.filter(pa.array(lasts(of_kept, count)[of_new] < 0))
-        changed = known_as_rejected(plan, state, rejected, rejected["start"], at)
+        changed = known_as_rejected(plan, state, rejected, rejected["start"], context)
         state.apply({plan.identities.seen.name: changed})
 
 
 def _new_to_windows(
-    plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes
+    plan: MessageWindows, state: StateView, events: pa.Table, context: Context
 ) -> tuple[pa.Table, pa.Table, Counters]:
     """The reprocessed ``events`` that windows lack, for these windows; those of which that is not known, as they are
     out of retention; and how many there were of both and of duplicates.
@@ -161,12 +160,12 @@ def _new_to_windows(
     needless = ~of_all & (first_of_each(identities, of_all) < events.num_rows)
     asked = identities.append_column("only", pa.array(only))
     first = ~needless & (first_of_each(asked) == np.arange(events.num_rows))
-    took = _took_part(plan, state, events, at)
-    old = first & _forgotten(plan, state, events, at)
+    took = _took_part(plan, state, events, context)
+    old = first & _forgotten(plan, state, events, context)
     new = first & ~took & ~old
     chosen, used = events.filter(pa.array(new)), new | old
     if plan.metadata.refuses and (again := first & took).any():
-        index, starts = _refused_before(plan, state, events, np.flatnonzero(again), at)
+        index, starts = _refused_before(plan, state, events, np.flatnonzero(again), context)
         used[index] = True
         chosen = pa.concat_tables(
             [_for_windows(chosen, only[new]), _for_windows(events.take(pa.array(index)), starts)]
@@ -175,21 +174,23 @@ def _new_to_windows(
     return chosen, events.filter(pa.array(old)), {name: count for name, count in counts.items() if count}
 
 
-def _take_part(plan: MessageWindows, state: StateView, accepted: pa.Table, at: StepTimes) -> ChangeSet:
+def _take_part(plan: MessageWindows, state: StateView, accepted: pa.Table, context: Context) -> ChangeSet:
     """Changes by which reprocessed messages are known as ``accepted``. Of one that was not, and is for some of its
     windows alone, the others have refused it.
     """
     seen = plan.identities.seen
-    times, _ = message_times(plan, accepted, at)
+    times, _ = message_times(plan, accepted, context)
     rows = plan.known_by.of(accepted).append_column("position", known_until(plan, accepted, times))
     once = first_of_each(rows.select(seen.key_names)) == np.arange(rows.num_rows)
     changes = {seen.name: TableChanges(put=seen.conform(rows.filter(pa.array(once))))}
     if not plan.metadata.refuses:
         return changes
-    partly = accepted.filter(pa.array(once & (_only(accepted) != END_US) & ~_took_part(plan, state, accepted, at)))
+    partly = accepted.filter(
+        pa.array(once & (_only(accepted) != END_US) & ~_took_part(plan, state, accepted, context))
+    )
     if partly.num_rows:
         partly = partly.drop_columns([ONLY])
-        index, starts, ends = _open_windows(plan, partly, at)
+        index, starts, ends = _open_windows(plan, partly, context)
         batch = batch_of(plan, partly.take(pa.array(index)), starts, ends)
         refused = plan.metadata.refused
         changes[refused.name] = TableChanges(put=refused.conform(batch))
@@ -202,37 +203,37 @@ def _only(events: pa.Table) -> Times:
     return np.full(events.num_rows, END_US) if only is None else only
 
 
-def _took_part(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> Flags:
+def _took_part(plan: MessageWindows, state: StateView, events: pa.Table, context: Context) -> Flags:
     """Which events are known as accepted ones."""
     seen = plan.identities.seen
     known = state[seen.name].lookup(seen.conform_keys(plan.known_by.of(events)))
     was = pc.fill_null(known.rows["position"].cast(pa.int64()), 0).to_numpy()
-    times, usable = message_times(plan, events, at)
+    times, usable = message_times(plan, events, context)
     own = positions(known_until(plan, events, times))
     took: Flags = np.asarray(known.found, bool) & (was == own if plan.touching else was <= own)
     return took & usable if plan.identities.layout.by_time else took
 
 
-def _forgotten(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> Flags:
+def _forgotten(plan: MessageWindows, state: StateView, events: pa.Table, context: Context) -> Flags:
     """Which events windows would take, though these may have forgotten that they have done so before."""
-    bound, nothing = plan.forgotten_at(state, at.before), np.zeros(events.num_rows, bool)
-    if bound is None or at.before == BEGINNING_US:
+    bound, nothing = plan.forgotten_at(state, context.watermark_before), np.zeros(events.num_rows, bool)
+    if bound is None or context.watermark_before == BEGINNING_US:
         return nothing
-    times, usable = message_times(plan, events, at)
-    late = plan.too_late(events, times, at.before, reprocessing=True)
+    times, usable = message_times(plan, events, context)
+    late = plan.too_late(events, times, context.watermark_before)
     known = is_known(state, plan.identities.seen, plan.known_by.of(events))
     behind: Flags = usable & ~known & (positions(known_until(plan, events, times)) <= bound)
     return behind & ~late if len(late) else behind
 
 
 def _refused_before(
-    plan: MessageWindows, state: StateView, events: pa.Table, places: Numbers, at: StepTimes
+    plan: MessageWindows, state: StateView, events: pa.Table, places: Numbers, context: Context
 ) -> tuple[Numbers, Times]:
     """Of events at these ``places`` those that windows have refused before, with the start of each window; and those
     that are for one window which is over.
     """
     rows = events.take(pa.array(places))
-    index, starts, ends = _open_windows(plan, rows, at)
+    index, starts, ends = _open_windows(plan, rows, context)
     asked = batch_of(plan, rows.take(pa.array(index)), starts, ends)
     lacks = is_known(state, plan.metadata.refused, plan.metadata.refused.conform_keys(asked))
     only = _only(rows)
@@ -240,10 +241,10 @@ def _refused_before(
     return places[np.concatenate([index[lacks], gone])], np.concatenate([starts[lacks], only[gone]])
 
 
-def _open_windows(plan: MessageWindows, events: pa.Table, at: StepTimes) -> tuple[Numbers, Times, Times]:
+def _open_windows(plan: MessageWindows, events: pa.Table, context: Context) -> tuple[Numbers, Times, Times]:
     """Pairs of events and windows that take them when they are reprocessed: indices of events, starts and ends."""
     times = events[plan.event_time].cast(pa.int64()).to_numpy()
-    closed = None if at.before == BEGINNING_US else last_refused(plan, at.before, reprocessing=True)
+    closed = None if context.watermark_before == BEGINNING_US else plan.refused_at(context.watermark_before)
     first, counts = sliding_windows(plan.slices, times, events, closed)
     index = np.repeat(np.arange(len(times)), counts)
     ends = first[index] + places_within(counts) * plan.slices.slide

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.plan.plan import Arrival
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.messages.forgetting import message_expiry
 from tidestate.operators.windows.messages.rebuild import put_back
 from tidestate.operators.windows.messages.record import record_taken
@@ -31,39 +31,41 @@ class MessagePlan(MessageWindows, WindowPlan):
         """Never: identities were forgotten by the lateness before."""
         return False
 
-    def arrive(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         return self.sent(accepted)
 
-    def window_rows(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
-        return WindowPlan.arrive(self, accepted, times, arrival)
+    def window_rows(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
+        return WindowPlan.arrive(self, accepted, times, context)
 
     def taking(
-        self, view: StateView, arriving: pa.Table, at: StepTimes, step: Callable[[pa.Table], Transition]
+        self, view: StateView, arriving: pa.Table, context: Context, step: Callable[[pa.Table], Transition]
     ) -> Transition:
         if not self.triggers.finishes:
-            return super().taking(view, arriving, at, step)
+            return super().taking(view, arriving, context, step)
 
         def recorded(rows: pa.Table) -> Transition:
             moved = step(rows)
-            return replace(moved, changes={**moved.changes, **record_taken(self, view, rows, moved.rejected, at)})
+            return replace(
+                moved, changes={**moved.changes, **record_taken(self, view, rows, moved.rejected, context)}
+            )
 
-        return super().taking(view, arriving, at, recorded)
+        return super().taking(view, arriving, context, recorded)
 
-    def expiry(self, at: StepTimes) -> dict[str, int]:
+    def expiry(self, context: Context) -> dict[str, int]:
         """Also of messages and identities, but where a retention keeps more: that follows from the state."""
-        if at.rebuilding:
+        if self.replaying:
             return {}
         by_state = self.retention is not None and not self.horizon and not self.by_number
-        over = None if by_state else self.over_at(at.after)
+        over = None if by_state else self.over_at(context.watermark)
         own = {} if over is None else message_expiry(self, over, self.needless_at(over))
-        return {**super().expiry(at), **own}
+        return {**super().expiry(context), **own}
 
-    def window_step(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
-        return WindowPlan.step(self, view, rows, at)
+    def window_step(self, view: StateView, rows: pa.Table, context: Context) -> Transition:
+        return WindowPlan.step(self, view, rows, context)
 
-    def step(self, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
-        if at.rebuilding:
-            return put_back(self, view, arriving, at)
+    def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
+        if self.replaying:
+            return put_back(self, view, arriving, context)
         state = OverlayView(view, self.tables)
-        moved = message_step(self, state, arriving, at).moved
+        moved = message_step(self, state, arriving, context).moved
         return replace(moved, changes=state.changes())

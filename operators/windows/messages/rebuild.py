@@ -8,7 +8,6 @@ window that has all its messages again is computed again where a function reads 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +15,9 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.groups import column_numbers, trigger_finished
 from tidestate.operators.windows.messages.reading import (
@@ -41,18 +41,18 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def put_back(plan: MessageWindows, view: StateView, arriving: pa.Table, at: StepTimes) -> Transition:
+def put_back(plan: MessageWindows, view: StateView, arriving: pa.Table, context: Context) -> Transition:
     """The transition by a replay: ``arriving`` are rows of `exchanged`, in any number of copies and any order."""
     tables, state = expect(plan.messages, "only messages that are kept are put back"), OverlayView(view, plan.tables)
     plan = plan.within(state)
-    lost = _lost(plan, state, plan.events_in(arriving), at)
-    lost, windows = _of_windows_that_lack(plan, state, lost, at)
+    lost = _lost(plan, state, plan.events_in(arriving), context)
+    lost, windows = _of_windows_that_lack(plan, state, lost, context)
     counters, emitted, changes = {PUT_BACK: lost.num_rows}, [plan.pane_schema.empty_table()], {}
     if lost.num_rows:
         rows = tables.messages.conform(tables.conform(plan.as_messages(lost)))
         changes[tables.messages.name] = TableChanges(put=rows)
         state.apply(changes)
-        corrected = list(_corrected(plan, state, windows, at)) if plan.reads_messages else []
+        corrected = list(_corrected(plan, state, windows, context)) if plan.reads_messages else []
         for groups, panes, counted in corrected:
             emitted.append(panes)
             counters = total([counters, counted])
@@ -62,7 +62,7 @@ def put_back(plan: MessageWindows, view: StateView, arriving: pa.Table, at: Step
     return Transition(state.changes(), pa.concat_tables(emitted), counters, due=None)
 
 
-def _lost(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> pa.Table:
+def _lost(plan: MessageWindows, state: StateView, events: pa.Table, context: Context) -> pa.Table:
     """Events that had been accepted, and are not stored any more, each once."""
     tables, index = expect(plan.messages, "messages are kept"), plan.identities.seen
     seen = state[index.name].lookup(index.conform_keys(plan.known_by.of(events)))
@@ -78,7 +78,7 @@ def _lost(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTime
     at_us = events[plan.event_time].cast(pa.int64()).to_numpy()
     accepted = was == positions(known_until(plan, events, at_us))
     if plan.in_order and plan.triggers.finishes:  # those that are held have not been stored yet
-        accepted &= at_us < at.before
+        accepted &= at_us < context.watermark_before
     once = first_of_each(rows.select(index.key_names), accepted) == np.arange(rows.num_rows)
     events, rows = events.filter(pa.array(once)), tables.conform(rows.filter(pa.array(once)))
     gone = pc.invert(state[tables.messages.name].lookup(tables.messages.conform_keys(rows)).found)
@@ -93,12 +93,12 @@ def _as_requests(plan: MessageWindows, events: pa.Table) -> pa.Table:
 
 
 def _of_windows_that_lack(
-    plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes
+    plan: MessageWindows, state: StateView, events: pa.Table, context: Context
 ) -> tuple[pa.Table, pa.Table]:
     """The events of windows that lack messages and those between windows, and the metadata of these windows. An event
     only of whole windows is another delivery of what is stored, with another key; or its windows are over.
     """
-    index, windows = _windows_of(plan, state, events, at)
+    index, windows = _windows_of(plan, state, events, context)
     places = first_of_each(windows.select(plan.metadata.windows.key_names))
     firsts = np.flatnonzero(places == np.arange(windows.num_rows))
     lack = np.zeros(windows.num_rows, bool)
@@ -110,13 +110,15 @@ def _of_windows_that_lack(
     return events.take(pa.array(kept)), windows.filter(pa.array(lack))
 
 
-def _windows_of(plan: MessageWindows, state: StateView, events: pa.Table, at: StepTimes) -> tuple[Numbers, pa.Table]:
+def _windows_of(
+    plan: MessageWindows, state: StateView, events: pa.Table, context: Context
+) -> tuple[Numbers, pa.Table]:
     """Pairs of an event and a window that holds it: the number of the event, and the metadata of the window."""
     spec = plan.metadata.windows
     if plan.sessions:
         found = get_sessions(plan.metadata, state, _as_requests(plan, events))
         return np.asarray(found.request_index), found.rows.select(spec.schema.names)
-    ever = replace(at, before=BEGINNING_US, reprocessing=False)
+    ever = context.reaching(BEGINNING_US, context.watermark)
     numbers, rows = [np.zeros(0, np.int64)], [spec.schema.empty_table()]
     for index, starts, ends in message_windows(plan, events, None, ever):
         keys = batch_of(plan, events.take(pa.array(index)), starts, ends).select(spec.key_names)
@@ -127,7 +129,7 @@ def _windows_of(plan: MessageWindows, state: StateView, events: pa.Table, at: St
 
 
 def _corrected(
-    plan: MessageWindows, state: StateView, windows: pa.Table, at: StepTimes
+    plan: MessageWindows, state: StateView, windows: pa.Table, context: Context
 ) -> Iterator[tuple[pa.Table, pa.Table, dict[str, int]]]:
     """Of these windows those that have emitted a pane which differs from what all their messages give now: the groups
     after another pane, the panes, and their counters.
@@ -144,16 +146,16 @@ def _corrected(
         differs = pa.array(~np.logical_and.reduce(same))
         groups, values = groups.filter(differs), values.filter(differs)
         if groups.num_rows:
-            yield _after(groups, values, plan), *_panes(plan, groups, values, at)
+            yield _after(groups, values, plan), *_panes(plan, groups, values, context)
 
 
 def _panes(
-    plan: MessageWindows, groups: pa.Table, values: pa.Table, at: StepTimes
+    plan: MessageWindows, groups: pa.Table, values: pa.Table, context: Context
 ) -> tuple[pa.Table, dict[str, int]]:
     ends = column_numbers(groups, END)
-    last = (ends <= plan.closed_at(at.after)) & (at.after != BEGINNING_US)
+    last = (ends <= plan.closed_at(context.watermark)) & (context.watermark != BEGINNING_US)
     retracted, emitted, counters = [], [], {}
-    for timing, mask in (("late", ends <= at.before), ("early", ends > at.before)):
+    for timing, mask in (("late", ends <= context.watermark_before), ("early", ends > context.watermark_before)):
         where = pa.array(mask)
         rows = groups.filter(where)
         if plan.mode == "retracting":

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted, Sliding
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.windows.assignment import assign_windows, last_refused, open_to, sliding_windows
+from tidestate.operators.progress.progress import Context
+from tidestate.operators.windows.assignment import assign_windows, open_to, sliding_windows
 from tidestate.operators.windows.counting import number, windows_of_numbers
 from tidestate.operators.windows.expansion import bands, combined_parts, pairs_within
 from tidestate.operators.windows.groups import column_numbers, int_bounds
@@ -42,21 +42,21 @@ class Recorded:
     newest: int | None
 
 
-def record(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> Recorded:
+def record(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> Recorded:
     """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
     if not accepted.num_rows:
         return Recorded({}, None)
     numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
-    refused = _refused_by_rule(plan, view, accepted, at) if plan.metadata.refuses else None
-    pairs, kept = message_windows(plan, accepted, numbers, at), None
+    refused = _refused_by_rule(plan, view, accepted, context) if plan.metadata.refuses else None
+    pairs, kept = message_windows(plan, accepted, numbers, context), None
     if numbers is not None:  # what lies between counted windows is needed by none
         pairs, kept = iter([every := next(pairs)]), np.zeros(accepted.num_rows, bool)
         kept[every[0]] = True
-    return _recorded(plan, view, accepted, pairs, refused, numbers, at, kept)
+    return _recorded(plan, view, accepted, pairs, refused, numbers, context, kept)
 
 
 def record_taken(
-    plan: MessageWindows, view: StateView, rows: pa.Table, rejected: pa.Table | None, at: StepTimes
+    plan: MessageWindows, view: StateView, rows: pa.Table, rejected: pa.Table | None, context: Context
 ) -> ChangeSet:
     """As `record`, where triggers finish: of ``rows`` of `GroupTables.taken` those that their windows have not
     ``rejected``.
@@ -67,7 +67,7 @@ def record_taken(
     events = pa.table(dict(zip(plan.input_schema.names, fields, strict=True)))
     if isinstance(plan.kind, Counted):
         numbers = _numbers(plan, view, events)
-        index, starts, ends = next(message_windows(plan, events, numbers, at))
+        index, starts, ends = next(message_windows(plan, events, numbers, context))
     else:
         index, count = ranks(plan.known_by.of(events))
         events = events.take(pa.array(firsts(index, count)))
@@ -79,10 +79,10 @@ def record_taken(
     kept = np.zeros(events.num_rows, bool)
     kept[index[~out]] = True
     if plan.metadata.refuses:
-        both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, at), strict=True)
+        both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, context), strict=True)
         places, begins, over = (np.concatenate(pair) for pair in both)
         refused = places, begins, over
-    return _recorded(plan, view, events, [taken], refused, numbers, at, kept).changes
+    return _recorded(plan, view, events, [taken], refused, numbers, context, kept).changes
 
 
 def _recorded(
@@ -92,7 +92,7 @@ def _recorded(
     pairs: Iterable[Pairs],
     refused: Pairs | None,
     numbers: Numbers | None,
-    at: StepTimes,
+    context: Context,
     kept: Flags | None = None,
 ) -> Recorded:
     """Of ``accepted`` messages, each once: what is in a window by ``pairs``, and what windows ``refused``. Those that
@@ -101,11 +101,11 @@ def _recorded(
     parts, newest, again = [], None, []
     for index, starts, ends in pairs:
         batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
-        parts.append(_sessions(plan, view, batch, at) if plan.sessions else add_messages(plan.metadata, batch))
+        parts.append(_sessions(plan, view, batch, context) if plan.sessions else add_messages(plan.metadata, batch))
         newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
-        if refused is not None and at.reprocessing:
+        if refused is not None and plan.reprocessing:
             again.append(plan.metadata.refused.conform_keys(batch))
-    changes = {**_messages(plan, view, accepted, numbers, at, kept), **_together(plan, parts)}
+    changes = {**_messages(plan, view, accepted, numbers, context, kept), **_together(plan, parts)}
     if refused is not None:
         index, starts, ends = refused
         batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
@@ -114,10 +114,10 @@ def _recorded(
     return Recorded(changes, newest)
 
 
-def record_between(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> ChangeSet:
+def record_between(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> ChangeSet:
     """Store the ``accepted`` messages that lie between windows, which no step of windows sees."""
     between = between_windows(plan, accepted)
-    return _messages(plan, view, accepted.filter(pa.array(between)), None, at) if between.any() else {}
+    return _messages(plan, view, accepted.filter(pa.array(between)), None, context) if between.any() else {}
 
 
 def between_windows(plan: MessageWindows, events: pa.Table) -> Flags:
@@ -137,15 +137,20 @@ def latest_start(plan: MessageWindows, changes: ChangeSet) -> int | None:
     return max((int(pc.max(one).as_py()) for one in starts if len(one)), default=None)
 
 
-def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, at: StepTimes) -> Pairs:
+def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> Pairs:
     """``accepted`` messages with each window that was closed to them, of those that are still known."""
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     nothing = np.zeros(0, np.int64)
-    if plan.rule != "window" or at.reprocessing or at.before == BEGINNING_US or not plan.asks_refused:
+    if (
+        plan.rule != "window"
+        or plan.reprocessing
+        or context.watermark_before == BEGINNING_US
+        or not plan.asks_refused
+    ):
         return nothing, nothing, nothing
     kind, expired = of_type(plan.kind, Sliding), view[plan.metadata.refused.name].expired
     low = None if expired is None else expired + kind.size
-    first, counts = sliding_windows(kind, times, accepted, low, last_refused(plan, at.before, reprocessing=False))
+    first, counts = sliding_windows(kind, times, accepted, low, plan.closed_at(context.watermark_before))
     index = np.repeat(np.arange(len(times)), counts)
     ends = first[index] + places_within(counts) * kind.slide
     return index, ends - kind.size, ends
@@ -175,7 +180,7 @@ def _together(plan: MessageWindows, parts: list[ChangeSet]) -> ChangeSet:
 
 
 def message_windows(
-    plan: MessageWindows, accepted: pa.Table, numbers: Numbers | None, at: StepTimes
+    plan: MessageWindows, accepted: pa.Table, numbers: Numbers | None, context: Context
 ) -> Iterator[Pairs]:
     """Every (message, window) pair, without windows that take nothing any more: those of sliding windows in bands."""
     kind = plan.kind
@@ -187,11 +192,11 @@ def message_windows(
         return
     times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
     closed = None
-    if (plan.rule != "event" or at.reprocessing) and at.before != BEGINNING_US:
-        closed = last_refused(plan, at.before, reprocessing=at.reprocessing)
+    if (plan.rule != "event" or plan.reprocessing) and context.watermark_before != BEGINNING_US:
+        closed = plan.refused_at(context.watermark_before)
     if isinstance(kind, Sliding):
         first, counts = sliding_windows(kind, times, accepted, closed)
-        for index, nth in bands(counts, pairs_within(accepted, at.budget_bytes)):
+        for index, nth in bands(counts, pairs_within(accepted, context.budget_bytes)):
             ends = first[index] + nth * kind.slide
             yield index, ends - kind.size, ends
         return
@@ -218,7 +223,7 @@ def _messages(
     view: StateView,
     accepted: pa.Table,
     numbers: Numbers | None,
-    at: StepTimes,
+    context: Context,
     kept: Flags | None = None,
 ) -> ChangeSet:
     """Messages that are ``kept``; others are known as rejected ones are."""
@@ -229,27 +234,27 @@ def _messages(
     if numbers is not None:
         rows = rows.append_column(NUMBER, pa.array(numbers))
     rows = tables.conform(rows)
-    if at.reprocessing:  # what comes back for one window may have been stored for others
+    if plan.reprocessing:  # what comes back for one window may have been stored for others
         new = ~np.asarray(view[tables.messages.name].lookup(tables.messages.conform_keys(rows)).found, bool)
         rows, kept = rows.filter(pa.array(new)), None if kept is None else kept[new]
     changes = {}
     if kept is not None and not kept.all():
         rejected, rows = (rows.filter(pa.array(some)) for some in (~kept, kept))
         starts = rejected[MESSAGE_TIME].cast(pa.int64())
-        changes[plan.identities.seen.name] = known_as_rejected(plan, view, rejected, starts, at)
+        changes[plan.identities.seen.name] = known_as_rejected(plan, view, rejected, starts, context)
     changes[tables.messages.name] = TableChanges(put=tables.messages.conform(rows))
     if tables.counts_sizes:
         changes[tables.sizes.name] = TableChanges(merge=tally(tables, rows))
     return changes
 
 
-def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, at: StepTimes) -> ChangeSet:
+def _sessions(plan: MessageWindows, view: StateView, batch: pa.Table, context: Context) -> ChangeSet:
     """The same merging as in the step, so that metadata and groups tell of the same sessions."""
     keys, spec = plan.group_keys, plan.metadata.windows
     asked = batch.select(keys).group_by(keys, use_threads=False).aggregate([])
     stored = view[spec.name].ranges(asked).rows.select([*keys, START, END])
-    if at.before != BEGINNING_US and not at.reprocessing:
-        stored = open_to(plan, stored, at.before)
+    if context.watermark_before != BEGINNING_US and not plan.reprocessing:
+        stored = open_to(plan, stored, context.watermark_before)
     merged = merge_sessions(keys, int_bounds(pa.concat_tables([stored, batch.select(stored.column_names)])))
     becomes = {name: merged.windows[name].cast(plan.bound_type).take(pa.array(merged.owner)) for name in (START, END)}
     old, new = stored.num_rows, batch.num_rows

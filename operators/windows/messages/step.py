@@ -13,8 +13,8 @@ import pyarrow as pa
 from tidestate.operators.plan.dues import least, least_stored, with_expiry
 from tidestate.operators.plan.ledger import INCOMPLETE_PANES
 from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.due import window_expiry
 from tidestate.operators.windows.messages.forgetting import Forgotten, forget_passed, move_horizon
 from tidestate.operators.windows.messages.full_windows import forget_full
@@ -28,52 +28,52 @@ from tidestate.statestore.spec.changes import Ranges
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, at: StepTimes) -> StepResult:
+def message_step(plan: MessageWindows, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
     """Record the ``arriving`` messages that are new, advance time, fire what is due, drop what is over."""
     plan = plan.within(state)
-    admitted = admit_messages(plan, state, arriving, at)
+    admitted = admit_messages(plan, state, arriving, context)
     if plan.triggers.finishes:  # then windows say what they take
-        recorded = Recorded(record_between(plan, state, admitted.accepted, at), None)
+        recorded = Recorded(record_between(plan, state, admitted.accepted, context), None)
     else:
-        recorded = record(plan, state, admitted.accepted, at)
+        recorded = record(plan, state, admitted.accepted, context)
     state.apply(recorded.changes)
 
     def read(windows: pa.Table) -> Ranges:
         return read_windows(plan, state, windows)
 
-    moved = plan.reading(read).window_step(state, admitted.rows, at)
+    moved = plan.reading(read).window_step(state, admitted.rows, context)
     # With a horizon each state partition closes windows of its own: what expires follows from the state then.
-    state.apply(with_expiry(moved.changes, window_expiry(plan, at)) if plan.horizon else moved.changes)
+    state.apply(with_expiry(moved.changes, window_expiry(plan, context)) if plan.horizon else moved.changes)
     if plan.triggers.finishes:
         recorded = Recorded(moved.changes, latest_start(plan, moved.changes))
-    partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if at.incomplete else {}
+    partly = {INCOMPLETE_PANES: incomplete_panes(plan, state, moved.panes)} if plan.loss is not None else {}
     if plan.by_number:
-        gone = Forgotten(forget_full(plan, state, moved.changes.get(GROUPS), at, read), settled=True)
+        gone = Forgotten(forget_full(plan, state, moved.changes.get(GROUPS), context, read), settled=True)
     else:
-        gone = forget_passed(plan, state, at)
-    settled = move_horizon(plan, state, at.after) and gone.settled
+        gone = forget_passed(plan, state, context)
+    settled = move_horizon(plan, state, context.watermark) and gone.settled
     ledgers = [rows for rows in (admitted.rejected, moved.rejected) if rows is not None]
     moved = replace(
         moved,
         counters=total([admitted.counters, moved.counters, partly]),
         rejected=pa.concat_tables(ledgers) if ledgers else None,
-        due=_due(plan, state, recorded, at, moved.due) if settled else None,
+        due=_due(plan, state, recorded, context, moved.due) if settled else None,
     )
     return StepResult(moved, gone.purged, recorded.newest)
 
 
 def _due(
-    plan: MessageWindows, state: OverlayView, recorded: Recorded, at: StepTimes, windows: int | None
+    plan: MessageWindows, state: OverlayView, recorded: Recorded, context: Context, windows: int | None
 ) -> int | None:
     """That of the ``windows``, or an earlier one at which messages of a session go, where lateness decides it."""
     if windows is None or (plan.retention is not None and not plan.horizon):
         return windows
-    if plan.messages is None or not plan.sessions or plan.retain_us is None or at.after == END_US:
+    if plan.messages is None or not plan.sessions or plan.retain_us is None or context.watermark == END_US:
         return windows
-    ends, over = plan.metadata.ends.name, plan.over_at(at.after)
+    ends, over = plan.metadata.ends.name, plan.over_at(context.watermark)
     new = recorded.changes[ends].put if ends in recorded.changes else None
     bound = BEGINNING_US if over is None else over
     first = END_US if new is None else least([new], END, bound)
-    if at.due_mark is None:
+    if not context.only_arrivals:
         first = least_stored(state, ends, END, bound, first)
     return min(windows, first + max(plan.allowed_us, plan.retain_us), END_US)

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import ApplyRows
 from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
-from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Arrival
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, ReplayedPlan
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, LIMIT_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.assignment import FIRST_US, LAST_US, gaps_of, lifetime_ends
 from tidestate.operators.windows.messages.identity import Identity
 from tidestate.operators.windows.messages.window_metadata import WindowTables
@@ -111,7 +112,7 @@ def _one_array(values: Values) -> pa.Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MessageWindows(GroupTables):
+class MessageWindows(GroupTables, ReplayedPlan):
     """``messages`` is None where nothing needs the messages again: then only their identities are kept."""
 
     classifies_late = True
@@ -199,11 +200,11 @@ class MessageWindows(GroupTables):
         return events
 
     @abstractmethod
-    def window_rows(self, accepted: pa.Table, times: Times, arrival: Arrival) -> pa.Table:
+    def window_rows(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
         """Accepted events as rows of `taken`."""
 
     @abstractmethod
-    def window_step(self, view: StateView, rows: pa.Table, at: StepTimes) -> Transition:
+    def window_step(self, view: StateView, rows: pa.Table, context: Context) -> Transition:
         """The step of the windows alone, by rows of `taken`."""
 
     def over_at(self, watermark: int) -> int | None:
@@ -276,14 +277,14 @@ class MessageWindows(GroupTables):
         return rows
 
 
-def message_times(plan: MessageWindows, events: pa.Table, at: StepTimes) -> tuple[Times, Flags]:
+def message_times(plan: MessageWindows, events: pa.Table, context: Context) -> tuple[Times, Flags]:
     """The time of each event, of one without a usable time the watermark: until that it is known; and which have
     one.
     """
     given = events[RECEIVED] if RECEIVED in events.column_names else events[plan.event_time].cast(pa.int64())
     times: npt.NDArray[np.int64] = pc.fill_null(given, 2**63 - 1).to_numpy()
     usable = (times <= LIMIT_US) & (times >= -LIMIT_US)
-    return np.where(usable, times, now_of(at)), usable
+    return np.where(usable, times, now_of(context)), usable
 
 
 def known_until(plan: MessageWindows, events: pa.Table, times: Times) -> pa.ChunkedArray:
@@ -298,13 +299,13 @@ def known_until(plan: MessageWindows, events: pa.Table, times: Times) -> pa.Chun
     return pa.chunked_array([pa.array(places).cast(kind)])
 
 
-def now_of(at: StepTimes) -> int:
+def now_of(context: Context) -> int:
     """The watermark, up to which those are known that are in no window."""
-    return 0 if at.after == BEGINNING_US else min(at.after, LIMIT_US)
+    return 0 if context.watermark == BEGINNING_US else min(context.watermark, LIMIT_US)
 
 
 def known_as_rejected(
-    plan: MessageWindows, view: StateView, identities: pa.Table, starts: Values, at: StepTimes
+    plan: MessageWindows, view: StateView, identities: pa.Table, starts: Values, context: Context
 ) -> TableChanges:
     """Changes by which the messages with these ``identities`` are known under another position than their own: the
     next one, or with a lifetime one that follows its start, as its end may be far.
@@ -317,7 +318,7 @@ def known_as_rejected(
     found, own = known.rows.filter(pa.array(once)), positions(known.rows["position"].filter(pa.array(once)))
     place = own + 1
     if plan.touching:
-        soon = np.maximum(pc.fill_null(starts, 0).to_numpy()[once] + 1, now_of(at))
+        soon = np.maximum(pc.fill_null(starts, 0).to_numpy()[once] + 1, now_of(context))
         place = np.where(soon < own, soon, place)
     name = found.column_names.index("position")
     found = found.set_column(name, "position", pa.array(place).cast(seen.values[0].arrow))

@@ -26,8 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import Ready, column_numbers
 from tidestate.operators.windows.names import CELL, ELEMENTS, END, ENDS, PARTS, START
 from tidestate.operators.windows.sessions import in_key_order, on_a_line
@@ -98,27 +98,27 @@ def _own(cells: Numbers) -> Numbers:
     return 2 * cells + 1
 
 
-def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
+def ready_sessions(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> Ready:
     """Sessions that are due, or have late events; everything else waits. ``arriving``: rows of the parts table."""
     new, starts, ends = arriving, column_numbers(arriving, START), column_numbers(arriving, END)
-    late = (starts < at.before) | at.reprocessing
-    waits = ~late & (ends > at.after)
+    late = (starts < context.watermark_before) | plan.reprocessing
+    waits = ~late & (ends > context.watermark)
     kept = new if waits.all() else new.filter(pa.array(waits))
     nothing = plan.arriving.schema.empty_table()
-    soon = ~waits | (starts < at.after)
-    if not soon.any() and (at.after == at.before or at.due_mark is not None):
-        return Ready(nothing, _changes(plan, [kept], at))
-    found = _read(plan, view, new.filter(pa.array(soon)), late[soon], at)
+    soon = ~waits | (starts < context.watermark)
+    if not soon.any() and (context.watermark == context.watermark_before or context.only_arrivals):
+        return Ready(nothing, _changes(plan, [kept], context))
+    found = _read(plan, view, new.filter(pa.array(soon)), late[soon], context)
     if not found.rows.num_rows and not found.opened.num_rows:
-        return Ready(nothing, _changes(plan, [kept], at), next_end=found.next_end)
-    chains = _chains(plan, found, at)
-    open_ = chains.ends > at.after
+        return Ready(nothing, _changes(plan, [kept], context), next_end=found.next_end)
+    chains = _chains(plan, found, context)
+    open_ = chains.ends > context.watermark
     carries = open_ & ~chains.special
     handed, carried = (chains.moved & where[chains.of] for where in (~carries, carries))
-    merged = [kept, _joining(found.rows, chains, new.num_rows - int(np.count_nonzero(~soon)), at)]
-    changes = _changes(plan, [*merged, _carried(plan, found.rows, chains, carried)], at)
+    merged = [kept, _joining(found.rows, chains, new.num_rows - int(np.count_nonzero(~soon)), context)]
+    changes = _changes(plan, [*merged, _carried(plan, found.rows, chains, carried)], context)
     whole, chosen = _complete(plan, found, chains, handed)
-    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], at), found.next_end)
+    return Ready(whole, changes, _alone(plan, view, whole, chains.special[chosen], context), found.next_end)
 
 
 def live_parts(plan: GroupTables, view: StateView, watermark: int) -> pa.Table:
@@ -147,26 +147,29 @@ def over_at(plan: GroupTables, watermark: int) -> int:
     return min(2 * ((watermark + 1) // plan.gap) - 1, END_US - 1)
 
 
-def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, at: StepTimes) -> _Rows:
+def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, context: Context) -> _Rows:
     """The parts that may be due, ``new`` ones, and those ahead of them."""
-    moves, gap = at.after > at.before, plan.gap
+    before, after, gap = context.watermark_before, context.watermark, plan.gap
     opened, stored = plan.ends.schema.empty_table(), plan.parts.schema.empty_table()
-    first, last = None if at.before == BEGINNING_US else (at.before + 1) // gap, at.after // gap
+    first, last = None if before == BEGINNING_US else (before + 1) // gap, after // gap
+    moves = after > before
     if moves:
-        lower = None if at.before == BEGINNING_US else (at.before + 1,)
-        ends = view[ENDS].scan(key_range(lower, None if at.after == END_US else (at.after + 1,)))
+        lower = None if before == BEGINNING_US else (before + 1,)
+        ends = view[ENDS].scan(key_range(lower, None if after == END_US else (after + 1,)))
         opened = pa.concat_tables([opened, *ends])
-        cells = key_range(None if first is None else (2 * first,), None if at.after == END_US else (2 * last + 2,))
-        stored = _not_over(plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), at.before)
+        cells = key_range(None if first is None else (2 * first,), None if after == END_US else (2 * last + 2,))
+        stored = _not_over(
+            plan, pa.concat_tables([stored, *view[PARTS].scan(cells, folded=False)]), context.watermark_before
+        )
     ends_at = column_numbers(stored, END)
-    due = ends_at <= at.after
+    due = ends_at <= context.watermark
     next_end = int(ends_at.min(initial=END_US, where=~due)) if moves else None
     names = plan.group_keys
-    if at.after == END_US or not (due.any() or new.num_rows or opened.num_rows):
+    if context.watermark == END_US or not (due.any() or new.num_rows or opened.num_rows):
         rows = pa.concat_tables([stored, new])
         return _Rows(rows, np.append(np.zeros(stored.num_rows, bool), late), opened, next_end)
     # What starts before the watermark ends at most a gap after it.
-    ahead = range(last + 1 if moves else last, (at.after - 1 + gap) // gap + 1)
+    ahead = range(last + 1 if moves else last, (context.watermark - 1 + gap) // gap + 1)
     cells_read = max(1, last - first + 1) if first is not None else 1
     candidates = int(np.count_nonzero(due)) + new.num_rows + opened.num_rows
     if not ahead:
@@ -178,8 +181,8 @@ def _read(plan: GroupTables, view: StateView, new: pa.Table, late: Flags, at: St
         number, count = ranks(both := pa.concat_tables(keys))
         asked = both.take(pa.array(firsts(number, count)))
         stored = _of_keys(stored, asked)
-        forward = [_looked_up(plan, view, asked, ahead, at.before)]
-    forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), at.after)) for rows in forward]
+        forward = [_looked_up(plan, view, asked, ahead, context.watermark_before)]
+    forward = [rows.filter(pc.less(rows[START].cast(pa.int64()), context.watermark)) for rows in forward]
     rows = pa.concat_tables([stored, *forward, new])
     return _Rows(rows, np.append(np.zeros(rows.num_rows - new.num_rows, bool), late), opened, next_end)
 
@@ -211,7 +214,7 @@ def _cells(rows: pa.Table) -> Numbers:
     return cells
 
 
-def _chains(plan: GroupTables, found: _Rows, at: StepTimes) -> _Chains:
+def _chains(plan: GroupTables, found: _Rows, context: Context) -> _Chains:
     """The sessions of the rows. Rows of one key and cell, a *unit*, are of one session, so these are merged first."""
     names, own = plan.group_keys, found.rows.num_rows
     key_of = in_key_order(pa.concat_tables([found.rows.select(names), found.opened.select(names)]))
@@ -229,7 +232,7 @@ def _chains(plan: GroupTables, found: _Rows, at: StepTimes) -> _Chains:
     row_of = firsts(unit, count)
     first = _begins(key_of[row_of], unit_starts, unit_ends)
     heads, session = np.flatnonzero(first), (np.cumsum(first) - 1)[unit]
-    waiting = reach > at.after
+    waiting = reach > context.watermark
     waits = np.logical_or.reduceat(waiting, heads)
     # The last one, so that a session is carried as seldom as possible.
     to = np.where(waits, np.maximum.reduceat(np.where(waiting, np.arange(count), -1), heads), 0)
@@ -262,11 +265,11 @@ def _begins(keys: Numbers, starts: Numbers, ends: Numbers) -> Flags:
     return first
 
 
-def _alone(plan: GroupTables, view: StateView, whole: pa.Table, special: Flags, at: StepTimes) -> Flags:
+def _alone(plan: GroupTables, view: StateView, whole: pa.Table, special: Flags, context: Context) -> Flags:
     """Which of the sessions ``whole`` no stored session overlaps: not one that has fired, as no event was late, nor
     one whose end the watermark passes, which is in ``special``; so one that is open.
     """
-    bound = key_range((at.after + 1,)) if at.after != END_US else None
+    bound = key_range((context.watermark + 1,)) if context.watermark != END_US else None
     opened = list(view[ENDS].scan(bound)) if bound is not None and whole.num_rows else []
     if not sum(rows.num_rows for rows in opened):
         return ~special
@@ -301,12 +304,12 @@ def _bounds_only(plan: GroupTables, opened: pa.Table, chains: _Chains, grows: Fl
     return plan.arriving.conform(rows)
 
 
-def _joining(rows: pa.Table, chains: _Chains, new: int, at: StepTimes) -> pa.Table:
+def _joining(rows: pa.Table, chains: _Chains, new: int, context: Context) -> pa.Table:
     """Of the last ``new`` rows those that end before the watermark, in a cell with parts of their key that end after
     it: as long as these.
     """
     last = np.arange(rows.num_rows) >= rows.num_rows - new
-    joining = last & ~chains.moved & (column_numbers(rows, END) <= at.after)
+    joining = last & ~chains.moved & (column_numbers(rows, END) <= context.watermark)
     if not joining.any():
         return rows.slice(0, 0)
     ends = pa.array(chains.reach[joining]).cast(rows.schema.field(END).type)
@@ -338,14 +341,14 @@ def _combined(
     return pa.table([*keys.columns, *bounds, *values.columns], schema=plan.chained.schema), chosen
 
 
-def _changes(plan: GroupTables, merged: list[pa.Table], at: StepTimes) -> ChangeSet:
+def _changes(plan: GroupTables, merged: list[pa.Table], context: Context) -> ChangeSet:
     rows = pa.concat_tables(merged)
     if not rows.num_rows:
         return {PARTS: TableChanges()}
     invariant(
-        int(column_numbers(rows, END).min()) > at.after,
+        int(column_numbers(rows, END).min()) > context.watermark,
         "a part ends after the watermark",
         operator=plan.name,
-        watermark=at.after,
+        watermark=context.watermark,
     )
     return {PARTS: TableChanges(merge=rows)}

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.names import COARSE, ENDS, GROUPS, PARTS
 from tidestate.operators.windows.panes import replaced_panes
@@ -27,19 +28,19 @@ def hand_over(plan: GroupTables, view: StateView, watermark: int, now_us: int = 
     if not plan.has_parts:
         return None
     if plan.in_cells:
-        return _sessions(plan, view, StepTimes(watermark, watermark, now_us, now_us))
+        return _sessions(plan, view, Context.between(watermark, watermark, now_us, now_us))
     changes = _slices(plan, view, watermark)
     return Transition(changes, plan.pane_schema.empty_table()) if changes else None
 
 
-def _sessions(plan: GroupTables, view: StateView, at: StepTimes) -> Transition | None:
+def _sessions(plan: GroupTables, view: StateView, context: Context) -> Transition | None:
     """Sessions that waiting and stored ones form, and the panes that are taken back by that."""
     keys = [rows.select(plan.parts.key_names) for rows in view[PARTS].scan()]
     if not keys:
         return None
-    parts = sessions_as_arriving(plan, live_parts(plan, view, at.before))
-    gathered = gather_groups(replace(plan, order=()), view, parts, at)
-    panes = replaced_panes(plan, gathered, at) if plan.mode == "retracting" else []
+    parts = sessions_as_arriving(plan, live_parts(plan, view, context.watermark_before))
+    gathered = gather_groups(replace(plan, order=()), view, parts, context)
+    panes = replaced_panes(plan, gathered, context) if plan.mode == "retracting" else []
     made, gone = gathered.groups, gathered.replaced
     changes = {
         PARTS: TableChanges(delete=pa.concat_tables(keys)),
@@ -61,5 +62,5 @@ def _slices(plan: GroupTables, view: StateView, watermark: int) -> ChangeSet:
     if not waiting.num_rows:
         return changes
     # They follow a trigger that waits from their next event on.
-    at = StepTimes(watermark, watermark, END_US, END_US)
-    return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, at)))}
+    context = Context.between(watermark, watermark, END_US, END_US)
+    return changes | {GROUPS: TableChanges(put=plan.groups.conform(groups_with(plan, view, waiting, context)))}

@@ -8,15 +8,13 @@ hold nothing of a window that has fired, and a window that is closed is never co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
-from tidestate.operators.windows.assignment import last_refused
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.expansion import combined_parts, pairs_within
 from tidestate.operators.windows.groups import Ready
 from tidestate.operators.windows.names import COARSE, PARTS
@@ -36,23 +34,22 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine
 
 
-def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes) -> Ready:
+def ready_windows(plan: GroupTables, view: StateView, arriving: pa.Table, context: Context) -> Ready:
     """Late arrivals and the windows that are due; everything else waits. ``arriving``: rows of `GroupTables.parts`,
     or of `GroupTables.windows` if late events are reprocessed.
     """
-    low, high = at.before, max(at.before, at.after)
+    low, high = context.watermark_before, max(context.watermark_before, context.watermark)
     stored = has_coarse(plan, view, low)
     found = []
-    if at.reprocessing:
+    if plan.reprocessing:
         again, arriving = _reprocessed(plan, arriving, low)
         found.append(as_arriving(plan, again))
     elif arriving.num_rows and low != BEGINNING_US:
-        found.append(_late(plan, arriving, low, at.budget_bytes))
+        found.append(_late(plan, arriving, low, context.budget_bytes))
     coarse = coarse_of(plan, arriving) if plan.coarse_slices and plan.orderless else None
     if high > low:
-        found.append(
-            as_arriving(plan, due_windows(plan, view, arriving, replace(at, after=high), coarse if stored else None))
-        )
+        due = due_windows(plan, view, arriving, context, coarse if stored else None)
+        found.append(as_arriving(plan, due))
     bound = _needless(plan, high)
     if bound is not None:
         arriving = parts_between(arriving, bound + 1, None)
@@ -80,61 +77,66 @@ def _late(plan: GroupTables, arriving: pa.Table, watermark: int, budget_bytes: i
     rows = arriving.filter(pa.array(late))
     if not plan.sees_order:
         rows = combine(plan.parts, rows)
-    refused = last_refused(plan, watermark, reprocessing=False)
+    refused = plan.closed_at(watermark)
     windows = combined_windows(plan, [rows], refused, watermark, budget_bytes, as_they_are=True)
     return as_arriving(plan, windows)
 
 
 def due_windows(
-    plan: GroupTables, view: StateView, arriving: pa.Table, at: StepTimes, coarse: pa.Table | None
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, coarse: pa.Table | None
 ) -> pa.Table:
-    """The windows with ``before < end <= after``, of stored and arriving parts: rows of `GroupTables.windows`.
+    """The windows whose ends the watermark passes, of stored and arriving parts: rows of `GroupTables.windows`.
     ``coarse``: the coarse parts that arrive, if such parts are stored for all of the others.
     """
     if coarse is not None:
-        some = [_due_by_levels(plan, view, arriving, coarse, turn) for turn in _turns(plan, coarse, at)]
+        some = [_due_by_levels(plan, view, arriving, coarse, turn) for turn in _turns(plan, coarse, context)]
         return pa.concat_tables([plan.windows.schema.empty_table(), *some])
-    first = None if at.before == BEGINNING_US else plan.slices.oldest_slice_after(at.before) + 1
-    last = None if at.after == END_US else at.after + 1
+    before, after = context.watermark_before, context.watermark
+    first = None if before == BEGINNING_US else plan.slices.oldest_slice_after(before) + 1
+    last = None if after == END_US else after + 1
     lower, upper = ((bound,) if bound is not None else None for bound in (first, last))
     rows = parts_between(arriving, first, last)
-    if at.due_mark is not None and not rows.num_rows:
+    if context.only_arrivals and not rows.num_rows:
         return plan.windows.schema.empty_table()
-    stored = view[PARTS].scan(key_range(lower, upper), folded=False) if at.due_mark is None else iter(())
+    stored = view[PARTS].scan(key_range(lower, upper), folded=False) if not context.only_arrivals else iter(())
     parts = chain(stored, [rows])
-    return combined_windows(plan, parts, at.before, at.after, at.budget_bytes)
+    return combined_windows(plan, parts, before, after, context.budget_bytes)
 
 
-def _turns(plan: GroupTables, coarse: pa.Table, at: StepTimes) -> Iterator[StepTimes]:
-    """``at`` in spans of as many window ends as the budget has room for, if each window has about as many keys
+def _turns(plan: GroupTables, coarse: pa.Table, context: Context) -> Iterator[Context]:
+    """The context in spans of as many window ends as the budget has room for, if each window has about as many keys
     as arrive.
     """
-    many = max(1, pairs_within(coarse, at.budget_bytes) // max(1, coarse.num_rows)) * plan.slices.slide
-    low = at.before
-    if low != BEGINNING_US and at.after != END_US:
+    many = max(1, pairs_within(coarse, context.budget_bytes) // max(1, coarse.num_rows)) * plan.slices.slide
+    low = context.watermark_before
+    if low != BEGINNING_US and context.watermark != END_US:
         first = plan.slices.first_end_at_or_after(low + 1)
-        for high in range(first + many - plan.slices.slide, at.after, many):
-            yield replace(at, before=low, after=high)
+        for high in range(first + many - plan.slices.slide, context.watermark, many):
+            yield context.reaching(low, high)
             low = high
-    yield replace(at, before=low)
+    yield context.reaching(low, context.watermark)
 
 
 def _due_by_levels(
-    plan: GroupTables, view: StateView, arriving: pa.Table, coarse: pa.Table, at: StepTimes
+    plan: GroupTables, view: StateView, arriving: pa.Table, coarse: pa.Table, context: Context
 ) -> pa.Table:
     """The same from coarse parts, and slices at the edges of windows."""
     kind, many = plan.slices, plan.coarse_slices
-    fine, whole_cells = ranges_due(plan, at.before, at.after)
+    fine, whole_cells = ranges_due(plan, context.watermark_before, context.watermark)
     slices = chain.from_iterable(view[PARTS].scan(keys, folded=False) for keys in fine)
     whole = view[COARSE].scan(whole_cells, folded=False)
 
     def combined() -> Iterator[pa.Table]:
-        for rows in pieces_of(plan, chain(whole, [coarse]), at.budget_bytes):
-            first, counts = kind.windows_of(slice_ends(rows), at.before, at.after, slices=many)
-            yield from expanded(plan, rows, first, counts, at.budget_bytes)
-        for rows in pieces_of(plan, chain(slices, [arriving]), at.budget_bytes):
-            for first, counts in edge_windows(kind, slice_ends(rows), many, at.before, at.after):
-                yield from expanded(plan, rows, first, counts, at.budget_bytes)
+        for rows in pieces_of(plan, chain(whole, [coarse]), context.budget_bytes):
+            first, counts = kind.windows_of(
+                slice_ends(rows), context.watermark_before, context.watermark, slices=many
+            )
+            yield from expanded(plan, rows, first, counts, context.budget_bytes)
+        for rows in pieces_of(plan, chain(slices, [arriving]), context.budget_bytes):
+            for first, counts in edge_windows(
+                kind, slice_ends(rows), many, context.watermark_before, context.watermark
+            ):
+                yield from expanded(plan, rows, first, counts, context.budget_bytes)
 
     return combined_parts(plan.windows, combined())
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END
@@ -77,25 +77,26 @@ def _fixed(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes
     coarse = plan.orderless and has_coarse(plan, view, low)
     while low < high and (first := _next_end(plan, view, low)) is not None and first <= high:
         last = high if one_band else min(high, first + (pace.length - 1) * kind.slide)
-        at = StepTimes(first - 1, last, budget_bytes=budget_bytes)
+        context = Context.between(first - 1, last, budget_bytes=budget_bytes)
         empty = plan.parts.schema.empty_table()
-        due = due_windows(plan, view, empty, at, plan.coarse.schema.empty_table() if coarse else None)
-        rows = _with_stored(plan, view, as_arriving(plan, due), at)
+        due = due_windows(plan, view, empty, context, plan.coarse.schema.empty_table() if coarse else None)
+        rows = _with_stored(plan, view, as_arriving(plan, due), context)
         yield rows
         pace.took(rows.num_rows)
         low = last
 
 
-def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, at: StepTimes) -> pa.Table:
+def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, context: Context) -> pa.Table:
     """The windows of a band, from parts and from ``groups``."""
-    stored = pa.concat_tables([plan.groups.schema.empty_table(), *windows_ending(plan, view, at.before, at.after)])
+    ending = windows_ending(plan, view, context.watermark_before, context.watermark)
+    stored = pa.concat_tables([plan.groups.schema.empty_table(), *ending])
     if not windows.num_rows:
         return stored
     if not stored.num_rows:
-        return plan.groups.conform(groups_with(plan, view, windows, at))
+        return plan.groups.conform(groups_with(plan, view, windows, context))
     (of_windows, of_stored), count = shared_ranks([rows.select(plan.identity) for rows in (windows, stored)])
     alone = stored.filter(pa.array((lasts(of_windows, count) < 0)[of_stored]))
-    return pa.concat_tables([alone, plan.groups.conform(groups_with(plan, view, windows, at))])
+    return pa.concat_tables([alone, plan.groups.conform(groups_with(plan, view, windows, context))])
 
 
 def _next_end(plan: GroupTables, view: StateView, low: int) -> int | None:
@@ -119,9 +120,9 @@ def _sessions(plan: GroupTables, view: StateView, low: int, high: int, budget_by
     moved: Numbers = np.empty(0, np.int64)  # cells that bands have added to: a scan of an overlay reads all of it
     while low < high and (first := _next_cell(plan, view, low, moved)) is not None:
         last = END_US if one_band else (first + pace.length) * gap - 1
-        at = StepTimes(low, last, budget_bytes=budget_bytes)
-        ready = ready_sessions(plan, state, empty, at)
-        gathered = gather_groups(replace(plan, order=()), state, ready.arriving, at, ready.alone)
+        context = Context.between(low, last, budget_bytes=budget_bytes)
+        ready = ready_sessions(plan, state, empty, context)
+        gathered = gather_groups(replace(plan, order=()), state, ready.arriving, context, ready.alone)
         made, gone = plan.groups.conform(gathered.groups), gathered.replaced
         ends = column_numbers(made, END)
         yield made.filter(pa.array((ends > low) & (ends <= min(last, high))))

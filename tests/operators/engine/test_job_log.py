@@ -17,7 +17,8 @@ from tidestate import Aggregation, agg
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.job_log import AheadWarnings, RejectedSince, Rejections, RejectionWarnings
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.peaks import Peak, TimeSteps, highest, leapt, peak_of, time_steps
+from tidestate.operators.progress.peaks import highest, leapt, peak_of, time_steps
+from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.statestore.spec.store import Memory
 from tidestate.statestore.spec.tables import TIME
 

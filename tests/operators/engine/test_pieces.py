@@ -9,12 +9,15 @@ import pyarrow as pa
 import tidestate as ts
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces, spans
-from tidestate.operators.plan.classify import Intake, classify
+from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.tables import TIME
 
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("place", pa.int64())])
 PARTITIONS, TASKS = 4, 2
+START = Context.between(BEGINNING_US, BEGINNING_US)
 
 
 def plan() -> Plan:
@@ -31,7 +34,7 @@ def batch(number: int) -> pa.Table:
 def by_task(of: Plan) -> list[list[Piece]]:
     """The pieces of three batches, by task."""
     made = [
-        pieces(classify(of, batch(number), Intake(None), PARTITIONS), number, spans(PARTITIONS, TASKS))
+        pieces(classify(of, batch(number), START, PARTITIONS), number, spans(PARTITIONS, TASKS))
         for number in range(3)
     ]
     return [[of_batch[task] for of_batch in made] for task in range(TASKS)]
@@ -40,18 +43,18 @@ def by_task(of: Plan) -> list[list[Piece]]:
 def test_rows_are_in_the_order_of_the_input_whichever_piece_comes_first() -> None:
     of = plan()
     for arrived in by_task(of):
-        expected = arriving_rows(of, (), arrived).partials
+        expected = arriving_rows(arrived).partials
         assert any(rows["place"].to_pylist()[0] < 10 and rows.num_rows > 2 for rows in expected.values())
         for rows in expected.values():
             numbers = [place // 10 for place in rows["place"].to_pylist()]
             assert numbers == sorted(numbers)
         for other in permutations(arrived):
-            assert arriving_rows(of, (), other).partials == expected
+            assert arriving_rows(other).partials == expected
 
 
 def test_ledger_rows_and_counters_reach_one_task() -> None:
     of = plan()
-    arrived = [arriving_rows(of, (), own) for own in by_task(of)]
+    arrived = [arriving_rows(own) for own in by_task(of)]
     rejected = [row for one in arrived if one.rejected is not None for row in one.rejected["place"].to_pylist()]
     assert sorted(rejected) == [10, 20, 30]
     assert sum(one.counters.get("events", 0) for one in arrived) == 33

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import Dues, dues_after, next_by_clock, next_due, with_expiry
 from tidestate.operators.plan.timers import Timer
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.statestore.spec.changes import Applied, ChangeSet, TableChanges
 from tidestate.statestore.spec.tables import Column, TableSpec
 from tidestate.statestore.stores.memory import MemoryStore
@@ -40,15 +42,17 @@ def test_it_is_the_least_time_that_is_still_to_come(
 ) -> None:
     timer = Timer("rows", "at", tuple(sorted(delays)))
     to_come = [time + delay for time in [*old, *new] for delay in delays if time + delay > now]
-    assert next_due([timer], stored(old), put(new), StepTimes(now, now)) == min(to_come, default=END_US)
+    assert next_due([timer], stored(old), put(new), Context.between(now, now)) == min(to_come, default=END_US)
 
 
 @given(TIMES, TIMES, st.integers(-60, 60))
 def test_by_the_clock_new_rows_are_due_even_if_it_is_past_them(old: list[int], new: list[int], now: int) -> None:
     to_come = [*new, *(time for time in old if time > now)]
-    at = StepTimes(0, 0, 0, now)
-    assert next_by_clock([Timer("rows", "at", clock=True)], stored(old), put(new), at) == min(to_come, default=None)
-    assert next_due([Timer("rows", "at", clock=True)], stored(old), put(new), at) == END_US
+    context = Context.between(0, 0, 0, now)
+    assert next_by_clock([Timer("rows", "at", clock=True)], stored(old), put(new), context) == min(
+        to_come, default=None
+    )
+    assert next_due([Timer("rows", "at", clock=True)], stored(old), put(new), context) == END_US
 
 
 @given(TIMES, TIMES, st.integers(-60, 60), st.sampled_from([(10, 10), (30, 10), (25, 10)]))
@@ -62,7 +66,7 @@ def test_a_slice_is_due_with_each_window_that_has_it(
     slices = [-(-time // grid.slice) * grid.slice for time in new]
     changes = {"rows": TableChanges(merge=rows(slices))}
     view = stored([-(-time // grid.slice) * grid.slice for time in old])
-    assert next_due([Timer("rows", "at", grid=grid)], view, changes, StepTimes(now, now)) == min(
+    assert next_due([Timer("rows", "at", grid=grid)], view, changes, Context.between(now, now)) == min(
         windows, default=END_US
     )
 
@@ -85,26 +89,26 @@ def _ends_around(grid: Sliding, slice_end: int, now: int) -> list[int]:
     ],
 )
 def test_what_is_known_of_stored_rows_is_not_looked_up(new: list[int], known: int, due: int) -> None:
-    at = StepTimes(5, 10, due_mark=known)
-    assert next_due([Timer("rows", "at")], stored([11]), put(new), at) == due
+    context = replace(Context.between(5, 10), stored_due=known)
+    assert next_due([Timer("rows", "at")], stored([11]), put(new), context) == due
 
 
 def test_at_the_end_of_time_and_before_the_first_watermark() -> None:
     timer = Timer("rows", "at", delays=(0, 5))
-    assert next_due([timer], stored([11]), put([12]), StepTimes(5, END_US)) == END_US
-    assert next_due([timer], stored([11]), put([12]), StepTimes(BEGINNING_US, BEGINNING_US)) == 11
+    assert next_due([timer], stored([11]), put([12]), Context.between(5, END_US)) == END_US
+    assert next_due([timer], stored([11]), put([12]), Context.between(BEGINNING_US, BEGINNING_US)) == 11
 
 
 def test_what_else_is_due_counts_too() -> None:
-    at, timers = StepTimes(0, 0, 0, 0), [Timer("rows", "at"), Timer("rows", "at", clock=True)]
-    assert dues_after(timers, stored([7]), {}, at, 3) == Dues(3, 7)
-    assert dues_after(timers, stored([7]), {}, at, END_US) == Dues(7, 7)
-    assert dues_after(timers, stored([7]), {}, at, None) == Dues(None, 7)
+    context, timers = Context.between(0, 0, 0, 0), [Timer("rows", "at"), Timer("rows", "at", clock=True)]
+    assert dues_after(timers, stored([7]), {}, context, 3) == Dues(3, 7)
+    assert dues_after(timers, stored([7]), {}, context, END_US) == Dues(7, 7)
+    assert dues_after(timers, stored([7]), {}, context, None) == Dues(None, 7)
 
 
 def test_a_stored_row_that_expires_is_not_due_by_the_clock_later() -> None:
     changes = with_expiry({}, {"rows": 20})
-    assert next_by_clock([Timer("rows", "at", clock=True)], stored([10]), changes, StepTimes(0, 0)) is None
+    assert next_by_clock([Timer("rows", "at", clock=True)], stored([10]), changes, Context.between(0, 0)) is None
 
 
 def test_rows_expire_up_to_the_later_bound() -> None:

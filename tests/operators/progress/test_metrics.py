@@ -7,8 +7,7 @@ from tidestate.operators.progress.buffer_state import OriginCounters
 from tidestate.operators.progress.declared_sources import sources
 from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import metrics, progress_families
-from tidestate.operators.progress.sources import SourceReport
-from tidestate.operators.progress.tracker import Tracker, begin, observe
+from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
 
 SECOND = 1_000_000
 

@@ -24,8 +24,7 @@ from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.progress.declared_sources import sources
 from tidestate.operators.progress.instants import BEGINNING_US
-from tidestate.operators.progress.sources import SourceReport
-from tidestate.operators.progress.tracker import Tracker, begin, observe
+from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.tables import Retention

@@ -25,9 +25,9 @@ from tests.twins.words import EACH_BATCH, FOREVER, Row, Trigger, session
 from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.triggers import Trigger as RealTrigger
-from tidestate.operators.plan.classify import Intake, classify
-from tidestate.operators.plan.transition import StepTimes
+from tidestate.operators.plan.classify import classify
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.parts import cells
 from tidestate.operators.windows.parts.cells import live_parts
 from tidestate.operators.windows.plan import WindowPlan
@@ -58,12 +58,12 @@ class Steps:
     ) -> pa.Table:
         before, was = self.watermark, self.now
         self.watermark, self.now = max(before, before if after is None else after), max(was, now or 0)
-        intake = Intake(None if before == BEGINNING_US else before, was, reprocessing)
-        admitted = classify(self.plan, events, intake, 1)
+        plan = self.plan.for_late_rows() if reprocessing else self.plan
+        admitted = classify(plan, events, Context.between(before, before, was, was), 1)
         if admitted.rejected is not None:
             self.late.append(admitted.rejected)
-        at = StepTimes(before, self.watermark, was, self.now, reprocessing)
-        moved, _ = stepped(self.plan, self.store, admitted.partials[0], at)
+        context = Context.between(before, self.watermark, was, self.now)
+        moved, _ = stepped(plan, self.store, admitted.partials[0], context)
         self.number += 1
         self.store.apply(moved.changes, Applied(self.number, str(self.number)))
         assert all(end > self.watermark for (end,) in plain(self.parts().select(["window_end"])))

@@ -17,9 +17,8 @@ from tests.helpers.process import LONG
 from tidestate import agg, trigger
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.classify import Intake
-from tidestate.operators.plan.transition import StepTimes
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows import tables
 from tidestate.operators.windows.names import COARSE
 from tidestate.operators.windows.parts.coarse import cell_ends, edge_windows
@@ -62,12 +61,12 @@ class Player:
         events = pa.table(columns, schema=SCHEMA)
         fresh = np.ones(len(rows), bool)
         if self.before != BEGINNING_US:
-            fresh = ~self.plan.too_late(events, times, self.before, reprocessing=False)
-        mark = None if self.before == BEGINNING_US else self.before
-        arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], Intake(mark))
+            fresh = ~self.plan.too_late(events, times, self.before)
+        start = Context.between(self.before, self.before)
+        arriving = self.plan.arrive(events.filter(pa.array(fresh)), times[fresh], start)
         reached = max(self.before, after)
         idle = not arriving.num_rows and self.due is not None and reached < self.due
-        moved, dues = stepped(self.plan, self.store, arriving, StepTimes(self.before, reached))
+        moved, dues = stepped(self.plan, self.store, arriving, Context.between(self.before, reached))
         if idle:
             assert not moved.panes.num_rows
             assert not moved.counters
@@ -183,7 +182,7 @@ def test_a_day_by_the_minute_reads_few_slices() -> None:
 
             return Table()
 
-    at = StepTimes((many - 1) * minute, many * minute)
+    at = Context.between((many - 1) * minute, many * minute)
     moved = plan.step(Counting(), plan.parts.schema.empty_table(), at)
     assert moved.panes["n"].to_pylist() == [1440]
     assert read[COARSE] <= 2 * 40  # once to know that there are some

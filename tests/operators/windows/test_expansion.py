@@ -18,9 +18,10 @@ from tests.helpers.internals import stepped
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.classify import Intake
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.plan.transition import StepTimes, Transition
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.expansion import bands
 from tidestate.operators.windows.names import PARTS
 from tidestate.operators.windows.plan import WindowPlan
@@ -81,7 +82,7 @@ def test_one_window_due_makes_no_pairs_of_others() -> None:
     store = holding(plan, dense(plan, 2880, keys))
     after = 2880 * MINUTE
     none = plan.parts.schema.empty_table()
-    moved, peak = peak_bytes(lambda: plan.step(store, none, StepTimes(after - MINUTE, after)))
+    moved, peak = peak_bytes(lambda: plan.step(store, none, Context.between(after - MINUTE, after)))
     assert moved.counters == {"panes_on_time": keys}
     assert set(moved.panes["n"].to_pylist()) == {2 * 1440}
     assert peak < 64 * MIB  # it was over 2 GiB
@@ -92,7 +93,7 @@ def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     plan, keys = slice_plan(rolling_day()), 3
     store = holding(plan, dense(plan, 2880, keys))
     after, none = 2880 * MINUTE, plan.parts.schema.empty_table()
-    at = StepTimes(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
+    at = Context.between(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, none, at))
     assert moved.panes.num_rows == 360 * keys
     assert set(moved.panes["total"].to_pylist()) == {2 * 1440}
@@ -105,9 +106,9 @@ def test_late_panes_read_windows_not_slices() -> None:
     store = holding(plan, slices)
     # One event each, which touches the sixty windows that have fired and are kept.
     late = slices.slice((2880 - 70) * keys, keys)
-    fired, _ = stepped(plan, store, plan.parts.schema.empty_table(), StepTimes(2820 * MINUTE, 2880 * MINUTE))
+    fired, _ = stepped(plan, store, plan.parts.schema.empty_table(), Context.between(2820 * MINUTE, 2880 * MINUTE))
     store.apply(fired.changes, Applied(2, "second"))
-    at = StepTimes(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
+    at = Context.between(2880 * MINUTE, 2880 * MINUTE, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, late, at))
     assert moved.counters == {"panes_late": 60 * keys, "retractions": 60 * keys}
     emitted = moved.panes.filter(pc.equal(moved.panes["kind"].cast(pa.string()), "emit"))
@@ -120,8 +121,8 @@ def test_windows_with_triggers_make_few_pairs_of_many_events() -> None:
     plan = bind_plan(description.graph.description, SCHEMA)
     times = np.arange(20_000) % 20 * MINUTE
     events = pa.table([pa.array(times).cast(TIME), np.arange(20_000) % 3, np.ones(20_000, np.int64)], schema=SCHEMA)
-    intake = Intake(None, budget_bytes=8 * MIB)
-    found, peak = peak_bytes(lambda: plan.arrive(events, times, intake))
+    start = Context.between(BEGINNING_US, BEGINNING_US, budget_bytes=8 * MIB)
+    found, peak = peak_bytes(lambda: plan.arrive(events, times, start))
     assert found.num_rows == 3 * (1440 + 19)
     assert peak < 24 * MIB  # 29 million pairs of events and windows
 
@@ -130,7 +131,7 @@ def test_asking_whether_an_event_is_late_needs_no_pairs() -> None:
     plan = bind_plan(rolling_day().allowed_lateness("1 hour", rule="window").graph.description, SCHEMA)
     times = np.arange(-50_000, 50_000) * MINUTE
     events = pa.table([pa.array(times).cast(TIME), times, times], schema=SCHEMA)
-    late, peak = peak_bytes(lambda: plan.too_late(events, times, DAY, reprocessing=False))
+    late, peak = peak_bytes(lambda: plan.too_late(events, times, DAY))
     assert np.count_nonzero(late) == 50_000 - 59
     assert peak < 16 * MIB
 
@@ -199,19 +200,15 @@ def test_any_budget_shows_the_same(data: st.DataObject, triggered: bool) -> None
 def _played(
     plan: Plan, batches: list[list[tuple[int, int, int]]], marks: list[int], budget: int
 ) -> list[Counter[str]]:
-    store, before, found = MemoryStore(plan.tables), -(2**63), []
+    store, before, found = MemoryStore(plan.tables), BEGINNING_US, []
     for place, (rows, mark) in enumerate(zip(batches, marks, strict=True)):
         times = np.array([row[0] * MINUTE for row in rows], np.int64)
         columns = [pa.array(times).cast(TIME), *(pa.array([row[n] for row in rows], pa.int64()) for n in (1, 2))]
         events, after = pa.table(columns, schema=SCHEMA), mark * MINUTE
-        fresh = (
-            np.ones(len(rows), bool)
-            if before == -(2**63)
-            else ~plan.too_late(events, times, before, reprocessing=False)
-        )
-        intake = Intake(None if before == -(2**63) else before, budget_bytes=budget)
-        arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], intake)
-        moved, _ = stepped(plan, store, arriving, StepTimes(before, after, budget_bytes=budget))
+        fresh = np.ones(len(rows), bool) if before == BEGINNING_US else ~plan.too_late(events, times, before)
+        start = Context.between(before, before, budget_bytes=budget)
+        arriving = plan.arrive(events.filter(pa.array(fresh)), times[fresh], start)
+        moved, _ = stepped(plan, store, arriving, Context.between(before, after, budget_bytes=budget))
         store.apply(moved.changes, Applied(place + 1, str(place)))
         found.append(Counter(map(str, moved.panes.to_pylist())))
         before = after
