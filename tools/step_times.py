@@ -26,13 +26,13 @@ import pyarrow as pa
 
 import tidestate as ts
 from tidestate import OperatorStream, Stream, agg, trigger
-from tidestate.operators.engine import level
+from tidestate.operators.engine import tasks
 from tidestate.statestore.spec.store import Parquet
 from tidestate.statestore.stores import parquet
 
 PARTITIONS, ROWS, ROUNDS = 64, 200, 3
 STEP = "run_partition"
-"""The function of `level` that steps a state partition; its third argument are the rows that arrive."""
+"""The function of `tasks` that steps a state partition; its fourth argument are the rows that arrive."""
 SECOND_US = 1_000_000
 SCHEMA = pa.schema([("t", pa.timestamp("us", "UTC")), ("k", pa.int64()), ("v", pa.int64())])
 
@@ -67,7 +67,7 @@ class Calls:
         """``real`` with its processor time recorded at each call, by whether rows have arrived."""
 
         def measured(*given: Any) -> Any:
-            self.arrived = given[2].num_rows > 0
+            self.arrived = given[3].num_rows > 0
             began = time.process_time_ns()
             made = real(*given)
             self.took_us[self.arrived].append((time.process_time_ns() - began) / 1000)
@@ -98,7 +98,7 @@ READS = ("scan", "lookup", "ranges")
 def _measured() -> Iterator[Calls]:
     calls = Calls()
     tables = parquet.ParquetTable
-    with patch.object(level, STEP, calls.step(getattr(level, STEP))):
+    with patch.object(tasks, STEP, calls.step(getattr(tasks, STEP))):
         patches = [patch.object(tables, kind, calls.read(kind, getattr(tables, kind))) for kind in READS]
         for one in patches:
             one.start()

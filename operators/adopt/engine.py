@@ -9,11 +9,12 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.outputs import OutputFiles
-from tidestate.operators.engine.partition import OperatorResult, PartitionResult, Round, finished, write_state
-from tidestate.operators.engine.round import GraphRound, Outgoing
+from tidestate.operators.engine.partition import PartitionResult, TaskResult, finished, write_state
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
@@ -34,35 +35,35 @@ class AdoptingEngine:
     parallel = 1
     tasks = 1
 
-    def take(self, round_: GraphRound, batch: Adopted) -> list[OperatorResult]:
-        """As in `Engine`; the round has one operator."""
-        one = round_.first
-        objects = Objects(one.root, bases=one.bases)
-        owned = PartitionedRows.of(batch.rows, one.plan.key_names, one.partitions)
-        panes = OutputFiles(objects, f"panes/{one.plan.name}", one.sequence)
+    def take(self, batch: MicroBatch, rows: Adopted) -> list[TaskResult]:
+        """As in `Engine`; the job has one operator."""
+        (operator,) = batch.inputs.values()
+        name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
+        owned = PartitionedRows.of(rows.rows, operator.plan.key_names, batch.partitions)
+        panes = OutputFiles(objects, f"panes/{name}", batch.checkpoint_id)
         answers, counters = [], []
-        for partition in range(one.partitions):
-            answer, moved = _taken(one, objects, partition, owned[partition], batch)
+        for partition in range(batch.partitions):
+            answer, moved = _taken(batch, operator, objects, partition, owned[partition], rows)
             panes.add(moved.panes)
             answers.append(answer)
             counters.append(moved.counters)
-        result = OperatorResult(
-            operator=one.plan.name,
-            span=(0, one.partitions),
+        result = TaskResult(
+            operator=name,
+            span=(0, batch.partitions),
             answers=tuple(answers),
-            progress=progress_reached(one, batch),
-            max_event_us=batch.max_event_us,
+            progress=progress_reached(operator, rows),
+            max_event_us=rows.max_event_us,
             panes=panes.finish(),
             counters=total(counters),
-            gone_us=batch.gone_us,
+            gone_us=rows.gone_us,
         )
         return [result]
 
     def run(
-        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[OperatorResult]:
+        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
+    ) -> list[TaskResult]:
         """As in `Engine`, by the engine of this process."""
-        return self._inner.run(round_, pieces, after)
+        return self._inner.run(batch, blocks, after)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
         """As in `Engine`, by the engine of this process."""
@@ -70,20 +71,20 @@ class AdoptingEngine:
 
 
 def _taken(
-    round_: Round, objects: Objects, partition: int, rows: pa.Table, batch: Adopted
+    batch: MicroBatch, operator: OperatorInput, objects: Objects, partition: int, rows: pa.Table, adopted: Adopted
 ) -> tuple[PartitionResult, Transition]:
-    mark = batch.watermark_us
-    context = Context.between(mark, mark, round_.was_us, round_.now_us, round_.store.budget_bytes)
-    store = MemoryStore(round_.tables)
-    moved, dues = finished(round_.plan, store, batch.take(round_.plan, store, rows, context), context)
-    result = write_state(objects, round_, partition, moved.changes, Restored())
+    plan, mark = operator.plan, adopted.watermark_us
+    context = Context.between(mark, mark, batch.was_us, batch.now_us, batch.store.budget_bytes)
+    store = MemoryStore(operator.tables)
+    moved, dues = finished(plan, store, adopted.take(plan, store, rows, context), context)
+    result = write_state(objects, batch, operator, partition, moved.changes, Restored())
     state = msgspec.structs.replace(result.state, due_mark=None, due_us=dues.clock_us)
     return msgspec.structs.replace(result, state=state), moved
 
 
-def progress_reached(round_: Round, batch: Adopted) -> Progress:
+def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:
     """The progress of the job's one source, as the query had it."""
-    begun = first_progress(round_.plan.watermarks)
+    begun = first_progress(operator.plan.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
         for name, source in begun.tracker.sources.items()

@@ -26,7 +26,8 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.lanes import outstanding
-from tidestate.operators.engine.partition import Round, with_rebuild
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
+from tidestate.operators.engine.partition import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.plan.classify import Classified, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
@@ -198,7 +199,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._check_open()
         if self._job.head.drained:
             return
-        self._job.round().graph.check_whole()
+        self._job.micro_batch().graph.check_whole()
         at = self._standing
         now, after = at.now_us or 0, at.progress.advanced_to(END_OF_TIME_US)
         with self._all_or_nothing():
@@ -213,7 +214,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     @property
     def due_us(self) -> int | None:
         """The processing time at which `timeout` would show something that is held until then; None for nothing."""
-        return self._standing.since.due_us(self._round().base)
+        return self._standing.since.due_us(self._input(self._micro_batch()).base)
 
     @property
     def drained(self) -> bool:
@@ -270,10 +271,15 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         now = max((time for time in (was, now_us) if time is not None), default=0)
         return now if was is None else was, now
 
-    def _round(self, was: int = 0, now: int = 0, rows_are: RowKind = "live") -> Round:
+    def _micro_batch(self, was: int = 0, now: int = 0, rows_are: RowKind = "live") -> MicroBatch:
         """The next checkpoint, from what is in RAM."""
-        round_ = self._job.round(rows_are=rows_are).rounds[self._plan.name]
-        return replace(round_, progress=self._standing.progress, was_us=was, now_us=now)
+        batch, name = self._job.micro_batch(rows_are=rows_are), self._plan.name
+        inputs = {name: replace(batch.inputs[name], progress=self._standing.progress)}
+        return replace(batch, inputs=inputs, was_us=was, now_us=now)
+
+    def _input(self, batch: MicroBatch) -> OperatorInput:
+        """What the only operator begins with."""
+        return batch.inputs[self._plan.name]
 
     def _check_open(self) -> None:
         """Raise `UsageError` (``operator-closed``) after `close`: the root may be another process's by now."""
@@ -295,7 +301,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         if number in self._standing.since.partitions:
             return self._standing.since.partitions[number].view
         self._driver.begin()
-        return self._open.view(self._job.checkpoint.objects, self._round(), number)
+        batch = self._micro_batch()
+        return self._open.view(self._job.checkpoint.objects, batch, self._input(batch), number)
 
     def _views(self, partitions: Iterable[int] | None = None) -> list[OverlayView]:
         """State partitions as they are now, by default all."""
@@ -312,19 +319,20 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             if self._job.head is head:
                 self._standing = standing
             if isinstance(error, CorruptionError):
-                raise with_rebuild(error, self._round()) from None
+                raise with_rebuild(error, self._input(self._micro_batch())) from None
             raise
 
     def _take(self, batch: pa.Table, now_us: int | None = None) -> dict[str, int]:
         """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
         self._check_taking()
         was, now = self._clock(clock_us(now_us))
-        at, round_ = self._standing, self._round(was, now)
+        at, micro_batch = self._standing, self._micro_batch(was, now)
+        operator = self._input(micro_batch)
         with self._all_or_nothing():
-            admitted = self._admit(batch, round_.start)
+            admitted = self._admit(batch, micro_batch.start(operator))
             after = combined_progress(self._plan.watermarks, at.progress, [admitted.claims], now)
-            after = round_.observed(after, [admitted.claims])
-            steps = self._run(round_, admitted, after, batch.num_rows)
+            after = operator.observed(after, [admitted.claims])
+            steps = self._run(micro_batch, admitted, after, batch.num_rows)
             newest = max((one.newest for one in steps if one.newest is not None), default=None)
             opened = newest is not None and (at.newest is None or newest > at.newest)
             self._standing = replace(
@@ -356,10 +364,12 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _reprocess(self, rows: pa.Table, rows_are: RowKind, *, whole: bool = False) -> dict[str, int]:
         """Process late messages or a replay, durable at once; ``whole``: they are all that the late ledger has."""
         at = self._standing
-        round_ = self._round(at.now_us or 0, at.now_us or 0, rows_are)
+        batch = self._micro_batch(at.now_us or 0, at.now_us or 0, rows_are)
+        operator = self._input(batch)
         with self._all_or_nothing():
-            admitted = classify(round_.plan, rows, round_.start, round_.partitions)
-            steps = self._run(round_, admitted, stored_progress(round_.observed(at.progress, [admitted.claims])))
+            admitted = classify(operator.plan, rows, batch.start(operator), batch.partitions)
+            after = stored_progress(operator.observed(at.progress, [admitted.claims]))
+            steps = self._run(batch, admitted, after)
             self._flush(fed=whole, rebuilt=rows_are == "replay")
         return total([admitted.counters, *(one.moved.counters for one in steps)])
 
@@ -373,26 +383,27 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _advance(self, was: int, now: int, after: Progress, clock_us: int | None) -> bool:
         """A step without messages; whether it must be durable."""
-        round_ = self._round(was, now)
-        after = round_.observed(after, ())
-        steps = self._run(round_, nothing_classified(self._plan), after)
+        batch = self._micro_batch(was, now)
+        after = self._input(batch).observed(after, ())
+        steps = self._run(batch, nothing_classified(self._plan), after)
         self._standing = replace(self._standing, now_us=clock_us, progress=stored_progress(after))
         return _ends(steps)
 
-    def _run(self, round_: Round, admitted: Classified, after: Progress, messages: int = 0) -> list[StepResult]:
+    def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> list[StepResult]:
         """A step of the state partitions, with what was ``admitted`` of so many ``messages``."""
-        since = self._standing.since
-        changed, steps = run_partitions(
-            since, round_, admitted, after, self._view, partial(self._step, of_type(round_.plan, type(self._plan)))
-        )
+        since, operator = self._standing.since, self._input(batch)
+        step = partial(self._step, of_type(operator.plan, type(self._plan)))
+        changed, steps = run_partitions(since, batch, operator, admitted, after, self._view, step)
         self._standing = replace(self._standing, since=since.with_step(admitted, messages, changed, steps))
         return steps
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, **how: bool) -> None:
         """One checkpoint of everything since the last."""
         job, head, at = self._job, self._job.head, self._standing
-        round_ = job.round(at.now_us).rounds[self._plan.name]
-        result = written(job.checkpoint.objects, round_, at.since, at.progress, self._open.restored)
+        batch = job.micro_batch(at.now_us)
+        result = written(
+            job.checkpoint.objects, batch, self._input(batch), at.since, at.progress, self._open.restored
+        )
         kind: CheckpointKind = "feed" if fed is not None else "batch" if at.since.messages else "tick"
         position = Position(processing_us=at.now_us)
         try:

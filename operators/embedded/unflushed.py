@@ -12,15 +12,9 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
 from tidestate.operators.engine.outputs import write_outputs
-from tidestate.operators.engine.partition import (
-    OperatorResult,
-    PartitionResult,
-    Round,
-    finished,
-    is_due,
-    write_state,
-)
+from tidestate.operators.engine.partition import PartitionResult, TaskResult, finished, open_partition, write_state
 from tidestate.operators.plan.classify import Classified
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.progress.progress import Context, Progress
@@ -52,13 +46,13 @@ class OpenPartitions:
     def __init__(self) -> None:
         self._open: dict[int, tuple[OverlayView, ExitStack, RestoreMonitor]] = {}
 
-    def view(self, objects: Objects, round_: Round, number: int) -> OverlayView:
+    def view(self, objects: Objects, batch: MicroBatch, operator: OperatorInput, number: int) -> OverlayView:
         """A state partition, which is opened if it is not open."""
         if number not in self._open:
             with ExitStack() as stack:
                 watch = RestoreMonitor()
-                store = stack.enter_context(round_.open(objects, number, watch))
-                self._open[number] = OverlayView(store, round_.tables), stack.pop_all(), watch
+                store = stack.enter_context(open_partition(batch, operator, objects, number, watch))
+                self._open[number] = OverlayView(store, operator.tables), stack.pop_all(), watch
         return self._open[number][0]
 
     def restored(self, number: int) -> RestoreMonitor:
@@ -124,16 +118,18 @@ class Unflushed:
 
 def run_partitions(
     since: Unflushed,
-    round_: Round,
+    batch: MicroBatch,
+    operator: OperatorInput,
     admitted: Classified,
     after: Progress,
     view: Callable[[int], OverlayView],
     step: PartitionStep,
 ) -> tuple[dict[int, ChangedPartition], list[StepResult]]:
     """A step of each state partition that gets some of what was ``admitted``, or has something due."""
-    ends, changed, steps = round_.context(after), dict[int, ChangedPartition](), []
-    together = round_.plan.steps_together or round_.plan.wakes(ends)
-    for number, base in round_.base.items():
+    plan, ends = operator.plan, batch.context(operator, after)
+    changed, steps = dict[int, ChangedPartition](), []
+    together = plan.steps_together or plan.wakes(ends)
+    for number, base in operator.base.items():
         own, arriving = since.partitions.get(number) or base, admitted.partials[number]
         state = PartitionState(due_mark=own.due_mark, due_us=own.due_us)
         due = together or is_due(state, ends.watermark, ends.now_us)
@@ -141,7 +137,7 @@ def run_partitions(
             fork = view(number).fork()
             context = replace(ends, stored_due=None if due else own.due_mark)
             done = step(fork, arriving, context)
-            moved, dues = finished(round_.plan, view(number), done.moved, context)
+            moved, dues = finished(plan, view(number), done.moved, context)
             fork.apply({table: TableChanges(expire=made.expire) for table, made in moved.changes.items()})
             changed[number] = ChangedPartition(fork, *dues)
             steps.append(done)
@@ -149,14 +145,19 @@ def run_partitions(
 
 
 def written(
-    objects: Objects, round_: Round, since: Unflushed, after: Progress, restored: Callable[[int], RestoreMonitor]
-) -> OperatorResult:
-    """All of this as files, and the answer for a checkpoint. ``round_`` is that of the newest one."""
-    plan, count = round_.plan, round_.partitions
-    bounds = plan.expiry(round_.context(after)) if len(since.partitions) < count else {}
-    write = partial(_written, objects, round_, bounds)
+    objects: Objects,
+    batch: MicroBatch,
+    operator: OperatorInput,
+    since: Unflushed,
+    after: Progress,
+    restored: Callable[[int], RestoreMonitor],
+) -> TaskResult:
+    """All of this as files, and the result for the checkpoint that follows the newest one."""
+    plan, count = operator.plan, batch.partitions
+    bounds = plan.expiry(batch.context(operator, after)) if len(since.partitions) < count else {}
+    write = partial(_written, objects, batch, operator, bounds)
     rejected = pa.concat_tables(since.rejected) if since.rejected else None
-    return OperatorResult(
+    return TaskResult(
         operator=plan.name,
         span=(0, count),
         answers=tuple(write(n, since.partitions[n], restored(n)) for n in sorted(since.partitions)),
@@ -164,8 +165,8 @@ def written(
         expire=bounds,
         max_event_us=since.max_event_us,
         inputs=1 if since.messages else 0,
-        panes=write_outputs(objects, f"panes/{plan.name}", round_.sequence, since.panes),
-        late=write_outputs(objects, f"late/{plan.name}", round_.sequence, since.rejected),
+        panes=write_outputs(objects, f"panes/{plan.name}", batch.checkpoint_id, since.panes),
+        late=write_outputs(objects, f"late/{plan.name}", batch.checkpoint_id, since.rejected),
         counters=since.counters,
         rejected=rejections_of(plan, rejected),
     )
@@ -173,7 +174,8 @@ def written(
 
 def _written(
     objects: Objects,
-    round_: Round,
+    batch: MicroBatch,
+    operator: OperatorInput,
     bounds: Mapping[str, int],
     number: int,
     changed: ChangedPartition,
@@ -182,6 +184,6 @@ def _written(
     """A partition that took its last step before others did is expired as far as these."""
     view = changed.view.fork()
     view.apply({table: TableChanges(expire=bound) for table, bound in bounds.items()})
-    answer = write_state(objects, round_, number, view.changes(), restored.restored)
+    answer = write_state(objects, batch, operator, number, view.changes(), restored.restored)
     state = msgspec.structs.replace(answer.state, due_mark=changed.due_mark, due_us=changed.due_us)
     return msgspec.structs.replace(answer, state=state)

@@ -29,17 +29,18 @@ import pyarrow as pa
 
 from tidestate.operators.describe.runs import Measured
 from tidestate.operators.describe.sinks import Sinks
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, read_rows
 from tidestate.operators.engine.exposition import Endpoint, address_of, exposition_text, instrument
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.engine.lanes import Lanes
-from tidestate.operators.engine.level import without_input
-from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.engine.phases import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
-from tidestate.operators.engine.round import GraphRound, Outgoing, ledger_pieces
+from tidestate.operators.engine.tasks import ledger_blocks, without_input
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
@@ -79,13 +80,13 @@ class Engine(Protocol[B_contra, P_co]):
     def tasks(self) -> int:
         """The number of tasks, at most, that the state partitions of a round are divided among."""
 
-    def take(self, round_: GraphRound, batch: B_contra) -> list[OperatorResult]:
+    def take(self, batch: MicroBatch, rows: B_contra) -> list[TaskResult]:
         """Run a batch of the streams through all operators."""
 
     def run(
-        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[OperatorResult]:
-        """Run classified pieces through all operators; without pieces, ``after`` is the progress at the end of the
+        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
+    ) -> list[TaskResult]:
+        """Run blocks through all operators; without blocks, ``after`` is the progress at the end of the
         round.
         """
 
@@ -184,10 +185,10 @@ class Driver(Generic[B, _P]):
     def reprocess_late(self, rows: Mapping[str, pa.Table], *, whole: bool, clock_us: int | None = None) -> Manifest:
         """Reprocess late ``rows``, by operator; ``whole``: they are all rows of the late ledger."""
         self.hold()
-        round_ = self._round(clock_us, "ledger")
+        micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
-            results = self._engine.run(round_, ledger_pieces(round_, rows))
-        return self.commit(round_.sequence, results, "feed", _clock(round_, clock_us), fed=whole)
+            results = self._engine.run(micro_batch, ledger_blocks(micro_batch, rows))
+        return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, clock_us), fed=whole)
 
     def rebuild(self, replay: B) -> Manifest:
         """Put back messages that were lost, from a ``replay`` of the streams: rows in any order, any number of times.
@@ -195,35 +196,36 @@ class Driver(Generic[B, _P]):
         """
         check_replayed(self.job.graph)
         self.hold()
-        round_ = self._round(None, "replay")
+        micro_batch = self._micro_batch(None, "replay")
         with self._computing():
-            results = self._engine.take(round_, replay)
-        return self.commit(round_.sequence, results, "feed", _clock(round_, None), rebuilt=True)
+            results = self._engine.take(micro_batch, replay)
+        return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
 
     def tick(
-        self, after: Callable[[GraphRound], dict[str, Progress]], clock_us: int | None = None, **how: bool
+        self, after: Callable[[MicroBatch], dict[str, Progress]], clock_us: int | None = None, **how: bool
     ) -> Manifest:
         """Advance time to the progress ``after``, without input; ``drained``: the input has ended. Where nothing is
         due no task is started.
         """
-        round_ = self._round(clock_us)
-        ends = after(round_)
+        micro_batch = self._micro_batch(clock_us)
+        ends = after(micro_batch)
         with self._computing():
-            results = without_input(round_, ends) if round_.idle(ends) else self._engine.run(round_, [], ends)
-        return self.commit(round_.sequence, results, "tick", _clock(round_, clock_us), **how)
+            idle = micro_batch.idle(ends)
+            results = without_input(micro_batch, ends) if idle else self._engine.run(micro_batch, [], ends)
+        return self.commit(micro_batch.checkpoint_id, results, "tick", _clock(micro_batch, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
         """Advance the clock without input. Publishes a checkpoint if something is due, or a watermark moves that the
-        clock alone would not restore after a restart; see `GraphRound.keeps`. Does nothing while a sink is not ready;
+        clock alone would not restore after a restart; see `MicroBatch.keeps`. Does nothing while a sink is not ready;
         one that may be behind is offered what it lacks. A job without a clock has nothing else to do.
         """
         if not self._lanes.ready() or not self.job.graph.clocked:
             return
-        head, round_ = self.head, self._round(clock_us)
-        after = round_.after({})
-        due = head.due_us is not None and head.due_us <= round_.now_us
-        if due or round_.keeps(after, head.processing_us):
-            self.tick(lambda _round: after, clock_us)
+        head, micro_batch = self.head, self._micro_batch(clock_us)
+        after = micro_batch.after({})
+        due = head.due_us is not None and head.due_us <= micro_batch.now_us
+        if due or micro_batch.keeps(after, head.processing_us):
+            self.tick(lambda _batch: after, clock_us)
         else:
             self.job.set_progress(after)
 
@@ -240,11 +242,11 @@ class Driver(Generic[B, _P]):
             if self.head.drained:
                 self.deliver()
                 return False
-            self.tick(GraphRound.finished, drained=True)
+            self.tick(MicroBatch.finished, drained=True)
             return True
 
     def commit(
-        self, sequence: int, results: Sequence[OperatorResult], kind: CheckpointKind, position: Position, **how: bool
+        self, sequence: int, results: Sequence[TaskResult], kind: CheckpointKind, position: Position, **how: bool
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
@@ -341,19 +343,19 @@ class Driver(Generic[B, _P]):
         with self._unless_fenced(), self._watch.timed("engine"):
             yield
 
-    def _round(self, clock_us: int | None, rows_are: RowKind = "live") -> GraphRound:
+    def _micro_batch(self, clock_us: int | None, rows_are: RowKind = "live") -> MicroBatch:
         self.job.check_open()
-        return self.job.round(clock_us, rows_are).divided(self._engine.tasks)
+        return self.job.micro_batch(clock_us, rows_are).divided(self._engine.tasks)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
     ) -> Manifest:
         self.hold()
-        round_ = self._round(clock_us)
+        micro_batch = self._micro_batch(clock_us)
         with self._computing():
-            results = self._engine.take(round_, batch)
-        after = replace(position(round_.sequence), processing_us=round_.now_us)
-        return self.commit(round_.sequence, results, kind, after, **how)
+            results = self._engine.take(micro_batch, batch)
+        after = replace(position(micro_batch.checkpoint_id), processing_us=micro_batch.now_us)
+        return self.commit(micro_batch.checkpoint_id, results, kind, after, **how)
 
 
 class MeasuredByDriver(Measured):
@@ -379,6 +381,6 @@ class MeasuredByDriver(Measured):
         return self._measured.metrics_url
 
 
-def _clock(round_: GraphRound, clock_us: int | None) -> Position:
+def _clock(micro_batch: MicroBatch, clock_us: int | None) -> Position:
     """The input position has not changed; the clock has, if one was read."""
-    return Position(processing_us=None if clock_us is None else round_.now_us)
+    return Position(processing_us=None if clock_us is None else micro_batch.now_us)

@@ -8,11 +8,11 @@ from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery, read_delivery
-from tidestate.operators.engine.level import run_level
-from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.pieces import Piece
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, progress_after
+from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.tasks import run_task
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -31,28 +31,28 @@ class InProcess:
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    def take(self, round_: GraphRound, batch: Batches) -> list[OperatorResult]:
+    def take(self, batch: MicroBatch, rows: Batches) -> list[TaskResult]:
         """As in `Engine`. Only the partials of earlier pieces are in memory."""
-        intakes, outgoing = Intakes(round_), list[Outgoing]()
-        for number, piece in enumerate(batch):
-            outgoing += intakes.streams(one_batch(round_.graph, piece), number)
-        return self.run(round_, outgoing, None if self._generate else round_.progress)
+        pieces = (one_batch(batch.graph, piece) for piece in rows)
+        blocks = [block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block)]
+        return self.run(batch, blocks, None if self._generate else batch.progress)
 
     def run(
-        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[OperatorResult]:
-        """As in `Engine`; with pieces too ``after`` is the progress, if it is given."""
-        tasks = len(round_.spans)
-        waiting: list[dict[int, list[Piece]]] = [{} for _ in range(tasks)]
-        _sort(waiting, pieces)
-        # Each piece of input has a header for every task.
-        after = after if after is not None else progress_after(round_, waiting[0], 1)
-        results = []
-        for level in range(1, round_.graph.levels + 1):
-            here = partial(_at_level, round_, level, waiting, after)
-            for of_task, downstream in in_threads(here, tasks, tasks):
-                results += of_task
-                _sort(waiting, downstream)
+        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
+    ) -> list[TaskResult]:
+        """As in `Engine`; with blocks too ``after`` is the progress, if it is given."""
+        tasks, results = len(batch.spans), []
+        waiting: list[list[Block]] = [[] for _ in range(tasks)]
+        for block in blocks:
+            waiting[block.task].append(block)
+        for level in range(1, batch.graph.levels + 1):
+            here = partial(_at_level, batch, level, waiting, after)
+            for of_task in in_threads(here, tasks, tasks):
+                for made in of_task:
+                    if isinstance(made, Block):
+                        waiting[made.task].append(made)
+                    else:
+                        results.append(made)
         return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
@@ -73,15 +73,10 @@ def in_threads(work: Callable[[int], T], tasks: int, threads: int) -> list[T]:
 
 
 def _at_level(
-    round_: GraphRound,
+    batch: MicroBatch,
     level: int,
-    waiting: Sequence[Mapping[int, Sequence[Piece]]],
-    after: Mapping[str, Progress],
+    waiting: Sequence[Sequence[Block]],
+    after: Mapping[str, Progress] | None,
     task: int,
-) -> tuple[list[OperatorResult], list[Outgoing]]:
-    return run_level(round_, level, task, waiting[task], after)
-
-
-def _sort(waiting: Sequence[dict[int, list[Piece]]], pieces: Iterable[Outgoing]) -> None:
-    for operator, task, piece in pieces:
-        waiting[task].setdefault(operator, []).append(piece)
+) -> list[Block | TaskResult]:
+    return list(run_task(batch, level, task, waiting[task], after=after))

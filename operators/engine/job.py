@@ -18,10 +18,10 @@ from tidestate.operators.bind.evolve import TakenOver, after_step, check_followe
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector, RejectionWarnings
-from tidestate.operators.engine.partition import OperatorResult, Round
-from tidestate.operators.engine.rebuild import after_replay, in_this_round, replayed, without_lost
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
+from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.rebuild import after_replay, replayed, variants_of, without_lost
 from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
-from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.engine.runner import Runner, check_runner, drained_error
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
@@ -174,34 +174,35 @@ class Job:
         if self.head.drained:
             raise drained_error(self.head.id)
 
-    def round(self, now_us: int | None = None, rows_are: RowKind = "live") -> GraphRound:
-        """The round of the next checkpoint, at this processing time (default: that of the last one)."""
-        was = self.head.processing_us
-        now = _latest(was, now_us) or 0
-        graph, replays = in_this_round(self.graph, self.head.operators, rows_are), replayed(self.graph)
-        rounds = {
-            name: Round(
-                root=self.checkpoint.objects.root,
-                bases=self.checkpoint.objects.bases,
-                job_id=self.checkpoint.marker.job_id,
+    def micro_batch(self, now_us: int | None = None, rows_are: RowKind = "live") -> MicroBatch:
+        """The micro-batch of the next checkpoint, at this processing time (default: that of the last one)."""
+        head, objects = self.head, self.checkpoint.objects
+        now = _latest(head.processing_us, now_us) or 0
+        graph, replays = variants_of(self.graph, head.operators, rows_are), replayed(self.graph)
+        inputs = {
+            name: OperatorInput(
                 plan=plan,
-                tables=self.tables(name),
-                store=self._store,
-                partitions=self.head.partitions,
-                base=dict(enumerate(self.head.operators[name].partitions)),
-                expired=self.head.operators[name].expired,
-                sequence=self.head.id + 1,
                 progress=self._progress[name].with_watermark(self._kept[name].watermark_us),
-                was_us=now if was is None else was,
-                now_us=now,
+                tables=self.tables(name),
+                base=dict(enumerate(head.operators[name].partitions)),
+                expired=head.operators[name].expired,
                 replayable=replays[name].replayable if name in replays else (),
-                is_output=plan is graph.output,
-                is_read=bool(graph.readers(name)),
-                combiners=registrations(self.tables(name)),
             )
             for name, plan in graph.plans.items()
         }
-        return GraphRound(graph, rounds)
+        return MicroBatch(
+            checkpoint_id=head.id + 1,
+            root=objects.root,
+            bases=objects.bases,
+            job_id=self.checkpoint.marker.job_id,
+            store=self._store,
+            partitions=head.partitions,
+            graph=graph,
+            inputs=inputs,
+            was_us=now if head.processing_us is None else head.processing_us,
+            now_us=now,
+            combiners=registrations([table for own in inputs.values() for table in own.tables]),
+        )
 
     @property
     def progress(self) -> dict[str, Progress]:
@@ -216,7 +217,7 @@ class Job:
 
     def commit(
         self,
-        results: Sequence[OperatorResult],
+        results: Sequence[TaskResult],
         kind: CheckpointKind,
         position: Position,
         *,
@@ -269,13 +270,13 @@ class Job:
         self._hook("after-manifest", manifest.id)
         return manifest
 
-    def _counters(self, answers: Sequence[OperatorResult]) -> dict[str, int]:
+    def _counters(self, answers: Sequence[TaskResult]) -> dict[str, int]:
         """The counters of all operators of a checkpoint. Raises `InvariantError` if an event is in none of them."""
         counters = total([self._named(one) for one in answers])
         invariant(_adds_up(counters), "an accepted event is on time, late or future", counters=counters)
         return counters
 
-    def _log(self, manifest: Manifest, answers: Mapping[str, Sequence[OperatorResult]]) -> None:
+    def _log(self, manifest: Manifest, answers: Mapping[str, Sequence[TaskResult]]) -> None:
         """Log a published checkpoint, and what its steps give reason to warn of."""
         self._logged = logged = CheckpointLog(
             self.checkpoint.objects.root, self.graph.plans, self._progress, manifest
@@ -291,7 +292,7 @@ class Job:
             self._logged.warn_of_rejections(self._rejections.rest())
 
     def _operators_after(
-        self, answers: Mapping[str, Sequence[OperatorResult]], progress: Mapping[str, Progress], *, rebuilt: bool
+        self, answers: Mapping[str, Sequence[TaskResult]], progress: Mapping[str, Progress], *, rebuilt: bool
     ) -> dict[str, OperatorState]:
         head = self.head
         operators = {name: operator_after(head.operators[name], answers[name], progress[name]) for name in answers}
@@ -332,12 +333,12 @@ class Job:
             acknowledge(self.checkpoint, self.head, so_far)
             self._recorded = True
 
-    def _restored(self, head: Manifest, results: Sequence[OperatorResult]) -> Restore:
+    def _restored(self, head: Manifest, results: Sequence[TaskResult]) -> Restore:
         """What the first step of this run has read."""
         parts = [(answer.partition, answer.restored) for one in results for answer in one.answers]
         return restore_of(head, self._store, parts, self.parallel)
 
-    def _named(self, result: OperatorResult) -> dict[str, int]:
+    def _named(self, result: TaskResult) -> dict[str, int]:
         """The counters of an answer that a manifest keeps, prefixed with the operator's name if there are several."""
         prefix = "" if self.graph.single else f"{result.operator}."
         return {f"{prefix}{name}": count for name, count in result.counters.items() if name != INCOMPLETE}
@@ -353,7 +354,7 @@ def _adds_up(counters: dict[str, int]) -> bool:
     )
 
 
-def _check_written(objects: Objects, head: Manifest, results: Sequence[OperatorResult]) -> None:
+def _check_written(objects: Objects, head: Manifest, results: Sequence[TaskResult]) -> None:
     """Raise `UsageError` if a file that another process has written is not visible here."""
     pairs = [(one, head.operators[one.operator].partitions) for one in results if one.host]
     check_visible(objects, [WrittenFile(one.host, ref) for one, base in pairs for ref in one.written(base)])

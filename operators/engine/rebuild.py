@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
@@ -41,9 +41,9 @@ def check_replayed(graph: Graph) -> None:
         )
 
 
-def in_this_round(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
-    """The operators as the variants that one round takes, by what its rows are, and by what was lost. A replay is
-    read by those alone whose messages it puts back.
+def variants_of(graph: Graph, operators: Mapping[str, OperatorState], rows_are: RowKind) -> Graph:
+    """The operators as the variants that a micro-batch takes: by what its rows are, and by what was lost. A replay
+    is read by those alone whose messages it puts back.
     """
     replays = list(replayed(graph)) if rows_are == "replay" else []
     plans = {name: _variant(plan, operators[name], rows_are, replays) for name, plan in graph.plans.items()}
@@ -150,7 +150,7 @@ def after_replay(
     plan: ReplayedPlan,
     was: OperatorState,
     operator: OperatorState,
-    answers: Sequence[OperatorResult],
+    answers: Sequence[TaskResult],
     checkpoint_id: int,
 ) -> OperatorState:
     """The operator, which ``was`` another before, after a replay: whole again if no window lacks a

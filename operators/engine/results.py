@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from tidestate.operators.engine.partition import OperatorResult, is_due
+from tidestate.operators.engine.micro_batch import is_due
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.progress.progress import Progress, watermark_of
 from tidestate.recovery.log.manifest import Manifest, OperatorState
 from tidestate.statestore.arrays import total
@@ -18,11 +19,9 @@ CLASSES = ("on_time", "mildly_late", "future")
 """An accepted event has one of these classes."""
 
 
-def by_operator(
-    names: Iterable[str], head: Manifest, results: Sequence[OperatorResult]
-) -> dict[str, list[OperatorResult]]:
+def by_operator(names: Iterable[str], head: Manifest, results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
     """The answers for each operator, by partition. Raises `InvariantError` if they contradict each other."""
-    answers: dict[str, list[OperatorResult]] = {name: [] for name in names}
+    answers: dict[str, list[TaskResult]] = {name: [] for name in names}
     for result in sorted(results, key=lambda result: result.span):
         invariant(result.operator in answers, "only an operator of the round answers", operator=result.operator)
         answers[result.operator].append(result)
@@ -32,7 +31,7 @@ def by_operator(
     return answers
 
 
-def _check_partitions(name: str, operator: OperatorState, results: Sequence[OperatorResult]) -> None:
+def _check_partitions(name: str, operator: OperatorState, results: Sequence[TaskResult]) -> None:
     """Every partition has answered once, from its base, or had nothing to do; all saw the same input."""
     asked = [number for one in results for number in range(*one.span)]
     answers = [answer for one in results for answer in one.answers]
@@ -61,7 +60,7 @@ def _check_partitions(name: str, operator: OperatorState, results: Sequence[Oper
     invariant(not due, "a partition with something to do answers", operator=name, due=due)
 
 
-def _check_counters(name: str, results: Sequence[OperatorResult]) -> None:
+def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
     """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
     counters = total([one.counters for one in results])
     count = counters.get
@@ -78,7 +77,7 @@ def _check_counters(name: str, results: Sequence[OperatorResult]) -> None:
     )
 
 
-def operator_after(operator: OperatorState, results: Sequence[OperatorResult], progress: Progress) -> OperatorState:
+def operator_after(operator: OperatorState, results: Sequence[TaskResult], progress: Progress) -> OperatorState:
     """The operator after its partitions have answered."""
     plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
     states = {answer.partition: answer.state for one in results for answer in one.answers}

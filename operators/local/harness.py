@@ -24,8 +24,8 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.reprocess import late_rows
-from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows
@@ -138,7 +138,7 @@ class Harness:
     def advance_watermark(self, time: Moment) -> pa.Table:
         """Move the watermark to ``time``; a step back is ignored. Returns the panes."""
         time_us = moment_us(time)
-        return self._tick(lambda round_: round_.graph.reached(round_.progress, time_us, self._now))
+        return self._tick(lambda batch: batch.graph.reached(batch.progress, time_us, self._now))
 
     @checked
     def advance_processing_time(self, time: Moment) -> pa.Table:
@@ -149,11 +149,11 @@ class Harness:
                 "processing time cannot go back: give a later time", code="clock", clock_us=self._now, asked=time_us
             )
         self._now = time_us
-        return self._tick(lambda round_: round_.after({}))
+        return self._tick(lambda batch: batch.after({}))
 
     def finish(self) -> pa.Table:
         """End the input: every window fires, and no more rows are accepted. Returns the panes."""
-        return self._tick(GraphRound.finished, drained=True)
+        return self._tick(MicroBatch.finished, drained=True)
 
     def restart(self, policy: Policy | None = None) -> None:
         """Start again from the durable files. Raises `UsageError` after `close`."""
@@ -274,7 +274,7 @@ class Harness:
             schemas = schemas[stream] if stream is not None else next(iter(schemas.values()))
         return _table_of_rows(rows, schemas)
 
-    def _tick(self, after: Callable[[GraphRound], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
+    def _tick(self, after: Callable[[MicroBatch], dict[str, Progress]], *, drained: bool = False) -> pa.Table:
         return self._driver.rows(self._open.tick(after, self._now, drained=drained))
 
 

@@ -1,4 +1,4 @@
-"""The engine on Spark: one job for a round, which is a batch, a tick or reprocessed late events."""
+"""The engine on Spark: one job for a micro-batch: input, a tick or reprocessed late events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import TimestampType
 
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.round import GraphRound, Outgoing
+from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.plan.graph import STREAM, Graph, sent_name
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import frame_of, to_tasks
@@ -26,12 +27,11 @@ from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
-    TaskRound,
-    decode_answers,
-    exchange_rows,
+    StatesOfTasks,
     level_side,
     map_side,
-    tick_side,
+    results_of,
+    rows_of,
 )
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -67,8 +67,8 @@ class SparkBatch:
 
 
 class OnSpark:
-    """An `Engine` with one Spark job per round: classify, exchange, step; exchange and step again for each level.
-    With ``in_driver`` small rounds have none.
+    """An `Engine` with one Spark job per micro-batch: classify, exchange, step; exchange and step again for each
+    level. With ``in_driver`` small ones have none.
     """
 
     def __init__(self, session: SparkSession, *, in_driver: bool = False) -> None:
@@ -78,42 +78,43 @@ class OnSpark:
         self.tasks = TASKS_PER_CORE * self.parallel
         self._states = SentStates(session.sparkContext.broadcast)
 
-    def take(self, round_: GraphRound, batch: SparkBatch) -> list[OperatorResult]:
+    def take(self, batch: MicroBatch, rows: SparkBatch) -> list[TaskResult]:
         """As in `Engine`; in the session of the batch, with its settings.
 
         If a task finds a file that it cannot read as Spark would, the whole batch is read by Spark: nothing has been
         published yet.
         """
-        if batch.direct is not None:
+        if rows.direct is not None:
             try:
-                return self._scan(round_, batch, batch.direct)
+                return self._scan(batch, rows, rows.direct)
             except NeedsJvmError as why:
-                batch.needs_jvm = str(why)  # for the manifest
-        sent = self._states.sent(round_)
-        rows = _in_order(times_as_numbers(batch.rows), round_.graph)
-        return _levels(rows.mapInArrow(partial(map_side, sent.round_), EXCHANGE), sent, 1)
+                rows.needs_jvm = str(why)  # for the manifest
+        sent, states = self._states.sent(batch)
+        read = _in_order(times_as_numbers(rows.rows), batch.graph)
+        return _levels(read.mapInArrow(partial(map_side, sent), EXCHANGE), sent, states, 1)
 
-    def _scan(self, round_: GraphRound, batch: SparkBatch, direct: DirectBatch) -> list[OperatorResult]:
+    def _scan(self, batch: MicroBatch, rows: SparkBatch, direct: DirectBatch) -> list[TaskResult]:
         """Run a batch whose files are read here or by the tasks. Raises `NeedsJvmError`."""
-        if self._in_driver is not None and (results := self._in_driver.take(round_, direct)) is not None:
-            batch.in_driver = True
+        if self._in_driver is not None and (results := self._in_driver.take(batch, direct)) is not None:
+            rows.in_driver = True
             return results
-        return decode_answers(answers(self._session.sparkContext, self._states.sent(round_), direct))
+        return results_of(answers(self._session.sparkContext, *self._states.sent(batch), direct))
 
     def run(
-        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[OperatorResult]:
-        """As in `Engine`. Pieces are encoded in the driver and processed in the tasks of their state partitions."""
+        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
+    ) -> list[TaskResult]:
+        """As in `Engine`. Blocks are encoded in the driver and processed in the tasks of their state partitions."""
         if after is not None and self._in_driver is not None:
-            results = self._in_driver.tick(round_, after)
+            results = self._in_driver.tick(batch, after)
             if results is not None:
                 return results
-        sent = self._states.sent(round_)
+        sent, states = self._states.sent(batch)
         if after is None:
-            return _levels(frame_of(self._session, pa.Table.from_batches(exchange_rows(pieces))), sent, 1)
-        tasks = len(round_.spans)
+            return _levels(frame_of(self._session, pa.Table.from_batches(rows_of(blocks))), sent, states, 1)
+        tasks = len(batch.spans)
         numbers = self._session.range(0, tasks, 1, tasks)
-        return _levels(numbers.mapInArrow(partial(tick_side, sent, dict(after)), EXCHANGE), sent, 2)
+        first = numbers.mapInArrow(partial(level_side, sent, states, 1, after=dict(after)), EXCHANGE)
+        return _levels(first, sent, states, 2)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
         """As in `Engine`, in the columns of the files."""
@@ -134,12 +135,12 @@ class OnSpark:
             ) from None
 
 
-def _levels(rows: DataFrame, sent: TaskRound, first: int) -> list[OperatorResult]:
+def _levels(rows: DataFrame, batch: MicroBatch, states: StatesOfTasks, first: int) -> list[TaskResult]:
     """Run ``rows`` of the exchange through all levels from ``first``, with a shuffle for each."""
-    for level in range(first, sent.round_.graph.levels + 1):
-        here = to_tasks(rows, len(sent.round_.spans))
-        rows = here.mapInArrow(partial(level_side, sent, level), EXCHANGE)
-    return decode_answers([bytes(row["header"]) for row in rows.select("header").collect()])
+    for level in range(first, batch.graph.levels + 1):
+        here = to_tasks(rows, len(batch.spans))
+        rows = here.mapInArrow(partial(level_side, batch, states, level), EXCHANGE)
+    return results_of([bytes(row["header"]) for row in rows.select("header").collect()])
 
 
 def times_as_numbers(batch: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Small rounds in the driver itself: a Spark job would take longer than their work.
+"""Small micro-batches in the driver itself: a Spark job would take longer than their work.
 
 What tasks would do is done by the same functions, over the same pieces of input: either may process any batch. If
 a function of the user's fails here, tasks call it, which may have what the driver lacks: nothing has been published.
@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from tidestate.operators.aggregates.custom import OwnAggregate
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.in_process import InProcess, in_threads
-from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.round import GraphRound, Outgoing
+from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.tasks import run_task
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges
-from tidestate.operators.spark.tasks import classified
+from tidestate.operators.spark.tasks import pieces_of
 from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
@@ -28,9 +30,9 @@ log = logging.getLogger("tidestate")
 
 @dataclass(frozen=True)
 class Limits:
-    """A round up to this size is small: its input in files and in memory, and the state partitions that it may open.
-    From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster. Functions
-    of the user's have one: they need not be made for several.
+    """A micro-batch up to this size is small: its input in files and in memory, and the state partitions that it may
+    open. From ``thread_bytes`` of files on the state partitions are divided among threads: below, one is faster.
+    Functions of the user's have one: they need not be made for several.
     """
 
     files: int = 64
@@ -49,8 +51,8 @@ class _TooLargeError(Exception):
 
 
 class InDriver:
-    """Runs small rounds over Parquet stores, in up to so many ``threads``. Other stores have caches, in the processes
-    of the tasks.
+    """Runs small micro-batches over Parquet stores, in up to so many ``threads``. Other stores have caches, in the
+    processes of the tasks.
     """
 
     def __init__(self, threads: int) -> None:
@@ -58,29 +60,29 @@ class InDriver:
         self._too_large = sys.maxsize
         """The least size of files that turned out to be too large: such batches are not tried again."""
 
-    def take(self, round_: GraphRound, direct: DirectBatch) -> list[OperatorResult] | None:
+    def take(self, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult] | None:
         """As in `Engine`; None if tasks must take the batch. Raises `NeedsJvmError` if Spark must read it."""
         size = sum(one.end - one.start for task in direct.tasks for one in task)
         files = sum(map(len, direct.tasks))
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
-        if not small or not _small_state(round_, None):
+        if not small or not _small_state(batch, None):
             return None
-        threads = size >= LIMITS.thread_bytes and not _own_functions(round_)
-        here = round_.divided(self._threads if threads else 1)
+        threads = size >= LIMITS.thread_bytes and not _own_functions(batch)
+        here = batch.divided(self._threads if threads else 1)
         try:
-            return _tried(lambda: self._engine.run(here, _pieces(here, direct)))
+            return _tried(lambda: self._engine.run(here, _blocks(here, direct)))
         except _TooLargeError:
             self._too_large = size
             return None
 
-    def tick(self, round_: GraphRound, after: Mapping[str, Progress]) -> list[OperatorResult] | None:
-        """The round without input that ends with this progress; None if tasks must run it."""
-        if not _small_state(round_, after):
+    def tick(self, batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult] | None:
+        """The micro-batch without input that ends with this progress; None if tasks must run it."""
+        if not _small_state(batch, after):
             return None
-        return _tried(lambda: self._engine.run(replace(round_, tasks=1), [], after))
+        return _tried(lambda: self._engine.run(replace(batch, tasks=1), [], after))
 
 
-def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | None:
+def _tried(run: Callable[[], list[TaskResult]]) -> list[TaskResult] | None:
     try:
         return run()
     except UsageError as error:
@@ -90,38 +92,39 @@ def _tried(run: Callable[[], list[OperatorResult]]) -> list[OperatorResult] | No
         return None
 
 
-def _own_functions(round_: GraphRound) -> bool:
-    bound = (one for here in round_.rounds.values() for one in here.plan.aggregates)
+def _own_functions(batch: MicroBatch) -> bool:
+    bound = (one for plan in batch.graph.plans.values() for one in plan.aggregates)
     return any(isinstance(one.aggregate, OwnAggregate) for one in bound)
 
 
-def _small_state(round_: GraphRound, after: Mapping[str, Progress] | None) -> bool:
-    """Whether all state partitions that the round may open are small; ``after``: its progress, if it has no input."""
-    if round_.first.store.name != "parquet":
+def _small_state(batch: MicroBatch, after: Mapping[str, Progress] | None) -> bool:
+    """Whether all state partitions that it may open are small; ``after``: its progress, if it has no input."""
+    if batch.store.name != "parquet":
         return False
-    if after is not None and round_.graph.levels == 1:
-        rounds = [(one, one.context(one.observed(after[name], ()))) for name, one in round_.rounds.items()]
-        opened = [one.base[number] for one, context in rounds for number in one.stepping(context)]
-    elif round_.partitions <= LIMITS.partitions:
-        opened = [state for one in round_.rounds.values() for state in one.base.values()]
+    if after is not None and batch.graph.levels == 1:
+        ends = [(own, batch.context(own, own.observed(after[name], ()))) for name, own in batch.inputs.items()]
+        opened = [own.base[number] for own, context in ends for number in own.stepping(context)]
+    elif batch.partitions <= LIMITS.partitions:
+        opened = [state for own in batch.inputs.values() for state in own.base.values()]
     else:
         return False
-    few = len(opened) <= LIMITS.partitions * len(round_.rounds)
+    few = len(opened) <= LIMITS.partitions * len(batch.inputs)
     return few and sum(file.bytes for state in opened for file in state.files) <= LIMITS.state_bytes
 
 
-def _pieces(round_: GraphRound, direct: DirectBatch) -> list[Outgoing]:
-    """The pieces that tasks would make of their ranges."""
+def _blocks(batch: MicroBatch, direct: DirectBatch) -> list[Block]:
+    """The blocks that tasks would make of their ranges."""
     seen: list[int] = []
 
     def read(task: int) -> Iterator[pa.RecordBatch]:
-        for batch in read_ranges(direct.scan, direct.tasks[task], direct.row_group_bytes):
-            seen.append(batch.nbytes)
+        for rows in read_ranges(direct.scan, direct.tasks[task], direct.row_group_bytes):
+            seen.append(rows.nbytes)
             if sum(seen) > LIMITS.read_bytes:
                 raise _TooLargeError
-            yield batch
+            yield rows
 
-    def made(task: int) -> list[Outgoing]:
-        return list(classified(round_, task, read(task), "read"))
+    def made(task: int) -> list[Block]:
+        blocks = run_task(batch, 0, task, pieces_of(batch, read(task)), phase="read")
+        return [block for block in blocks if isinstance(block, Block)]
 
-    return [one for pieces in in_threads(made, len(direct.tasks), len(round_.spans)) for one in pieces]
+    return [block for blocks in in_threads(made, len(direct.tasks), len(batch.spans)) for block in blocks]

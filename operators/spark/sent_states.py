@@ -1,7 +1,8 @@
 """What tasks get to know of state partitions: as much as has changed, not as many as there are.
 
-All go to the workers once, as a broadcast, and with each round those that have changed since. When these are many
-they become a broadcast too, and when such broadcasts are as large as half of the first, a new one has all.
+All go to the workers once, as a broadcast, and with each micro-batch those that have changed since. When
+these are many they become a broadcast too, and when such broadcasts are as large as half of the first, a new one has
+all.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Protocol
 
 import msgspec
 
-from tidestate.operators.engine.round import GraphRound, TaskStates
-from tidestate.operators.spark.tasks import HasValue, Packed, TaskRound
+from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
+from tidestate.operators.spark.tasks import HasValue, Packed, StatesOfTasks
 from tidestate.statestore.files.refs import PartitionState
 
 INLINE_BYTES = 256 << 10
@@ -30,7 +31,7 @@ class Broadcast(HasValue, Protocol):
 
 
 class SentStates:
-    """Sends the state partitions of one job, round after round."""
+    """Sends the state partitions of one job, micro-batch after micro-batch."""
 
     def __init__(self, broadcast: Callable[[Packed], Broadcast]) -> None:
         self._broadcast = broadcast
@@ -39,32 +40,30 @@ class SentStates:
         self._known: dict[str, dict[int, PartitionState]] = {}
         self._spans: tuple[tuple[int, int], ...] = ()
 
-    def sent(self, round_: GraphRound) -> TaskRound:
-        """The round as its tasks get it."""
-        if self._spans != round_.spans:
+    def sent(self, batch: MicroBatch) -> tuple[MicroBatch, StatesOfTasks]:
+        """The micro-batch as its tasks get it, and apart from it its state partitions."""
+        if self._spans != batch.spans:
             self._forget()
-            self._spans = round_.spans
-        packed = self._packed(round_, self._known)
+            self._spans = batch.spans
+        packed = self._packed(batch, self._known)
         if _size(packed) > INLINE_BYTES:
             if not self._held or LATER_SHARE * (sum(self._sizes[1:]) + _size(packed)) > self._sizes[0]:
                 self._forget()
-                packed = self._packed(round_, {})
+                packed = self._packed(batch, {})
             self._held.append(self._broadcast(packed))
             self._sizes.append(_size(packed))
-            self._known = {name: dict(one.base) for name, one in round_.rounds.items()}
+            self._known = {name: dict(own.base) for name, own in batch.inputs.items()}
             packed = ()
-        return TaskRound(round_.with_states({}), tuple(self._held), packed)
+        return batch.with_states({}), StatesOfTasks(tuple(self._held), packed)
 
-    def _packed(self, round_: GraphRound, known: Mapping[str, Mapping[int, PartitionState]]) -> Packed:
+    def _packed(self, batch: MicroBatch, known: Mapping[str, Mapping[int, PartitionState]]) -> Packed:
         """For each task the entries of its state partitions that are not ``known``. An entry that stays is the same
-        object from round to round.
+        object from one micro-batch to the next.
         """
-        return tuple(
-            msgspec.msgpack.encode(_unknown(round_.states(task), known)) for task in range(len(round_.spans))
-        )
+        return tuple(msgspec.msgpack.encode(_unknown(batch.states(task), known)) for task in range(len(batch.spans)))
 
     def _forget(self) -> None:
-        # No round is under way: whatever still runs is a zombie, whose answer nobody reads.
+        # No micro-batch is under way: whatever still runs is a zombie, whose answer nobody reads.
         for one in self._held:
             one.destroy()
         self._held, self._sizes, self._known = [], [], {}

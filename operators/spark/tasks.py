@@ -1,10 +1,8 @@
-"""The functions of Spark's tasks: `map_side` next to the input, then `level_side` next to the state, for each level
-of operators.
+"""What Spark's tasks run: `run_task`, with its blocks as rows of a DataFrame or an RDD.
 
-Between them rows are exchanged, one per piece of input, operator and task: a header with the largest event time and
-counters, and the partials as an Arrow blob. So every task knows the watermark after the batch, and due windows fire
-in the same job. Answers are rows, too. Rows arrive in any order, and a task may run twice or as a zombie: nothing
-here publishes.
+A row is a block: its address, its header, and its rows and ledger rows as Arrow blobs. So every task knows the
+watermark after the batch, and due windows fire in the same job. Results and errors are rows, too. Rows arrive in any
+order, and a task may run twice or as a zombie: nothing here publishes.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from typing import Protocol
 import msgspec
 import pyarrow as pa
 
-from tidestate.operators.engine.level import run_level
-from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.pieces import Header, Piece
-from tidestate.operators.engine.round import GraphRound, Intakes, Outgoing, TaskStates, progress_after
+from tidestate.operators.engine.blocks import Block, BlockHeader
+from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
+from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.tasks import StreamRows, run_task
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.decide import DirectScan
@@ -34,8 +32,8 @@ from tidestate.statestore.errors import TidestateError, invariant
 CHUNK_ROWS = 1 << 20
 """The number of input rows that are classified at once; it bounds a task's memory."""
 
-ANSWER = -1
-"""The operator number of rows with an answer."""
+RESULT = -1
+"""The operator number of rows with a result, or a failure."""
 COMPRESSED_FROM = 1 << 16
 """Larger partials cross the shuffle compressed: Spark copies each byte several times."""
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -76,66 +74,53 @@ class Failure(msgspec.Struct, frozen=True):
     context: dict[str, str]
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The answer of a task for an operator, or for a piece of input that failed: a result or a failure.
-    ``needs_jvm``: why the files of the batch must be read by Spark.
-    """
+class _Ended(msgspec.Struct, frozen=True):
+    """How a task ended for an operator, or for a piece of input."""
 
-    result: OperatorResult | None = None
+    result: TaskResult | None = None
     failure: Failure | None = None
-    needs_jvm: str | None = None
 
 
-class _Sent(msgspec.Struct, frozen=True):
-    """A header as it is sent, and how many of the rows that come with it each state partition gets."""
+class _Header(msgspec.Struct, frozen=True):
+    """The header of a block, and how many of the rows that come with it each state partition gets."""
 
-    header: Header
+    header: BlockHeader
     counts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
-class TaskRound:
-    """A round as its tasks get it. Its state partitions are apart, packed, by task: in broadcasts ``before``, and in
-    ``states`` those that have changed since. Of a state partition the last entry counts.
+class StatesOfTasks:
+    """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
+    have changed since. Of a state partition the last entry counts.
     """
 
-    round_: GraphRound
     before: tuple[HasValue, ...] = ()
-    states: Packed = ()
+    changed: Packed = ()
 
-    def of_task(self, task: int) -> GraphRound:
-        """The round with the state partitions of one task."""
-        found: TaskStates = {name: {} for name in self.round_.rounds}
-        for packed in (*(one.value for one in self.before), self.states):
+    def of_task(self, batch: MicroBatch, task: int) -> MicroBatch:
+        """The micro-batch with the state partitions of one task."""
+        states: TaskStates = {name: {} for name in batch.inputs}
+        for packed in (*(broadcast.value for broadcast in self.before), self.changed):
             for name, own in _STATES.decode(packed[task]).items() if packed else ():
-                found[name] |= own
-        return self.round_.with_states(found)
+                states[name] |= own
+        return batch.with_states(states)
 
 
 def map_side(
-    round_: GraphRound, batches: Iterator[pa.RecordBatch], phase: str = "transfer"
+    batch: MicroBatch, batches: Iterator[pa.RecordBatch], phase: str = "transfer"
 ) -> Iterator[pa.RecordBatch]:
-    """Classify this task's input. Also called for an input partition without rows. Waiting for ``batches`` is time of
-    this ``phase``.
+    """Stage 0 of a task, which reads these rows of the combined stream. Also called for an input partition without
+    rows. Waiting for ``batches`` is time of this ``phase``.
     """
     _freeze_once()
     try:
-        yield from exchange_rows(classified(round_, _task_number(), batches, phase))
-    except TidestateError as error:
-        for one in range(len(round_.spans)):
-            yield _answer_row(one, Answer(failure=_failure(error)))
-
-
-def classified(round_: GraphRound, task: int, batches: Iterator[pa.RecordBatch], phase: str) -> Iterator[Outgoing]:
-    """The pieces that task number ``task`` makes of its input. Waiting for ``batches`` is time of this ``phase``."""
-    intakes = Intakes(round_)
-    for chunk_number, chunk in enumerate(intakes.watch.awaited(phase, _chunks(batches))):
-        # Ordered by task, then chunk: sums do not depend on what arrives first.
-        yield from intakes.streams(round_.graph.split(chunk), (task << 20) + chunk_number)
+        yield from rows_of(run_task(batch, 0, _task_number(), pieces_of(batch, batches), phase=phase))
+    except (TidestateError, NeedsJvmError) as error:
+        yield from failed(batch, error)
 
 
 def scan_side(
-    round_: GraphRound,
+    batch: MicroBatch,
     scan: DirectScan,
     tasks: Sequence[Sequence[FileRange]],
     row_group_bytes: int,
@@ -143,108 +128,95 @@ def scan_side(
 ) -> Iterator[pa.RecordBatch]:
     """As `map_side`, but this task reads its ranges of the files itself. ``numbers`` has only that of the task."""
     for number in numbers:
-        try:
-            yield from map_side(round_, read_ranges(scan, tasks[number], row_group_bytes), "read")
-        except NeedsJvmError as why:
-            yield from needing_jvm(round_, why)
+        yield from map_side(batch, read_ranges(scan, tasks[number], row_group_bytes), "read")
 
 
-def needing_jvm(round_: GraphRound, why: NeedsJvmError) -> Iterator[pa.RecordBatch]:
-    """Answers for all tasks that Spark must read the batch."""
-    return (_answer_row(one, Answer(needs_jvm=str(why))) for one in range(len(round_.spans)))
-
-
-def level_side(sent: TaskRound, level: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run the operators of a level for this task's state partitions. Yields their answers, pieces of their panes for
-    readers, and the rows for later levels.
+def level_side(
+    batch: MicroBatch,
+    states: StatesOfTasks,
+    level: int,
+    batches: Iterator[pa.RecordBatch],
+    after: Mapping[str, Progress] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """A later stage of a task. Yields results, blocks, and the rows for later levels. With ``after`` the micro-batch
+    has no input, and ends so: the rows are only the number of the task.
     """
     _freeze_once()
-    rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
-    task = _task_number()
-    tasks = set(rows["task"].to_pylist())
-    invariant(tasks <= {task}, "rows reach their task", found=tasks)
-    operators = rows["operator"].to_pylist()
-    numbers = {number for number, _ in sent.round_.graph.at(level)}
-    later = [place for place, number in enumerate(operators) if number not in numbers]
-    yield from rows.take(pa.array(later, pa.int64())).to_batches()
-    if _failed(_of(rows, operators, ANSWER)):
-        return
-    yield from _level(sent.of_task(task), level, task, _pieces(rows, operators, numbers), None)
-
-
-def tick_side(
-    sent: TaskRound, after: dict[str, Progress], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """The first level of a round without input. The only input row is the number of this task."""
-    _freeze_once()
-    for _ in batches:
-        pass
-    task = _task_number()
-    yield from _level(sent.of_task(task), 1, task, {}, after)
-
-
-def _level(
-    round_: GraphRound,
-    level: int,
-    task: int,
-    arrived: Mapping[int, Sequence[Piece]],
-    after: dict[str, Progress] | None,
-) -> Iterator[pa.RecordBatch]:
+    task, blocks = _task_number(), list[Block]()
+    if after is None:
+        rows = pa.Table.from_batches(list(batches), _EXCHANGE_SCHEMA)
+        tasks = set(rows["task"].to_pylist())
+        invariant(tasks <= {task}, "rows reach their task", found=tasks)
+        operators = rows["operator"].to_pylist()
+        here = {number for number, _ in batch.graph.at(level)}
+        later = [place for place, number in enumerate(operators) if number not in here]
+        yield from rows.take(pa.array(later, pa.int64())).to_batches()
+        if _has_failed(rows, operators):
+            return
+        blocks = list(_blocks(rows, operators, here))
+    else:
+        for _ in batches:
+            pass
     try:
-        after = progress_after(round_, arrived, level) if after is None else after
-        results, going = run_level(round_, level, task, arrived, after)
+        yield from rows_of(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
-        yield _answer_row(task, Answer(failure=_failure(error)))
-        return
-    host = socket.gethostname()
-    for result in results:
-        yield _answer_row(task, Answer(msgspec.structs.replace(result, host=host)))
-    yield from exchange_rows(going)
+        yield _ended(task, _Ended(failure=_failure(error)))
 
 
-def decode_answers(payloads: Sequence[bytes]) -> list[OperatorResult]:
-    """The results of answers. Raises `NeedsJvmError` if a file must be read by Spark, else the error of the first
+def pieces_of(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
+    """Rows of the combined stream in tables of about `CHUNK_ROWS`, by stream."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for some in batches:
+        held.append(some)
+        rows += some.num_rows
+        if rows >= CHUNK_ROWS:
+            yield batch.graph.split(pa.Table.from_batches(held))
+            held, rows = [], 0
+    if held:
+        yield batch.graph.split(pa.Table.from_batches(held))
+
+
+def failed(batch: MicroBatch, error: TidestateError | NeedsJvmError) -> Iterator[pa.RecordBatch]:
+    """Rows for all tasks that one of them has failed."""
+    return (_ended(task, _Ended(failure=_failure(error))) for task in range(len(batch.spans)))
+
+
+def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
+    """The results of all tasks. Raises `NeedsJvmError` if a file must be read by Spark, else the error of the first
     failure.
     """
-    answers = [msgspec.msgpack.decode(payload, type=Answer) for payload in payloads]
-    if reasons := sorted({answer.needs_jvm for answer in answers if answer.needs_jvm is not None}):
+    ended = [msgspec.msgpack.decode(payload, type=_Ended) for payload in payloads]
+    failures = [one.failure for one in ended if one.failure is not None]
+    if reasons := sorted(failure.message for failure in failures if failure.kind == NeedsJvmError.__name__):
         raise NeedsJvmError(reasons[0])
-    for answer in answers:
-        if (failure := answer.failure) is not None:
-            kind = getattr(errors, failure.kind)
-            raise kind(failure.message, code=failure.code, **failure.context)
-    return [answer.result for answer in answers if answer.result is not None]
+    for failure in failures:
+        kind = getattr(errors, failure.kind)
+        raise kind(failure.message, code=failure.code, **failure.context)
+    return [one.result for one in ended if one.result is not None]
 
 
-def _failure(error: TidestateError) -> Failure:
+def _failure(error: TidestateError | NeedsJvmError) -> Failure:
+    if isinstance(error, NeedsJvmError):
+        return Failure(type(error).__name__, str(error), "", {})
     context = {name: str(value) for name, value in error.context.items()}
     return Failure(type(error).__name__, error.message, error.code, context)
 
 
-def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The input in tables of about `CHUNK_ROWS`."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def exchange_rows(outgoing: Iterable[Outgoing]) -> Iterator[pa.RecordBatch]:
-    """A row for each piece."""
-    for operator, task, piece in outgoing:
-        partials, rejected = piece.partials, piece.rejected
+def rows_of(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:
+    """A row for each block, and for each result of this task."""
+    host = socket.gethostname()
+    for one in made:
+        if isinstance(one, TaskResult):
+            yield _ended(task, _Ended(msgspec.structs.replace(one, host=host)))
+            continue
+        rows, rejected = one.rows, one.rejected
         yield _row(
-            task,
-            operator,
-            piece.number,
-            msgspec.msgpack.encode(_Sent(piece.header, partials.counts if partials is not None else ())),
-            _pack(partials.rows) if partials is not None else None,
+            one.task,
+            one.operator,
+            one.number,
+            msgspec.msgpack.encode(_Header(one.header, rows.counts if rows is not None else ())),
+            _pack(rows.rows) if rows is not None else None,
             _pack(rejected) if rejected is not None else None,
         )
 
@@ -255,34 +227,28 @@ def _row(task: int, operator: int, number: int, *blobs: bytes | None) -> pa.Reco
     return pa.record_batch(columns, schema=_EXCHANGE_SCHEMA)
 
 
-def _of(rows: pa.Table, operators: Sequence[int], number: int) -> pa.Table:
-    """The rows of one operator, or one kind."""
-    return rows.filter(pa.array([one == number for one in operators], pa.bool_()))
+def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterator[Block]:
+    """The blocks that arrived; of operators that are not ``here`` only the headers."""
+    columns = [rows[name] for name in ("task", "input", "header", "partials", "rejected")]
+    for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
+        if operator == RESULT:
+            continue
+        sent = msgspec.msgpack.decode(header.as_py(), type=_Header)
+        arrived = _unpack(partials) if operator in here else None
+        yield Block(
+            operator,
+            task.as_py(),
+            number.as_py(),
+            sent.header,
+            PartitionedRows(arrived, sent.counts) if arrived is not None else None,
+            _unpack(rejected) if operator in here else None,
+        )
 
 
-def _pieces(rows: pa.Table, operators: Sequence[int], here: set[int]) -> dict[int, list[Piece]]:
-    """The pieces that arrived, by operator; of operators that are not ``here`` only the headers."""
-    pieces: dict[int, list[Piece]] = {}
-    columns = [rows[name] for name in ("input", "header", "partials", "rejected")]
-    for operator, *values in zip(operators, *columns, strict=True):
-        if operator >= 0:
-            number, header, partials, rejected = values
-            sent = msgspec.msgpack.decode(header.as_py(), type=_Sent)
-            arrived = _unpack(partials) if operator in here else None
-            piece = Piece(
-                number.as_py(),
-                sent.header,
-                PartitionedRows(arrived, sent.counts) if arrived is not None else None,
-                _unpack(rejected) if operator in here else None,
-            )
-            pieces.setdefault(operator, []).append(piece)
-    return pieces
-
-
-def _failed(answers: pa.Table) -> bool:
+def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:
     """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
-    decoded = (msgspec.msgpack.decode(raw, type=Answer) for raw in answers["header"].to_pylist())
-    return any(answer.result is None for answer in decoded)
+    ended = rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_()))
+    return any(msgspec.msgpack.decode(raw, type=_Ended).failure is not None for raw in ended.to_pylist())
 
 
 def _pack(rows: pa.Table) -> bytes:
@@ -297,8 +263,8 @@ def _unpack(blob: pa.BinaryScalar) -> pa.Table | None:
     return pa.ipc.open_stream(stored).read_all() if (stored := blob.as_buffer()) is not None else None
 
 
-def _answer_row(task: int, answer: Answer) -> pa.RecordBatch:
-    return _row(task, ANSWER, 0, msgspec.msgpack.encode(answer))
+def _ended(task: int, ended: _Ended) -> pa.RecordBatch:
+    return _row(task, RESULT, 0, msgspec.msgpack.encode(ended))
 
 
 def _task_number() -> int:

@@ -12,11 +12,11 @@ import msgspec
 import pyarrow as pa
 
 from tidestate import OperatorStream
+from tidestate.operators.engine.blocks import BlockHeader
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
+from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partition import finished
-from tidestate.operators.engine.pieces import Header
-from tidestate.operators.engine.round import GraphRound
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition
@@ -117,12 +117,12 @@ def described(job: OperatorStream, **fields: Any) -> Any:
     return job._with(msgspec.structs.replace(job.operator.description, **fields))
 
 
-def map_side(round_: GraphRound, batches: Sequence[pa.RecordBatch]) -> tuple[list[Header], list[pa.Table]]:
+def map_side(batch: MicroBatch, batches: Sequence[pa.RecordBatch]) -> tuple[list[BlockHeader], list[pa.Table]]:
     """The headers, and the tables of rejected rows, of a task that reads input for a DataFrame."""
     from tidestate.operators.spark import tasks  # which imports pyspark
 
-    sent = pa.Table.from_batches(tasks.map_side(round_, iter(batches)))
-    headers = [msgspec.msgpack.decode(raw, type=tasks._Sent).header for raw in sent["header"].to_pylist()]
+    sent = pa.Table.from_batches(tasks.map_side(batch, iter(batches)))
+    headers = [msgspec.msgpack.decode(raw, type=tasks._Header).header for raw in sent["header"].to_pylist()]
     rejected = [rows for blob in sent["rejected"] if (rows := tasks._unpack(blob)) is not None]
     return headers, rejected
 

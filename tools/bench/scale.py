@@ -19,16 +19,17 @@ import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 
 from tidestate.operators.bind.graph import bind_graph
+from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import OperatorResult
-from tidestate.operators.engine.round import GraphRound, Outgoing
+from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.engine import TASKS_PER_CORE
 from tidestate.operators.spark.sent_states import SentStates
-from tidestate.operators.spark.tasks import Packed, TaskRound, level_side, map_side
+from tidestate.operators.spark.tasks import Packed, StatesOfTasks, level_side, map_side
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.successor import successor
@@ -62,13 +63,12 @@ class _Sent:
     def __post_init__(self) -> None:
         self.states = SentStates(self._broadcast)
 
-    def take(self, round_: GraphRound, batch: Batches) -> list[OperatorResult]:
+    def take(self, batch: MicroBatch, rows: Batches) -> list[TaskResult]:
         """As in `Engine`."""
         self.bytes = 0
-        sent = self.states.sent(round_.divided(CORES * TASKS_PER_CORE))
-        self.bytes += _function_bytes(sent)
+        self.bytes += _function_bytes(*self.states.sent(batch.divided(CORES * TASKS_PER_CORE)))
         started = time.perf_counter()
-        results = self.engine.take(round_, batch)
+        results = self.engine.take(batch, rows)
         self.seconds = time.perf_counter() - started
         return results
 
@@ -77,10 +77,10 @@ class _Sent:
         return _Held(packed)
 
     def run(
-        self, round_: GraphRound, pieces: Iterable[Outgoing], after: Mapping[str, Progress] | None = None
-    ) -> list[OperatorResult]:
+        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
+    ) -> list[TaskResult]:
         """As in `Engine`."""
-        return self.engine.run(round_, pieces, after)
+        return self.engine.run(batch, blocks, after)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
         """As in `Engine`."""
@@ -97,10 +97,9 @@ class _Held:
         """As in `Broadcast`."""
 
 
-def _function_bytes(sent: TaskRound) -> int:
+def _function_bytes(batch: MicroBatch, states: StatesOfTasks) -> int:
     """The functions of both stages of a batch, with what they know of state partitions; broadcasts are apart."""
-    here = replace(sent, before=())
-    stages = (map_side, here.round_), (level_side, here, 1)
+    stages = (map_side, batch), (level_side, batch, replace(states, before=()), 1)
     return sum(len(CloudPickleSerializer().dumps(stage)) for stage in stages)
 
 

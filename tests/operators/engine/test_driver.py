@@ -27,7 +27,7 @@ from tidestate.operators.engine import delivery, job_log
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered
@@ -220,24 +220,24 @@ def at_work(tmp_path: Path) -> Job:
     return Job.begin(graph, Checkpoint.open_or_create(tmp_path / "root"), Parquet(), partitions=2)
 
 
-Results = list[OperatorResult]
+Results = list[TaskResult]
 
 
-def another(one: OperatorResult, **changes: Any) -> OperatorResult:
+def another(one: TaskResult, **changes: Any) -> TaskResult:
     return msgspec.structs.replace(one, **changes)
 
 
-def answering(one: OperatorResult, place: int, **changes: Any) -> OperatorResult:
+def answering(one: TaskResult, place: int, **changes: Any) -> TaskResult:
     answers = list(one.answers)
     answers[place] = msgspec.structs.replace(answers[place], **changes)
     return another(one, answers=tuple(answers))
 
 
-def counted(one: OperatorResult, **counters: int) -> OperatorResult:
+def counted(one: TaskResult, **counters: int) -> TaskResult:
     return another(one, counters=one.counters | counters)
 
 
-def apart(one: OperatorResult) -> Results:
+def apart(one: TaskResult) -> Results:
     """As two tasks give it."""
     first, second = one.answers
     rest = {"counters": {}, "panes": (), "late": ()}
@@ -260,7 +260,7 @@ WRONG: dict[str, Callable[[Results], Results]] = {
 @pytest.mark.parametrize("belief", WRONG)
 def test_what_cannot_be_is_not_published(at_work: Job, belief: str) -> None:
     driver, head = Driver(at_work, InProcess()), at_work.head
-    results = InProcess().take(at_work.round(0), [batch([(1, "a", 1), (2, "b", 1)])])
+    results = InProcess().take(at_work.micro_batch(0), [batch([(1, "a", 1), (2, "b", 1)])])
     with pytest.raises(InvariantError, match=belief):
         driver.commit(2, WRONG[belief](results), "batch", Position())
     assert driver.head is head
@@ -273,7 +273,7 @@ def test_a_round_that_was_overtaken_is_not_published(at_work: Job) -> None:
 
     def meanwhile(_number: int) -> Position:
         driver.advance(0)
-        driver.tick(lambda round_: round_.after({}))
+        driver.tick(lambda batch: batch.after({}))
         return Position()
 
     with pytest.raises(InvariantError, match="right after its base"):
@@ -286,4 +286,4 @@ def test_no_sink_has_taken_what_is_not_published(at_work: Job) -> None:
         at_work.mark_delivered(at_work.head.id + 1)
     at_work.delivered = Delivered(at_work.head.id + 5)
     with pytest.raises(InvariantError, match="what was delivered stays delivered"):
-        Driver(at_work, InProcess()).tick(lambda round_: round_.after({}), 0)
+        Driver(at_work, InProcess()).tick(lambda batch: batch.after({}), 0)

@@ -17,12 +17,12 @@ from tests.helpers import evidence
 from tests.helpers.process import examples
 from tidestate import OperatorStream, agg
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine import level
+from tidestate.operators.engine import tasks
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import OperatorResult, Round
-from tidestate.operators.engine.pieces import spans
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import InvariantError
@@ -53,13 +53,13 @@ def entries(root: Path) -> list[list[Any]]:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The partitions whose step ran."""
     found: list[int] = []
-    real = level.run_partition
+    real = tasks.run_partition
 
-    def run(round_: Round, partition: int, *rest: Any) -> Any:
+    def run(batch: MicroBatch, operator: OperatorInput, partition: int, *rest: Any) -> Any:
         found.append(partition)
-        return real(round_, partition, *rest)
+        return real(batch, operator, partition, *rest)
 
-    monkeypatch.setattr(level, "run_partition", run)
+    monkeypatch.setattr(tasks, "run_partition", run)
     return found
 
 
@@ -182,7 +182,7 @@ def played(
 
 def all_run(root: Path, *how: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Round, "due", lambda round_, _: {*round_.base})
+        patch.setattr(OperatorInput, "due", lambda operator, _: {*operator.base})
         return played(root, *how)
 
 
@@ -194,12 +194,12 @@ def started(tmp_path: Path) -> Job:
     return begun
 
 
-def changed(one: OperatorResult, **changes: Any) -> OperatorResult:
+def changed(one: TaskResult, **changes: Any) -> TaskResult:
     return msgspec.structs.replace(one, **changes)
 
 
 def test_a_partition_that_was_not_known_to_be_idle_must_answer(started: Job) -> None:
-    (found,) = InProcess().take(started.round(0), [rows((2, "a"))])
+    (found,) = InProcess().take(started.micro_batch(0), [rows((2, "a"))])
     late = msgspec.structs.replace(found.progress.tracker, watermark_us=2**63 - 1)
     ended = changed(found, progress=msgspec.structs.replace(found.progress, tracker=late))
     with pytest.raises(InvariantError, match="with something to do answers"):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers.process import LONG, examples, in_turn, some
 from tidestate import OperatorStream, agg, watermark
-from tidestate.operators.engine import level
-from tidestate.operators.engine.partition import Round
+from tidestate.operators.engine import tasks
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.trigger import (
     after_count,
@@ -39,16 +39,16 @@ Event = tuple[int, str]
 def skipped(play: Callable[[Path], Any], folder: Path) -> int:
     """How many steps were left out in a job that gave the same as one that leaves out none."""
     runs: list[int] = []
-    real = level.run_partition
+    real = tasks.run_partition
 
-    def run(round_: Round, partition: int, *rest: Any) -> Any:
+    def run(batch: MicroBatch, operator: OperatorInput, partition: int, *rest: Any) -> Any:
         runs.append(partition)
-        return real(round_, partition, *rest)
+        return real(batch, operator, partition, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(level, "run_partition", run)
+        patch.setattr(tasks, "run_partition", run)
         mine, some = play(folder / "a"), len(runs)
-        patch.setattr(Round, "due", lambda round_, _: {*round_.base})
+        patch.setattr(OperatorInput, "due", lambda operator, _: {*operator.base})
         assert mine == play(folder / "b")
     return len(runs) - 2 * some
 

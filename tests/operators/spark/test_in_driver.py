@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.spark.in_driver import _tried
 from tidestate.statestore.errors import CorruptionError, InvariantError, UsageError
 
 
-def raises(error: BaseException) -> Callable[[], list[OperatorResult]]:
-    def run() -> list[OperatorResult]:
+def raises(error: BaseException) -> Callable[[], list[TaskResult]]:
+    def run() -> list[TaskResult]:
         raise error
 
     return run

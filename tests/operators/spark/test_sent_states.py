@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.helpers.spark_inputs import batch, job
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.round import GraphRound
+from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.spark import sent_states
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed
@@ -56,21 +56,21 @@ class _Broadcasts:
 
 
 @pytest.fixture(scope="module")
-def round_(tmp_path_factory: pytest.TempPathFactory) -> GraphRound:
-    """The first round of a job with `PARTITIONS` state partitions."""
+def micro_batch(tmp_path_factory: pytest.TempPathFactory) -> MicroBatch:
+    """The first micro-batch of a job with `PARTITIONS` state partitions."""
     root = tmp_path_factory.mktemp("root")
     graph = bind_graph(job().graph.description, batch([]).schema)
-    return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=PARTITIONS).round(0)
+    return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=PARTITIONS).micro_batch(0)
 
 
-def changed(round_: GraphRound, numbers: list[int], sequence: int) -> GraphRound:
-    """The round with other entries for these state partitions; the others are the same objects."""
+def changed(micro_batch: MicroBatch, numbers: list[int], sequence: int) -> MicroBatch:
+    """The micro-batch with other entries for these state partitions; the others are the same objects."""
     ref = FileRef(f"state/{sequence}", 1_000, f"{sequence:064x}", 10)
     states = {
-        name: {**one.base, **{number: PartitionState((ref,), sequence=sequence) for number in numbers}}
-        for name, one in round_.rounds.items()
+        name: {**own.base, **{number: PartitionState((ref,), sequence=sequence) for number in numbers}}
+        for name, own in micro_batch.inputs.items()
     }
-    return round_.with_states(states)
+    return micro_batch.with_states(states)
 
 
 @given(
@@ -80,29 +80,29 @@ def changed(round_: GraphRound, numbers: list[int], sequence: int) -> GraphRound
 )
 @settings(max_examples=60, deadline=None)
 def test_each_task_has_all_of_its_state_partitions(
-    round_: GraphRound, steps: list[list[int]], tasks: list[int], inline: int
+    micro_batch: MicroBatch, steps: list[list[int]], tasks: list[int], inline: int
 ) -> None:
     broadcasts = _Broadcasts()
     states = SentStates(broadcasts)
     with patch.object(sent_states, "INLINE_BYTES", inline):
         for sequence, numbers in enumerate(steps):
-            round_ = changed(round_, numbers, sequence)
-            here = round_.divided(tasks[sequence % len(tasks)])
-            sent = states.sent(here)
-            assert not any(one.base for one in sent.round_.rounds.values()), "entries travel apart"
+            micro_batch = changed(micro_batch, numbers, sequence)
+            here = micro_batch.divided(tasks[sequence % len(tasks)])
+            sent, of_tasks = states.sent(here)
+            assert not any(own.base for own in sent.inputs.values()), "entries travel apart"
             for task in range(len(here.spans)):
-                assert sent.of_task(task).states(task) == here.states(task)
+                assert of_tasks.of_task(sent, task).states(task) == here.states(task)
 
 
-def test_what_is_sent_follows_what_changes(round_: GraphRound, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_sent_follows_what_changes(micro_batch: MicroBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sent_states, "INLINE_BYTES", 2_000)
     broadcasts, chance = _Broadcasts(), random.Random(3)
     states = SentStates(broadcasts)
-    round_ = changed(round_, list(range(PARTITIONS)), 1).divided(8)
-    whole = sum(map(len, states.sent(round_).before[0].value))
+    micro_batch = changed(micro_batch, list(range(PARTITIONS)), 1).divided(8)
+    whole = sum(map(len, states.sent(micro_batch)[1].before[0].value))
     sent = -broadcasts.bytes
     for step in range(100):
-        round_ = changed(round_, chance.sample(range(PARTITIONS), 2), step + 2)
-        sent += sum(map(len, states.sent(round_).states))
+        micro_batch = changed(micro_batch, chance.sample(range(PARTITIONS), 2), step + 2)
+        sent += sum(map(len, states.sent(micro_batch)[1].changed))
     assert sent + broadcasts.bytes < 100 * whole / 10
     assert sum(not one.destroyed for one in broadcasts.sent) < 40

@@ -25,7 +25,7 @@ from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import OperatorResult
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -53,13 +53,13 @@ def begun(root: Path) -> Job:
     return Job.begin(graph, Checkpoint.open_or_create(root), Parquet(), partitions=2)
 
 
-def taken(job: Job, host: str) -> list[OperatorResult]:
+def taken(job: Job, host: str) -> list[TaskResult]:
     """A batch, as executors of that host report it."""
-    results = InProcess().take(job.round(0), [ROWS])
+    results = InProcess().take(job.micro_batch(0), [ROWS])
     return [msgspec.structs.replace(one, host=host) for one in results]
 
 
-def files(job: Job, results: list[OperatorResult]) -> list[str]:
+def files(job: Job, results: list[TaskResult]) -> list[str]:
     bases = job.head.operators["counts"].partitions
     return [ref.path for one in results for ref in one.written(bases)]
 

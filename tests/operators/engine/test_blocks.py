@@ -8,7 +8,8 @@ import pyarrow as pa
 
 import tidestate as ts
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine.pieces import Piece, arriving_rows, pieces, spans
+from tidestate.operators.engine.blocks import Block, arrived_rows, blocks_of
+from tidestate.operators.engine.micro_batch import spans
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -31,10 +32,10 @@ def batch(number: int) -> pa.Table:
     return pa.table({"t": times, "k": [f"k{place % 10}" for place in places], "place": places}, schema=SCHEMA)
 
 
-def by_task(of: Plan) -> list[list[Piece]]:
+def by_task(of: Plan) -> list[list[Block]]:
     """The pieces of three batches, by task."""
     made = [
-        pieces(classify(of, batch(number), START, PARTITIONS), number, spans(PARTITIONS, TASKS))
+        list(blocks_of(classify(of, batch(number), START, PARTITIONS), 0, number, spans(PARTITIONS, TASKS)))
         for number in range(3)
     ]
     return [[of_batch[task] for of_batch in made] for task in range(TASKS)]
@@ -43,22 +44,22 @@ def by_task(of: Plan) -> list[list[Piece]]:
 def test_rows_are_in_the_order_of_the_input_whichever_piece_comes_first() -> None:
     of = plan()
     for arrived in by_task(of):
-        expected = arriving_rows(arrived).partials
+        expected = arrived_rows(arrived).by_partition
         assert any(rows["place"].to_pylist()[0] < 10 and rows.num_rows > 2 for rows in expected.values())
         for rows in expected.values():
             numbers = [place // 10 for place in rows["place"].to_pylist()]
             assert numbers == sorted(numbers)
         for other in permutations(arrived):
-            assert arriving_rows(other).partials == expected
+            assert arrived_rows(other).by_partition == expected
 
 
 def test_ledger_rows_and_counters_reach_one_task() -> None:
     of = plan()
-    arrived = [arriving_rows(own) for own in by_task(of)]
+    arrived = [arrived_rows(own) for own in by_task(of)]
     rejected = [row for one in arrived if one.rejected is not None for row in one.rejected["place"].to_pylist()]
     assert sorted(rejected) == [10, 20, 30]
     assert sum(one.counters.get("events", 0) for one in arrived) == 33
-    assert [one.inputs for one in arrived] == [3, 3]
+    assert [one.pieces for one in arrived] == [3, 3]
     assert sorted(
-        p for one in arrived for rows in one.partials.values() for p in rows["place"].to_pylist()
+        p for one in arrived for rows in one.by_partition.values() for p in rows["place"].to_pylist()
     ) == sorted(10 * number + place for number in range(3) for place in range(10))

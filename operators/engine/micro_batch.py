@@ -1,0 +1,168 @@
+"""A micro-batch: one step of a job from a checkpoint to the next, with or without input, as its tasks are told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tidestate.operators.plan.graph import Graph
+from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.input_progress import observed_progress
+from tidestate.operators.progress.instants import END_US
+from tidestate.operators.progress.progress import Claims, Context, Progress
+from tidestate.statestore.files.refs import PartitionState
+from tidestate.statestore.spec.combiners import Registration
+from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.tables import TableSpec
+
+QUIET_KEPT_US = 60_000_000
+"""How far the clock may be ahead of the newest checkpoint while a quiet source moves the watermark."""
+PartitionSpan = tuple[int, int]
+"""State partitions from the first to before the last."""
+TaskStates = dict[str, dict[int, PartitionState]]
+"""State partitions by operator and number."""
+
+
+def spans(partitions: int, tasks: int) -> tuple[PartitionSpan, ...]:
+    """The state partitions of each task: as many as of any other, or one more."""
+    tasks = max(1, min(partitions, tasks))
+    return tuple((task * partitions // tasks, (task + 1) * partitions // tasks) for task in range(tasks))
+
+
+@dataclass(frozen=True)
+class OperatorInput:
+    """What a micro-batch begins with, for one operator."""
+
+    plan: Plan
+    """The variant that it takes: see `Plan.for_late_rows` and `ReplayedPlan`."""
+    progress: Progress
+    tables: tuple[TableSpec, ...]
+    """The state tables of the plan, with the column ids of its files."""
+    base: Mapping[int, PartitionState]
+    """Its state partitions, by number; in a task only its own."""
+    expired: Mapping[str, int] = field(default_factory=dict)
+    """Rows of these tables have expired up to these bounds, in all state partitions."""
+    replayable: tuple[str, ...] = ()
+    """The tables whose rows a replay of the streams can put back."""
+
+    def state(self, partition: int) -> PartitionState:
+        """A state partition with the bounds in force."""
+        return self.base[partition].under(self.expired)
+
+    def observed(self, after: Progress, claims: Iterable[Claims]) -> Progress:
+        """The progress after the micro-batch, with what the operator's observers read in pieces of these claims."""
+        return observed_progress(self.plan.observers, after, claims)
+
+    def due(self, context: Context) -> set[int]:
+        """The state partitions in which a step without arrivals may do anything."""
+        if self.plan.wakes(context):
+            return {*self.base}
+        return {number for number, state in self.base.items() if is_due(state, context.watermark, context.now_us)}
+
+    def stepping(self, context: Context) -> set[int]:
+        """The state partitions that take a step without arrivals, if there are tasks at all."""
+        return {*self.base} if self.plan.steps_together else self.due(context)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What all tasks of a micro-batch are told; it is pickled to them. ``inputs``: by operator, in the order of the
+    ``graph``. At each level of the graph so many ``tasks`` run the state ``partitions``.
+    """
+
+    checkpoint_id: int
+    """The checkpoint that it makes."""
+    root: str
+    bases: tuple[str, ...]
+    job_id: str
+    store: StoreConfig
+    partitions: int
+    graph: Graph
+    inputs: Mapping[str, OperatorInput]
+    was_us: int
+    """Processing time of the checkpoint before."""
+    now_us: int
+    tasks: int = 1
+    combiners: tuple[Registration, ...] = ()
+    """Those of the driver, which a worker registers when it unpickles them."""
+
+    @cached_property
+    def spans(self) -> tuple[PartitionSpan, ...]:
+        """The state partitions of each task."""
+        return spans(self.partitions, self.tasks)
+
+    def divided(self, tasks: int) -> MicroBatch:
+        """The same in so many tasks, at most one for each state partition."""
+        return replace(self, tasks=min(tasks, self.partitions))
+
+    def states(self, task: int) -> TaskStates:
+        """The state partitions of a task."""
+        numbers = range(*self.spans[task])
+        return {name: {number: own.base[number] for number in numbers} for name, own in self.inputs.items()}
+
+    def with_states(self, states: TaskStates) -> MicroBatch:
+        """The same with these state partitions only."""
+        inputs = {name: replace(own, base=states.get(name, {})) for name, own in self.inputs.items()}
+        return replace(self, inputs=inputs)
+
+    def start(self, operator: OperatorInput) -> Context:
+        """The context of an operator's rows next to the input."""
+        return operator.plan.standing(self._between(operator.progress, operator.progress))
+
+    def context(self, operator: OperatorInput, after: Progress) -> Context:
+        """The context of an operator's step that ends with this progress: never with an earlier watermark."""
+        watermark = max(operator.progress.watermark_us, after.watermark_us)
+        return self._between(operator.progress, after.with_watermark(watermark))
+
+    def _between(self, before: Progress, after: Progress) -> Context:
+        return Context(before, after, self.was_us, self.now_us, self.store.budget_bytes)
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """The progress of all operators at the start."""
+        return {name: own.progress for name, own in self.inputs.items()}
+
+    def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
+        """The progress of all operators at the end, by the claims of the streams' blocks; rows that were read before
+        move none.
+        """
+        if self.graph.output.reprocessing:
+            return self.progress
+        return self.graph.after(self.progress, claims, self.now_us)
+
+    def finished(self) -> dict[str, Progress]:
+        """The progress of all operators at the end of time. Raises `UsageError` (``rebuilding``) while rows of an
+        outer join are missing.
+        """
+        return self.graph.finished(self.progress)
+
+    def idle(self, after: Mapping[str, Progress]) -> bool:
+        """Whether there is nothing to do without input, if it ends with this progress."""
+        ends = ((own, self.context(own, own.observed(after[name], ()))) for name, own in self.inputs.items())
+        return not any(own.due(context) for own, context in ends)
+
+    def keeps(self, after: Mapping[str, Progress], kept_us: int | None) -> bool:
+        """Whether a micro-batch without input that ends with this progress is worth a checkpoint, if the last one was
+        made at processing time ``kept_us``.
+
+        A watermark that goes on with the clock needs none before something is due; one that does so only while its
+        source is quiet needs one every `QUIET_KEPT_US`, if a window waits, as a restart would set it back.
+        """
+        moved = [name for name, ends in after.items() if ends.watermark_us != self.inputs[name].progress.watermark_us]
+        if not moved:
+            return False
+        if not self.idle(after):
+            return True
+        settings = [self.inputs[name].plan.watermarks for name in moved if self.graph.reads_streams(name)]
+        if any(not setting.by_clock and setting.quiet_us is None for setting in settings):
+            return True
+        waits = any(state.due_mark != END_US for own in self.inputs.values() for state in own.base.values())
+        lost = kept_us is None or self.now_us - kept_us >= QUIET_KEPT_US
+        return waits and lost and not all(setting.by_clock for setting in settings)
+
+
+def is_due(state: PartitionState, watermark: int, now_us: int | None = None) -> bool:
+    """Whether a step without arrivals that reaches this watermark and clock may do anything."""
+    by_clock = now_us is not None and state.due_us is not None and state.due_us <= now_us
+    return by_clock or state.due_mark is None or watermark == END_US or state.due_mark <= watermark

@@ -1,0 +1,191 @@
+"""`run_task`, the one function of all tasks: of Spark's, of threads, and of operators by hand.
+
+Stage 0 is next to the input: it judges rows and makes blocks of them. Stage n is next to the state: it steps the
+operators of level n of the graph, in the state partitions of the task, and makes blocks of their panes for readers.
+A state partition without arrivals and with nothing due is not opened. Nothing here publishes: a task may run twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import msgspec
+import pyarrow as pa
+
+from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, blocks_of
+from tidestate.operators.engine.job_log import rejections_of
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
+from tidestate.operators.engine.outputs import OutputFiles, write_outputs
+from tidestate.operators.engine.partition import TaskResult, run_partition
+from tidestate.operators.engine.phases import Stopwatch
+from tidestate.operators.plan.classify import classify
+from tidestate.operators.plan.graph import downstream_rows
+from tidestate.operators.progress.progress import Progress
+from tidestate.statestore.arrays import total
+from tidestate.statestore.storage.objects import Objects
+from tidestate.statestore.storage.write_behind import WriteBehind
+
+FEEDS = 1 << 40
+"""The distance between the numbers of the pieces of two feeds of an operator: they are numbered within a feed."""
+PIECES = 1 << 20
+"""The distance between the numbers of the pieces of two tasks of stage 0."""
+StreamRows: TypeAlias = Mapping[str, pa.Table]
+"""A piece of the input: rows by stream."""
+Panes = dict[int, pa.Table]
+"""The panes of an operator by state partition."""
+
+
+def run_task(
+    batch: MicroBatch,
+    stage: int,
+    task: int,
+    given: Iterable[StreamRows | Block],
+    *,
+    after: Mapping[str, Progress] | None = None,
+    phase: str | None = None,
+) -> Iterator[Block | TaskResult]:
+    """Run one stage of a task. Stage 0 is given pieces of the streams, one after another, and gives blocks of stage
+    1; waiting for them is time of this ``phase``, if one is given. A later stage is given all blocks that have come
+    for the task, and gives a result for each operator of its level, and the blocks of their readers.
+
+    ``after``: the progress of all operators at the end, where it does not follow from the blocks.
+    """
+    if stage == 0:
+        return _admitted(batch, task, (rows for rows in given if not isinstance(rows, Block)), phase)
+    return _stepped(batch, stage, task, [block for block in given if isinstance(block, Block)], after)
+
+
+def _admitted(batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase: str | None) -> Iterator[Block]:
+    """The blocks of the pieces of a task. The first one of each piece brings the times of them all."""
+    watch = Stopwatch()
+    states = {name: own.progress.generator for name, own in batch.inputs.items()}
+    # Pieces are ordered by task, then as they come: sums do not depend on what arrives first.
+    awaited = pieces if phase is None else watch.awaited(phase, pieces)
+    for number, rows in enumerate(awaited, task * PIECES):
+        with watch.timed("classify"):
+            blocks: list[Block] = []
+            for stream, of_stream in rows.items():
+                for operator, node, feed_number, feed in batch.graph.readers(stream):
+                    name = node.plan.name
+                    start, seen = batch.start(batch.inputs[name]), node.rows(feed, of_stream)
+                    classified = classify(node.plan, seen, start, batch.partitions, watch.timed, states[name])
+                    # For the next piece of the same sources, if their order matters.
+                    advances = states[name].advances | classified.claims.advances
+                    states[name] = msgspec.structs.replace(states[name], advances=advances)
+                    blocks += blocks_of(classified, operator, feed_number * FEEDS + number, batch.spans)
+        if blocks:
+            yield blocks[0].with_times(watch.take())
+            yield from blocks[1:]
+
+
+def ledger_blocks(batch: MicroBatch, rows: Mapping[str, pa.Table]) -> Iterator[Block]:
+    """Blocks of late events to reprocess, which are ``rows`` by operator."""
+    for operator, node in enumerate(batch.graph.nodes):
+        if node.plan.name in rows:
+            start = batch.start(batch.inputs[node.plan.name])
+            classified = classify(node.plan, rows[node.plan.name], start, batch.partitions)
+            yield from blocks_of(classified, operator, 0, batch.spans)
+
+
+def _stepped(
+    batch: MicroBatch, level: int, task: int, blocks: Sequence[Block], after: Mapping[str, Progress] | None
+) -> Iterator[Block | TaskResult]:
+    by_operator: dict[int, list[Block]] = {}
+    for block in blocks:
+        by_operator.setdefault(block.operator, []).append(block)
+    after = _progress_after(batch, level, by_operator) if after is None else after
+    for number, node in batch.graph.at(level):
+        operator, arrived = batch.inputs[node.plan.name], by_operator.get(number, ())
+        progress = operator.observed(after[node.plan.name], [block.header.claims for block in arrived])
+        rows, watch = arrived_rows(arrived), Stopwatch()
+        with watch.timed("write"), WriteBehind(batch.root, bases=batch.bases) as objects:
+            result, panes = _step(batch, operator, batch.spans[task], rows, progress, objects, watch)
+        yield msgspec.structs.replace(result, spent_us=total([rows.spent_us, watch.take()]))
+        yield from _to_readers(batch, operator, batch.spans[task], panes, after)
+
+
+def _progress_after(
+    batch: MicroBatch, level: int, by_operator: Mapping[int, Sequence[Block]]
+) -> Mapping[str, Progress]:
+    """The progress of operators at the end, from what arrived at a task of this level: claims, or what operators
+    upstream have computed from them.
+    """
+    if level == 1:
+        names = [node.plan.name for node in batch.graph.nodes]
+        return batch.after({names[n]: [block.header.claims for block in own] for n, own in by_operator.items()})
+    headers = (block.header for blocks in by_operator.values() for block in blocks)
+    return {name: progress for header in headers for name, progress in (header.after or {}).items()}
+
+
+def without_input(batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult]:
+    """The results of a micro-batch that has nothing to do and ends with this progress."""
+    return [
+        TaskResult(name, (0, batch.partitions), (), ends, own.plan.expiry(batch.context(own, ends)))
+        for name, own in batch.inputs.items()
+        for ends in [own.observed(after[name], ())]
+    ]
+
+
+def _step(
+    batch: MicroBatch,
+    operator: OperatorInput,
+    span: PartitionSpan,
+    arrived: ArrivedRows,
+    after: Progress,
+    objects: Objects,
+    watch: Stopwatch,
+) -> tuple[TaskResult, Panes]:
+    """Step the state partitions of ``span`` that have something to do."""
+    plan, context = operator.plan, batch.context(operator, after)
+    stepping = operator.stepping(context)
+    is_output, is_read = plan.name == batch.graph.output.name, bool(batch.graph.readers(plan.name))
+    nothing = plan.exchanged.schema.empty_table()
+    files = OutputFiles(objects, f"panes/{plan.name}", batch.checkpoint_id)
+    answers, counters, emitted = [], [arrived.counters], Panes()
+    ledger = [arrived.rejected] if arrived.rejected is not None else []
+    for partition in range(*span):
+        if partition not in arrived.by_partition and partition not in stepping:
+            continue
+        rows = arrived.by_partition.get(partition, nothing)
+        stored_due = None if partition in stepping else operator.base[partition].due_mark
+        at_rows = replace(context, stored_due=stored_due)
+        answer, moved = run_partition(batch, operator, partition, rows, at_rows, objects, watch)
+        answers.append(answer)
+        counters.append(moved.counters)
+        ledger += [moved.rejected] if moved.rejected is not None else []
+        if is_output:
+            files.add(moved.panes)
+        if moved.panes.num_rows and is_read:
+            emitted[partition] = moved.panes
+    result = TaskResult(
+        operator=plan.name,
+        span=span,
+        answers=tuple(answers),
+        progress=after,
+        expire=plan.expiry(context) if len(answers) < span[1] - span[0] else {},
+        max_event_us=arrived.max_event_us,
+        inputs=arrived.pieces,
+        panes=files.finish(),
+        late=write_outputs(objects, f"late/{plan.name}", batch.checkpoint_id, ledger),
+        counters=total(counters),
+        rejected=rejections_of(plan, pa.concat_tables(ledger) if ledger else None),
+    )
+    return result, emitted
+
+
+def _to_readers(
+    batch: MicroBatch, upstream: OperatorInput, span: PartitionSpan, panes: Panes, after: Mapping[str, Progress]
+) -> Iterator[Block]:
+    """The panes of an operator's state partitions as blocks for its readers; one without rows if there are none."""
+    plan = upstream.plan
+    panes = panes or {span[0]: plan.pane_schema.empty_table()}
+    for number, node, feed_number, feed in batch.graph.readers(plan.name):
+        start = batch.start(batch.inputs[node.plan.name])
+        names = (other.plan.name for other in batch.graph.nodes if other.level >= node.level)
+        downstream = {name: after[name] for name in names}
+        for partition, rows in panes.items():
+            seen = node.rows(feed, downstream_rows(plan, rows))
+            classified = classify(node.plan, seen, start, batch.partitions)
+            yield from blocks_of(classified, number, feed_number * FEEDS + partition, batch.spans, downstream)
