@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.sources import (
     Generator,
     Reports,
@@ -28,7 +29,7 @@ from tidestate.operators.progress.sources import (
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.watermarks import SideColumns, Watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
@@ -357,7 +358,7 @@ class UserGenerator(RowGenerator):
         while numbers in own.column_names:
             numbers += "_"
         own = own.append_column(numbers, pa.array(np.arange(events.num_rows)))
-        by_own = None if by is None else next(name for name in own.column_names if self._side.in_stream(name) == by)
+        by_own = None if by is None else self._side.on_side(by)
         reading = self.reader.read(own, now_us, source=source, by=by_own)
         # Only what it leaves out counts: other columns may have been changed, which a side cannot.
         going = events.take(reading.events[numbers]) if self.filters_rows else events

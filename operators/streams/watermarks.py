@@ -19,8 +19,9 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSetting
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.sources import Generator
-from tidestate.operators.progress.watermarks import Claimant, SideColumns, Watermarks
+from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,
@@ -224,7 +225,7 @@ def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
             timeouts[side] = settings.idle_timeout
         if view.is_input:
             _check_own_columns(description, side, view, settings)
-            columns = SideColumns(side, None if description.sides.same_columns else description.sides.shared)
+            columns = description.sides.names_on(side)
             by = None if settings.by is None else columns.in_stream(settings.by)
             ctis = _ctis_of_side(description, side, view, at_query[side]) if view.by_ctis else None
             generators[side] = SideGenerator(ctis or _generator_of_side(view, columns), by)
