@@ -68,6 +68,14 @@ class BySide(
         """The column that names the sources of a side; None if the side is one."""
         return self.sides[side].by if side in self.sides else None
 
+    def of_operator(self, name: str, side: str | None = None) -> BySide:
+        """The same with the generator of each side as part of this operator."""
+        sides = {
+            side: msgspec.structs.replace(settings, generator=settings.generator.of_operator(name, side))
+            for side, settings in self.sides.items()
+        }
+        return msgspec.structs.replace(self, sides=sides)
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The input columns that any of them reads."""

@@ -113,6 +113,10 @@ class Claimant:
         """The same for one of several sides. Raises `UsageError` where it needs a stream of its own."""
         return self
 
+    def of_operator(self, name: str, side: str | None = None) -> Claimant:
+        """The same as part of this operator, or for the rows of one of its sides: its errors name these."""
+        return self
+
     def explains(self, event_us: int, watermark_us: int) -> bool:
         """Whether an event of this time moved the watermark to this one."""
         return False
