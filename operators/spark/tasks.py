@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -68,12 +69,15 @@ class HasValue(Protocol):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One of our errors as a value: the driver raises it again, with code and context."""
+    """One of our errors as a value: the driver raises it again, with code and context. ``cause``: the traceback of
+    what it comes from, in the task; empty for none.
+    """
 
     kind: str
     message: str
     code: str
     context: dict[str, str]
+    cause: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -212,13 +216,16 @@ def decode_answers(payloads: Sequence[bytes]) -> list[OperatorResult]:
     for answer in answers:
         if (failure := answer.failure) is not None:
             kind = getattr(errors, failure.kind)
-            raise kind(failure.message, code=failure.code, **failure.context)
+            # The exception itself may be of a class that only the task can import.
+            cause = RuntimeError(failure.cause) if failure.cause else None
+            raise kind(failure.message, code=failure.code, **failure.context) from cause
     return [answer.result for answer in answers if answer.result is not None]
 
 
 def _failure(error: TidestateError) -> Failure:
     context = {name: str(value) for name, value in error.context.items()}
-    return Failure(type(error).__name__, error.message, error.code, context)
+    cause = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
+    return Failure(type(error).__name__, error.message, error.code, context, cause)
 
 
 def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
