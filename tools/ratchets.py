@@ -45,7 +45,7 @@ ADVERBS = _words("""
 """)
 """They say where, when or how. `by`, `now`, `on`, `over`, `until` and `where` are parameters of users, or terms."""
 PLACEHOLDERS = _words("place places rest stuff thing things")
-"""Nouns that hold anything."""
+"""Nouns that fit every value, and so tell none of them from another."""
 PARTICIPLES = _words("""
     been begun bought broken brought built caught chosen done drawn driven fallen fed felt forgotten found given gone
     grown held hidden kept known laid lent lost made meant met paid risen said seen sent shown spent spoken stood sunk

@@ -12,8 +12,11 @@ from tidestate.operators.progress.watermarks import Watermarks
 def by_side(sides: Sides, delays_us: tuple[int, ...]) -> Watermarks:
     """The smallest of the largest event times of the sides, each less its delay."""
     delays = dict(zip(sides.names, delays_us, strict=True))
-    each = BySide({side: SideGenerator(MaxEventTime(AT, delay)) for side, delay in delays.items()})
-    return Watermarks(MaxEventTime(AT, delays_us[0]) if len({*delays_us}) == 1 else each, Sources(sides.names), SIDE)
+    sources = Sources(sides.names)
+    if len({*delays_us}) == 1:
+        return Watermarks(MaxEventTime(AT, delays_us[0]), sources, SIDE)
+    generators = {side: SideGenerator(MaxEventTime(AT, delay)) for side, delay in delays.items()}
+    return Watermarks(BySide(generators), sources, SIDE)
 
 
 def default_watermarks(column: str, delay_us: int) -> Watermarks:

@@ -9,14 +9,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidestate.operators.bind.setting_change import AGGREGATES, SettingChange
-from tidestate.operators.describe.configuration import BY_HAND, description_of
-from tidestate.operators.describe.sides import SIDE
+from tidestate.operators.describe.configuration import BY_HAND, description_of, watermarks_of
+from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
+from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.rows.deduplicate import DedupPlan
 from tidestate.operators.streams.setting_words import KIND, WORDS, settings_of
 from tidestate.operators.windows.tables import GroupTables
 
-PLAIN = ("max_event_time", "fixed", "punctuation")
+PLAIN = (MaxEventTime, Fixed, Punctuation)
 """Generators of watermarks that keep nothing but the watermark of each source."""
 
 
@@ -24,18 +26,16 @@ SettingRule = Callable[[Any, Any, Plan], str]
 """Why a setting cannot change from one value to another under a plan; empty where it can."""
 
 
-def _kinds(generator: Mapping[str, Any]) -> list[str]:
+def _kinds(generator: Claimant) -> list[type[Claimant]]:
     """The kinds of a generator, or of those of all sides."""
-    if generator["kind"] != "by_side":
-        return [generator["kind"]]
-    return [kind for side in generator["sides"].values() for kind in _kinds(side["generator"])]
+    return [type(claimant) for claimant in generator.of_sides.values()] or [type(generator)]
 
 
-def _columns_of_sources(watermark: Mapping[str, Any]) -> dict[str, str]:
-    """The columns whose values are sources, of the sides that have several."""
-    generator = watermark["generator"]
-    sides = generator["sides"] if generator["kind"] == "by_side" else {}
-    return {side: each["by"] for side, each in sides.items() if each["by"] is not None}
+def _columns_of_sources(watermarks: Watermarks) -> dict[str, str | None]:
+    """The columns whose values are sources: of the input under an empty name, and of the sides that have several."""
+    generator = watermarks.generator
+    columns = {side: generator.by_of(side) for side in generator.of_sides}
+    return {"": watermarks.by, **{side: column for side, column in columns.items() if column is not None}}
 
 
 def _always(_was: Any, _now: Any, _plan: Plan) -> str:
@@ -45,14 +45,14 @@ def _always(_was: Any, _now: Any, _plan: Plan) -> str:
 def _watermark(was: Any, now: Any, plan: Plan) -> str:
     """The default is the largest event time of the one source, or of one for each side."""
     sided = plan.configuration["kind"] in ("merge", "join", "session_join", "overlap_join", "union")
-    usual = {"generator": {"kind": "max_event_time"}, "by": SIDE if sided else None}
-    both: list[dict[str, Any]] = [one or usual for one in (was, now)]
-    was_kinds, now_kinds = (_kinds(one["generator"]) for one in both)
-    if any(kind not in PLAIN for kind in (*was_kinds, *now_kinds)):
+    usual = Watermarks(MaxEventTime(AT), by=SIDE if sided else None)
+    before, after = (watermarks_of(stored) if stored else usual for stored in (was, now))
+    was_kinds, now_kinds = _kinds(before.generator), _kinds(after.generator)
+    if not all(issubclass(kind, PLAIN) for kind in (*was_kinds, *now_kinds)):
         if was_kinds == now_kinds:
             return "buffers and CTIs go on only with the settings that they began with"
         return "watermarks of buffers, CTIs or the clock cannot continue as any other kind, nor any other as these"
-    if both[0]["by"] != both[1]["by"] or _columns_of_sources(both[0]) != _columns_of_sources(both[1]):
+    if _columns_of_sources(before) != _columns_of_sources(after):
         return "sources were identified by another column, so how far each has come is not known"
     return ""
 
@@ -89,10 +89,10 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
         return "identities of earlier messages were not stored, or would be stored to no purpose"
     if {**was, "retention": None} != {**now, "retention": None}:
         return _REASONS["messages"]
-    kept = [one["retention"] or {} for one in (was, now)]
-    if any((kept[0].get(name) is None) != (kept[1].get(name) is None) for name in ("time", "count", "bytes")):
+    limits = [messages["retention"] or {} for messages in (was, now)]
+    if any((limits[0].get(name) is None) != (limits[1].get(name) is None) for name in ("time", "count", "bytes")):
         return "a retention keeps the kinds of limits that it began with: give each of them, with any value"
-    slots = [one.get("slot", 1) for one in kept]  # a retention that is not there counts nothing
+    slots = [retention.get("slot", 1) for retention in limits]  # a retention that is not there counts nothing
     return "" if slots[0] == slots[1] else "sizes of messages are counted by slot"
 
 
@@ -145,18 +145,19 @@ def settings(was: Mapping[str, Any], now: Mapping[str, Any], plan: Plan) -> list
     if was[KIND] != now[KIND]:
         return [_changed(KIND, *texts, "", _OTHERWISE)]
     words_of = WORDS[type(description_of(now))]
-    found: dict[str, SettingChange] = {}
+    changes: dict[str, SettingChange] = {}
     for name in sorted((was.keys() | now.keys()) - {AGGREGATES}):
-        old, new = (one.get(name, _ABSENT.get(name)) for one in acting)
+        old, new = (configuration.get(name, _ABSENT.get(name)) for configuration in acting)
         if old == new:
             continue
         rule, note = rules.get(name, (None, ""))
         why = _REASONS.get(name, _OTHERWISE) if rule is None else rule(old, new, plan)
         words = words_of[name]
         for word in [word for word in words if texts[0].get(word) != texts[1].get(word)] or words[:1]:
-            earlier = found.get(word)
-            found[word] = _changed(word, *texts, note, (earlier.refused if earlier else "") or why)
-    return _visible(list(found.values()))
+            # A word may be stored as several settings: what refuses one of them refuses the word.
+            earlier = changes.get(word)
+            changes[word] = _changed(word, *texts, note, (earlier.refused if earlier else "") or why)
+    return _visible(list(changes.values()))
 
 
 def _as_they_act(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,14 +169,14 @@ def _as_they_act(configuration: Mapping[str, Any]) -> Mapping[str, Any]:
     without_delay = {name: _NO_DELAY[name] for name in _NO_DELAY.keys() & configuration.keys()}
     generator = watermark["generator"]
     sides = generator.get("sides", ()) if generator["kind"] == "ctis" else ()
-    own = [side for side in sides if side not in generator["followed"]]
-    by_side = {name: _by_side(generator[name], own) for name in ("at_query", "at_source") if own}
+    reading = [side for side in sides if side not in generator["followed"]]
+    by_side = {name: _by_side(generator[name], reading) for name in ("at_query", "at_source") if reading}
     return {**configuration, **without_delay, "watermark": {**watermark, "generator": {**generator, **by_side}}}
 
 
 def _by_side(settings: Mapping[str, Any] | None, sides: list[str]) -> dict[str, Any]:
-    named = settings or {}
-    by_side = {side: named.get(side, named.get("")) for side in sides}
+    by_name = settings or {}
+    by_side = {side: by_name.get(side, by_name.get("")) for side in sides}
     return {side: advance for side, advance in by_side.items() if advance is not None}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, require_columns
@@ -39,6 +40,8 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
     plan = _bound(description, schema, signed=signed)
+    generator = plan.watermarks.generator.of_operator(plan.name)
+    plan = replace(plan, watermarks=msgspec.structs.replace(plan.watermarks, generator=generator))
     return plan if plan.renames == description.renames else replace(plan, renames=description.renames)
 
 
@@ -75,9 +78,10 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
     if description.offset is not None:
         check_offset(schema, description.offset)
-    given = {name: schema.field(name).type for name in columns}
-    plain = {name: one.value_type if pa.types.is_dictionary(one) else one for name, one in given.items()}
-    types = pa.schema([pa.field(name, TIME if name in times else one) for name, one in plain.items()])
+    input_types = {name: schema.field(name).type for name in columns}
+    # Tables have no dictionaries.
+    plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in input_types.items()}
+    types = pa.schema([pa.field(name, TIME if name in times else kind) for name, kind in plain.items()])
     plan = AlteredPlan(
         name=description.name,
         kind=Global(),

@@ -9,7 +9,6 @@ import pyarrow as pa
 from tidestate.operators.describe.sides import Sides
 from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
@@ -35,11 +34,10 @@ def has_edges(watermarks: Watermarks | None) -> bool:
 
 def check_columns_of_sides(watermarks: Watermarks | None, sides: Sides, schema: pa.Schema) -> None:
     """Check that each side has the columns that its own watermark is claimed by. Raises `UsageError`."""
-    generator = watermarks.generator if watermarks is not None else None
-    if not isinstance(generator, BySide):
+    if watermarks is None:
         return
-    for side, of_side in generator.sides.items():
-        names = [name for name in (*of_side.generator.columns, of_side.by) if name]
+    for side, claimant in watermarks.generator.of_sides.items():
+        names = [name for name in (*claimant.columns, watermarks.generator.by_of(side)) if name]
         if missing := [sides.own(side, name) for name in names if name not in schema.names]:
             raise missing_columns("a side lacks columns", missing, sides.columns_of(side, schema), side=side)
 
@@ -49,11 +47,11 @@ def check_buffers(watermarks: Watermarks | None, shared: Sequence[str], operator
     generator = watermarks.generator if watermarks is not None else None
     if not isinstance(generator, BufferProgress):
         return
-    if of_one := [name for name in generator.columns if name not in shared]:
+    if own_columns := [name for name in generator.columns if name not in shared]:
         raise UsageError(
             "rows of the other side have no buffers in these columns, so that side would not hold back the "
             "watermark: give the streams a watermark_delay=, or set watermark.bounded(…) over all sides",
             code="watermark-sides",
             operator=operator,
-            columns=of_one,
+            columns=own_columns,
         )

@@ -30,7 +30,7 @@ from tidestate.operators.progress.generators import (
     Punctuation,
     UserGenerator,
 )
-from tidestate.operators.progress.watermarks import Claimant
+from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.added import without_defaults
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -57,6 +57,11 @@ def description_of(configuration: Mapping[str, Any]) -> Description:
     """The description that `configuration_of` stored. Raises `ValueError` for what it never makes."""
     plain = {name: value for name, value in configuration.items() if name != BY_HAND}
     return msgspec.convert(plain, Description, dec_hook=_restored)  # type: ignore[call-overload, no-any-return]
+
+
+def watermarks_of(stored: Mapping[str, Any]) -> Watermarks:
+    """The watermark of a configuration. Raises `ValueError` for what `configuration_of` never makes."""
+    return msgspec.convert(stored, Watermarks, dec_hook=_restored)
 
 
 def aggregate_of(stored: Mapping[str, Any]) -> StoredAggregate:

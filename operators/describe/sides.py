@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import schema_with_fields, with_fields
@@ -103,18 +104,22 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
         return pa.table(columns, schema=schema)
 
+    def names_on(self, side: str) -> SideColumns:
+        """What the columns of a side are called in the one stream, and there."""
+        return SideColumns(side, None if self.same_columns else self.shared)
+
     def prefixed(self, side: str, name: str) -> str:
         """What a side's column is called in the one stream."""
-        return name if self.same_columns or name in self.shared else f"{side}_{name}"
+        return self.names_on(side).in_stream(name)
 
     def own(self, side: str, name: str) -> str:
         """What a column of the one stream is called on a side: the reverse of `prefixed`."""
-        return name if self.same_columns or name in self.shared else name.removeprefix(f"{side}_")
+        return self.names_on(side).on_side(name)
 
     def columns_of(self, side: str, schema: pa.Schema) -> list[str]:
         """The columns of a side, as they are called there, of the one stream."""
-        own = {name: self.own(side, name) for name in schema.names if name not in (SIDE, AT)}
-        return [name for whole, name in own.items() if self.prefixed(side, name) == whole]
+        names = [name for name in schema.names if name not in (SIDE, AT)]
+        return [*self.names_on(side).columns(names).values()]
 
     def time_of(self, side: str) -> str:
         """The column of event times of a side."""

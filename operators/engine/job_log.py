@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 
 from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.progress.by_side import BySide
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
@@ -198,9 +197,9 @@ def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak
 
 def _prevention(plan: Plan) -> str:
     """The settings that keep one event from moving the watermark so far."""
-    generator = plan.watermarks.generator
-    of_sides = [each.generator for each in generator.sides.values()] if isinstance(generator, BySide) else [generator]
-    bounded = [each for each in of_sides if isinstance(each, MaxEventTime)]
+    claimant = plan.watermarks.generator
+    claimants = [*claimant.of_sides.values()] or [claimant]
+    bounded = [claimant for claimant in claimants if isinstance(claimant, MaxEventTime)]
     if not bounded:
         return "the sources report their own progress (docs/how-to/watermarks.md)"
     waits = f" or {plan.waits_by}" if plan.waits_by else ""

@@ -38,9 +38,10 @@ from tidestate.operators.progress.origins import (
     with_new_origins,
 )
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.sources import source_column
 from tidestate.operators.progress.tracker import Reports, SourceReport, merged
-from tidestate.operators.progress.watermarks import SideColumns, Watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError

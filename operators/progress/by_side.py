@@ -1,10 +1,15 @@
-"""A generator of watermarks for each side of an operator that reads several streams. Pure."""
+"""A generator of watermarks for each side of an operator that reads several streams. Pure.
+
+The rows of a piece are of several sides. Each side's generator reads those of its side, as if they were the whole
+input, and what it claims is of sources that are named as the side, or ``side/value``: so claims, states and reports
+of all sides are kept together, and taken apart by these names. That is exact, as no source is of two sides. Only CTIs
+look beyond their side: one may import those of another, which therefore comes first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import ClassVar
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +28,8 @@ from tidestate.operators.progress.tracker import Reports, merged
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import of_type
+
+_Value = TypeVar("_Value")
 
 
 class SideGenerator(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,15 +61,32 @@ class BySide(
     needs: ClassVar[tuple[str, ...]] = ("generator-by-side/1",)
 
     @property
+    def of_sides(self) -> dict[str, Claimant]:
+        """The generator of each side that reads a stream."""
+        return {name: side.generator for name, side in self.sides.items()}
+
+    def by_of(self, side: str) -> str | None:
+        """The column that names the sources of a side; None if the side is one."""
+        return self.sides[side].by if side in self.sides else None
+
+    def of_operator(self, name: str, side: str | None = None) -> BySide:
+        """The same with the generator of each side as part of this operator."""
+        sides = {
+            side: msgspec.structs.replace(settings, generator=settings.generator.of_operator(name, side))
+            for side, settings in self.sides.items()
+        }
+        return msgspec.structs.replace(self, sides=sides)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The input columns that any of them reads."""
-        named = [name for each in self.sides.values() for name in (*each.generator.columns, each.by)]
-        return tuple(dict.fromkeys(name for name in named if name))
+        names = [name for side in self.sides.values() for name in (*side.generator.columns, side.by)]
+        return tuple(dict.fromkeys(name for name in names if name))
 
     @property
     def filters_rows(self) -> bool:
         """Whether any of them reads rows before they are judged."""
-        return any(each.filters_rows for each in self._generators)
+        return any(generator.filters_rows for generator in self._generators)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -72,49 +96,45 @@ class BySide(
     @property
     def orders(self) -> dict[str, Sequence[str]]:
         """The columns that order the rows of each side where the order matters."""
-        return {side: order for side, each in self.sides.items() if (order := each.generator.order)}
-
-    def by_of(self, side: str) -> str | None:
-        """The column that names the sources of a side; None if the side is one."""
-        return self.sides[side].by if side in self.sides else None
+        return {side: order for side, generator in self.of_sides.items() if (order := generator.order)}
 
     @property
     def by_clock(self) -> bool:
         """Whether all of them go on with the clock."""
-        return not self.followed and all(each.by_clock for each in self._generators)
+        return not self.followed and all(generator.by_clock for generator in self._generators)
 
     @property
     def waits(self) -> bool:
         """Whether time alone may move the watermark of any side."""
-        return any(each.waits or each.by_clock for each in self._generators)
+        return any(generator.waits or generator.by_clock for generator in self._generators)
 
     @property
     def least_quiet_us(self) -> int | None:
         """How long a side must have no rows before its watermark goes on with the clock: none for one that always
         does.
         """
-        spans = [0 if each.by_clock else each.least_quiet_us for each in self._generators]
+        spans = [0 if generator.by_clock else generator.least_quiet_us for generator in self._generators]
         return min((span for span in spans if span is not None), default=None)
 
     def quiet_after(self, source: str) -> int | None:
         """How long this source must have no rows before its watermark goes on with the clock; None: it never does."""
-        side = source.partition("/")[0]
-        return self.sides[side].generator.quiet_after(source) if side in self.sides else None
+        side = self.sides.get(_side_of(source))
+        return None if side is None else side.generator.quiet_after(source)
 
     @property
     def delay_us(self) -> int:
         """The longest delay: the watermark is that of the side that is behind."""
-        return max(each.delay_us for each in self._generators)
+        return max(generator.delay_us for generator in self._generators)
 
     @property
     def has_edges(self) -> bool:
         """Whether rows of any side may be edges, whose ends arrive later."""
-        return any(each.has_edges for each in self._generators)
+        return any(generator.has_edges for generator in self._generators)
 
     @property
     def in_parts(self) -> tuple[str, ...]:
         """The sides that have several sources."""
-        return tuple(side for side, each in self.sides.items() if each.by is not None)
+        return tuple(name for name, side in self.sides.items() if side.by is not None)
 
     def before_checks(
         self, rows: pa.Table, source: str, by: str | None, now_us: int, began: GeneratorState, so_far: GeneratorState
@@ -123,97 +143,100 @@ class BySide(
         if not self.filters_rows:
             return None
         readings = []
-        for side, of_side in self._parts(rows, by):
-            each = self.sides.get(side)
-            reading = each and each.reader.before_checks(of_side, side, each.by, now_us, began, so_far)
-            readings.append(reading or InputReading(of_side, Claims()))
-        return _together(readings) if readings else InputReading(rows, Claims())
+        for name, side_rows in _rows_by_side(rows, by):
+            side = self.sides.get(name)
+            reading = side and side.reader.before_checks(side_rows, name, side.by, now_us, began, so_far)
+            # A side that follows an operator, or reads accepted rows, claims nothing yet.
+            readings.append(reading or InputReading(side_rows, Claims()))
+        return _joined(readings) if readings else InputReading(rows, Claims())
 
     def after_checks(
         self, accepted: pa.Table, rejected: pa.Table | None, source: str, by: str | None, now_us: int
     ) -> tuple[Claims, Counters]:
         """What accepted rows claim, of sides whose generator does not filter rows."""
-        refused = dict(self._parts(rejected, by)) if rejected is not None else {}
-        taken = dict(self._parts(accepted, by))
-        answers = [
-            each.reader.after_checks(taken.get(side, accepted.slice(0, 0)), refused.get(side), side, each.by, now_us)
-            for side, each in self.sides.items()
-            if side in taken or side in refused
+        accepted_rows = dict(_rows_by_side(accepted, by))
+        rejected_rows = {} if rejected is None else dict(_rows_by_side(rejected, by))
+        empty = accepted.slice(0, 0)
+        readings = [
+            side.reader.after_checks(accepted_rows.get(name, empty), rejected_rows.get(name), name, side.by, now_us)
+            for name, side in self.sides.items()
+            # A side that has no rows in this piece claims nothing.
+            if name in accepted_rows or name in rejected_rows
         ]
-        return joined_claims(claims for claims, _ in answers), total([counters for _, counters in answers])
+        return joined_claims(claims for claims, _ in readings), total([counters for _, counters in readings])
 
     def combine(
         self, began: GeneratorState, claims: Sequence[Claims], known: Iterable[str], now_us: int
     ) -> tuple[GeneratorState, Reports]:
         """The states and reports of all sides."""
-        names, state = list(known), began
-        of_others = [
-            {name: one for name, one in piece.reports.items() if self._side(name) is None} for piece in claims
-        ]
-        reports = [*of_others]
+        sources, state = list(known), began
+        # The watermarks of operators go on as they came.
+        reports = [_of_sides(piece.reports, self.followed) for piece in claims]
         for side in self._imported_first():
-            own = [_of_side(piece, side) for piece in claims]
-            declared = [name for name in names if self._side(name) == side]
-            after, of_side = self.sides[side].reader.combine(state, own, declared, now_us)
-            advances = {name: one for name, one in after.advances.items() if self._side(name) == side}
-            state = GeneratorState(state.advances | advances)
-            reports.append({name: report for name, report in of_side.items() if self._side(name) == side})
+            side_claims = [
+                Claims(reports=_of_sides(piece.reports, {side}), advances=_of_sides(piece.advances, {side}))
+                for piece in claims
+            ]
+            side_sources = [source for source in sources if _side_of(source) == side]
+            # A generator sees the states of all sides, to import CTIs, but moves those of its own side alone.
+            side_state, side_reports = self.sides[side].reader.combine(state, side_claims, side_sources, now_us)
+            state = GeneratorState(state.advances | _of_sides(side_state.advances, {side}))
+            reports.append(_of_sides(side_reports, {side}))
         return state, merged(reports)
 
     def finish(self, state: GeneratorState) -> GeneratorState:
         """The states of all sides at the end of the input."""
         advances: dict[str, Advance] = {}
-        for side, each in self.sides.items():
-            own = {name: one for name, one in state.advances.items() if self._side(name) == side}
-            advances |= each.reader.finish(GeneratorState(own)).advances
+        for name, side in self.sides.items():
+            advances |= side.reader.finish(GeneratorState(_of_sides(state.advances, {name}))).advances
         return GeneratorState(advances)
 
     @property
     def _generators(self) -> list[Claimant]:
-        return [each.generator for each in self.sides.values()]
-
-    def _side(self, source: str) -> str | None:
-        """The side of a source; None of one that follows an operator."""
-        side = source.partition("/")[0]
-        return side if side in self.sides else None
+        return [side.generator for side in self.sides.values()]
 
     def _imported_first(self) -> list[str]:
         """The sides, each after the one whose CTIs it imports."""
-        imported = {side: each.generator.imports_of(side) for side, each in self.sides.items()}
+        imports = {side: generator.imports_of(side) for side, generator in self.of_sides.items()}
         ordered: dict[str, None] = {}
         for side in self.sides:
+            # From the side to the one that it imports from, and on from there; then backwards. A side that names
+            # itself imports nothing, so that ends the path.
             path = [side]
-            while (source := imported.get(path[-1])) in self.sides and source not in (*ordered, *path):
-                path.append(source)
+            while (imported := imports.get(path[-1])) in self.sides and imported not in (*ordered, *path):
+                path.append(imported)
             ordered |= dict.fromkeys(reversed(path))
         return list(ordered)
 
-    def _parts(self, rows: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
-        """Each side that has rows, with these."""
-        column = source_column(rows, by or "")
-        present = pc.unique(column).to_pylist()
-        for side in present:
-            yield side, rows if len(present) == 1 else rows.filter(pc.equal(column, side))
+
+def _side_of(source: str) -> str:
+    """The side of a source, which is named as the side, or ``side/value``."""
+    return source.partition("/")[0]
 
 
-def _of_side(claims: Claims, side: str) -> Claims:
-    def own(values: Mapping[str, object]) -> dict[str, object]:
-        return {name: value for name, value in values.items() if name.partition("/")[0] == side}
-
-    return Claims(own(claims.reports), own(claims.rejected), own(claims.advances))  # type: ignore[arg-type]
+def _of_sides(values: Mapping[str, _Value], sides: Container[str]) -> dict[str, _Value]:
+    """What there is, by source, of the sources of these sides."""
+    return {source: value for source, value in values.items() if _side_of(source) in sides}
 
 
-def _together(readings: Sequence[InputReading]) -> InputReading:
+def _rows_by_side(rows: pa.Table, by: str | None) -> Iterator[tuple[str, pa.Table]]:
+    """Each side that has rows, with these; ``by`` is the column of sides."""
+    column = source_column(rows, by or "")
+    sides = pc.unique(column).to_pylist()
+    for side in sides:
+        # Most pieces are of one side: no rows are copied then.
+        yield side, rows if len(sides) == 1 else rows.filter(pc.equal(column, side))
+
+
+def _joined(readings: Sequence[InputReading]) -> InputReading:
     """The readings of all sides of a piece as one."""
-    refused = [one.refused for one in readings if one.refused is not None]
-    ends = [one.ends for one in readings if one.ends is not None]
-    reading = replace(
-        readings[0],
-        events=pa.concat_tables([one.events for one in readings]),
-        claims=joined_claims(one.claims for one in readings),
-        counters=total([one.counters for one in readings]),
+    refused = [reading.refused for reading in readings if reading.refused is not None]
+    ends = [reading.ends for reading in readings if reading.ends is not None]
+    rows, reasons = zip(*refused, strict=True) if refused else ((), ())
+    return InputReading(
+        pa.concat_tables([reading.events for reading in readings]),
+        joined_claims(reading.claims for reading in readings),
+        total([reading.counters for reading in readings]),
+        (pa.concat_tables(rows), pa.concat_arrays(reasons)) if refused else None,
+        pa.concat_tables(ends) if ends else None,
     )
-    if refused:
-        rows, reasons = zip(*refused, strict=True)
-        reading = replace(reading, refused=(pa.concat_tables(rows), pa.concat_arrays(reasons)))
-    return replace(reading, ends=pa.concat_tables(ends) if ends else None)

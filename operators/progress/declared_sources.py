@@ -63,11 +63,20 @@ ONE = Sources((INPUT,))
 
 
 def given_sources(by: str | None, known: Sources) -> Sources:
-    """The declared sources, or the single one. Raises `UsageError` for several without a column ``by``."""
+    """The declared sources, or the single one. Raises `UsageError` for several, or timeouts of their own, without a
+    column ``by``.
+    """
     if by is None and known.names:
         raise UsageError(
             "several sources are declared: name the column that holds the source of each row, by=",
             code="watermark",
             sources=known.names,
         )
-    return known if by else Sources((INPUT,), known.idle_timeout_us, known.own_timeouts_us)
+    if by is None and known.own_timeouts_us:
+        raise UsageError(
+            "own_timeouts= are of several sources: name the column that holds the source of each row, by=, or give "
+            "the one source an idle_timeout=",
+            code="watermark",
+            own_timeouts=list(known.own_timeouts_us),
+        )
+    return known if by else Sources((INPUT,), known.idle_timeout_us)

@@ -5,7 +5,7 @@ None of these has a state: the claims of pieces of input are combined by the max
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.sources import (
     Generator,
     SourceReading,
@@ -26,11 +27,11 @@ from tidestate.operators.progress.sources import (
     source_column,
 )
 from tidestate.operators.progress.tracker import Reports, SourceReport, merged
-from tidestate.operators.progress.watermarks import SideColumns, Watermarks
+from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times
 from tidestate.statestore.durations import Span, span_us, text_of
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
@@ -273,12 +274,15 @@ class OwnGenerator(
 
 class UserGenerator(RowGenerator):
     """A generator of the user's in a job. ``side``: whose rows it reads, by the names that columns have there; None
-    for all rows.
+    for all rows. ``facts``: the operator that it is part of, and the side, for its errors.
     """
 
-    def __init__(self, reader: Generator, side: SideColumns | None = None) -> None:
+    def __init__(
+        self, reader: Generator, side: SideColumns | None = None, facts: Mapping[str, str] | None = None
+    ) -> None:
         self.reader = reader
         self._side = side
+        self._facts = {"generator": type(reader).__qualname__, **(facts or {})}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UserGenerator) and (other.reader, other._side) == (self.reader, self._side)
@@ -301,6 +305,11 @@ class UserGenerator(RowGenerator):
     def of_side(self, columns: SideColumns) -> UserGenerator:
         """The same for the rows of one of several sides."""
         return UserGenerator(self.reader, columns)
+
+    def of_operator(self, name: str, side: str | None = None) -> UserGenerator:
+        """The same as part of this operator, or for the rows of one of its sides: its errors name these."""
+        of_side = {} if side is None else {"side": side}
+        return UserGenerator(self.reader, self._side, {"operator": name, **of_side})
 
     @property
     def filters_rows(self) -> bool:
@@ -330,7 +339,7 @@ class UserGenerator(RowGenerator):
         return delay if isinstance(delay, int) else 0
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """As the user's generator reads them."""
+        """As the user's generator reads them. Raises `UsageError` (``own-function``) if it raises, or exits."""
         reading = self._read(events, now_us, source or INPUT, by)
         strange = [name for name in reading.reports if name.partition("/")[0] != (source or INPUT).partition("/")[0]]
         if strange:
@@ -338,9 +347,9 @@ class UserGenerator(RowGenerator):
                 "a generator reports sources by the name that it is called with, source=, or that name, a slash and "
                 "the value of by=",
                 code="watermark",
-                generator=type(self.reader).__qualname__,
                 source=source or INPUT,
                 found=strange,
+                **self._facts,
             )
         if source:
             return reading
@@ -349,17 +358,29 @@ class UserGenerator(RowGenerator):
 
     def _read(self, events: pa.Table, now_us: int, source: str, by: str | None) -> SourceReading:
         if self._side is None or not events.num_columns:
-            return self.reader.read(events, now_us, source=source, by=by)
+            return self._call(events, now_us, source, by)
         own = self._side.of_side(events)
         numbers = "__row"
         while numbers in own.column_names:
             numbers += "_"
         own = own.append_column(numbers, pa.array(np.arange(events.num_rows)))
-        by_own = None if by is None else next(name for name in own.column_names if self._side.in_stream(name) == by)
-        reading = self.reader.read(own, now_us, source=source, by=by_own)
+        by_own = None if by is None else self._side.on_side(by)
+        reading = self._call(own, now_us, source, by_own)
         # Only what it leaves out counts: other columns may have been changed, which a side cannot.
         going = events.take(reading.events[numbers]) if self.filters_rows else events
         return SourceReading(going, reading.reports, reading.counters)
+
+    def _call(self, events: pa.Table, now_us: int, source: str, by: str | None) -> SourceReading:
+        try:
+            return self.reader.read(events, now_us, source=source, by=by)
+        except TidestateError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise UsageError(
+                f"the watermark generator {self._facts['generator']} raised {type(error).__name__}: {error}",
+                code="own-function",
+                **self._facts,
+            ) from error
 
 
 def given_watermarks(generator: WatermarkGenerator | Generator, by: str | None, declared: Sources) -> Watermarks:

@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from tidestate.operators.progress.declared_sources import ONE, Sources, given_sources
-
-
-@dataclass(frozen=True)
-class SideColumns:
-    """What the columns of a side are called where several streams are one: with the name of the side in front, but
-    for those that are ``shared`` (None: all are).
-    """
-
-    side: str
-    shared: tuple[str, ...] | None
-
-    def in_stream(self, name: str) -> str:
-        """What a column of the side is called there."""
-        return name if self.shared is None or name in self.shared else f"{self.side}_{name}"
-
-    def of_side(self, rows: pa.Table) -> pa.Table:
-        """The columns of the side, by the names that they have in its own stream."""
-        if self.shared is None:
-            return rows
-        front = f"{self.side}_"
-        names = [name for name in rows.column_names if name in self.shared or name.startswith(front)]
-        own = [name if name in self.shared else name.removeprefix(front) for name in names]
-        return rows.select(names).rename_columns(own)
+from tidestate.operators.progress.side_columns import SideColumns
 
 
 class Claimant:
@@ -70,6 +46,11 @@ class Claimant:
     def order_of(self, side: str) -> Sequence[str]:
         """The columns that order the rows of a side."""
         return self.orders.get(side, ()) if self.orders else self.order
+
+    @property
+    def of_sides(self) -> Mapping[str, Claimant]:
+        """What claims the watermark of each side that has its own; empty if the rows of all sides have one."""
+        return {}
 
     def by_of(self, side: str) -> str | None:
         """The column that names the sources of a side; None if the side is one."""
@@ -129,6 +110,10 @@ class Claimant:
 
     def of_side(self, columns: SideColumns) -> Claimant:
         """The same for one of several sides. Raises `UsageError` where it needs a stream of its own."""
+        return self
+
+    def of_operator(self, name: str, side: str | None = None) -> Claimant:
+        """The same as part of this operator, or for the rows of one of its sides: its errors name these."""
         return self
 
     def explains(self, event_us: int, watermark_us: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import socket
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,12 +67,15 @@ class HasValue(Protocol):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One of our errors as a value: the driver raises it again, with code and context."""
+    """One of our errors as a value: the driver raises it again, with code and context. ``cause``: the traceback of
+    what it comes from, in the task; empty for none.
+    """
 
     kind: str
     message: str
     code: str
     context: dict[str, str]
+    cause: str = ""
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -192,7 +196,9 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
         raise NeedsJvmError(reasons[0])
     for failure in failures:
         kind = getattr(errors, failure.kind)
-        raise kind(failure.message, code=failure.code, **failure.context)
+        # The exception itself may be of a class that only the task can import.
+        cause = RuntimeError(failure.cause) if failure.cause else None
+        raise kind(failure.message, code=failure.code, **failure.context) from cause
     return [one.result for one in ended if one.result is not None]
 
 
@@ -200,7 +206,8 @@ def _failure(error: TidestateError | NeedsJvmError) -> Failure:
     if isinstance(error, NeedsJvmError):
         return Failure(type(error).__name__, str(error), "", {})
     context = {name: str(value) for name, value in error.context.items()}
-    return Failure(type(error).__name__, error.message, error.code, context)
+    cause = "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
+    return Failure(type(error).__name__, error.message, error.code, context, cause)
 
 
 def rows_of(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:

@@ -20,12 +20,11 @@ from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
 from tidestate.operators.progress.buffered import BufferProgress
-from tidestate.operators.progress.by_side import BySide, SideGenerator
 from tidestate.operators.progress.cti_settings import AdvanceTime, EventColumns, StoredSettings
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import INPUT
 from tidestate.operators.progress.generators import MaxEventTime
-from tidestate.operators.progress.watermarks import Watermarks
+from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.streams.nodes import Bounded, ByCtis, CtiSettings, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime, RetentionSettings
 from tidestate.operators.streams.words import Arguments, setting_text
@@ -385,17 +384,17 @@ def _watermark(described: Runnable) -> dict[str, Any]:
     marks = described.watermarks
     if marks is None:
         return {}
-    generator, found = marks.generator, {}
+    generator, words = marks.generator, {}
     if isinstance(generator, Ctis):
-        found = {"cti_settings": _cti_settings(generator.at_source), "lifetime": _lifetime_of(described, generator)}
+        words = {"cti_settings": _cti_settings(generator.at_source), "lifetime": _lifetime_of(described, generator)}
     options = _sources(described, marks)
-    if isinstance(generator, BySide):
-        written, options = (), {**_claims_of_sides(generator), **options}
+    if generator.of_sides:
+        arguments, options = (), {**_claims_of_sides(generator), **options}
     else:
-        written = _one(_generator(described, marks, alone=not options))
+        arguments = _one(_generator(described, marks, alone=not options))
     return {
-        **{word: value for word, value in found.items() if value is not None},
-        "watermark": _given(*written, **options),
+        **{word: value for word, value in words.items() if value is not None},
+        "watermark": _given(*arguments, **options),
     }
 
 
@@ -411,18 +410,17 @@ def _generator(described: Runnable, marks: Watermarks, *, alone: bool) -> Any:
     return generator
 
 
-def _claims_of_sides(generator: BySide) -> dict[str, Any]:
-    return {side: _claims_of_side(each) for side, each in generator.sides.items()}
+def _claims_of_sides(generator: Claimant) -> dict[str, Any]:
+    return {side: _claims_of_side(claims, generator.by_of(side)) for side, claims in generator.of_sides.items()}
 
 
-def _claims_of_side(side: SideGenerator) -> Any:
-    claims = side.generator
+def _claims_of_side(claims: Claimant, by: str | None) -> Any:
     if isinstance(claims, MaxEventTime) and claims.column == AT:
         quiet = _span(claims.least_quiet_us)
         claims = Bounded(text_of(claims.delay_us), _span(claims.hold_future_us), quiet)  # type: ignore[assignment]
     elif isinstance(claims, Ctis):
         claims = ByCtis(_cti_settings(claims.at_query or claims.at_source))  # type: ignore[assignment]
-    return claims if side.by is None else WatermarkSettings(claims, side.by)
+    return claims if by is None else WatermarkSettings(claims, by)
 
 
 def _sources(described: Runnable, marks: Watermarks) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""Several streams as one, as the verbs name them: sides, their times, delays, orders and CTIs. Pure."""
+"""Several streams as one, as the verbs name them: sides, their times, delays and orders. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.operators.progress.cti_settings import EventColumns, Settings, StoredSettings, settings_by_source
-from tidestate.operators.progress.ctis import Ctis
+from tidestate.operators.progress.cti_settings import EventColumns
 from tidestate.operators.streams.nodes import StreamView, WatermarkSettings
 from tidestate.operators.streams.settings import Lifetime
 from tidestate.statestore.durations import span_us
@@ -108,48 +106,10 @@ def columns_of(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names or ())
 
 
-def ctis_of_sides(
-    sides: Sides,
-    orders: Mapping[str, tuple[str, ...]],
-    settings: Settings,
-    at_source: Settings,
-    lifetimes: Mapping[str, Lifetime],
-) -> Ctis:
-    """CTIs of the sides, whose ``orders`` are columns of the one stream. A side without an order and settings reads
-    an operator. Raises `UsageError` for a side without an order that has settings.
-    """
-    stored = settings_by_source(settings), settings_by_source(at_source)
-    followed = _followed_sides(orders, stored)
-    if lacking := [side for side, order in orders.items() if not order and side not in followed]:
-        raise lacking_offsets(lacking)
-    own = {side: event_columns(sides, side, orders[side], lifetime) for side, lifetime in lifetimes.items()}
-    order = tuple(dict.fromkeys(name for columns in orders.values() for name in columns))
-    return Ctis(*stored, AT, order, sides=own, followed=followed)
-
-
-def lacking_offsets(sides: Sequence[str]) -> UsageError:
-    """The error of sides with CTIs whose rows have no order."""
-    return UsageError(
-        "CTIs follow event times in the order of offsets: give each side its own offset, stream(offset=…)",
-        code="advance-time",
-        sides=list(sides),
-    )
-
-
 def event_columns(sides: Sides, side: str, order: tuple[str, ...], lifetime: Lifetime) -> EventColumns:
     """Where the rows of a side have their order, end and shape in the one stream."""
     end, shape_column = (name and sides.prefixed(side, name) for name in (lifetime.end, lifetime.shape_column))
     return EventColumns(order, end, lifetime.shape, shape_column)
-
-
-def _followed_sides(
-    orders: Mapping[str, tuple[str, ...]], settings: tuple[StoredSettings, StoredSettings]
-) -> tuple[str, ...]:
-    """The sides without an order and without settings, while another one has both: they read operators."""
-    by_source: list[Any] = [each or {} for each in settings]
-    named = {name for each in by_source for name in each}
-    none = tuple(side for side, order in orders.items() if not order and not {side, ""} & named)
-    return none if len(none) < len(orders) else ()
 
 
 Order = tuple[str | None, str | None]

@@ -19,8 +19,9 @@ from tidestate.operators.progress.cti_settings import AdvanceTime, StoredSetting
 from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
+from tidestate.operators.progress.side_columns import SideColumns
 from tidestate.operators.progress.sources import Generator
-from tidestate.operators.progress.watermarks import Claimant, SideColumns, Watermarks
+from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.streams.nodes import (
     Bounded,
     ByCtis,
@@ -30,7 +31,7 @@ from tidestate.operators.streams.nodes import (
     WatermarkSource,
 )
 from tidestate.operators.streams.settings import Lifetime
-from tidestate.operators.streams.sides import ctis_of_sides, event_columns, lacking_offsets
+from tidestate.operators.streams.sides import event_columns
 from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
@@ -81,8 +82,8 @@ def _one_line_of_ctis(
             offset=description.offset,
         )
     order = tuple(name for name in (description.origin, description.offset) if name)
-    stored = settings_by_source(at_query), settings_by_source(at_source)
-    ctis = Ctis(*stored, description.event_time, order, lifetime.end, lifetime.shape, lifetime.shape_column)
+    settings_of_both = settings_by_source(at_query), settings_by_source(at_source)
+    ctis = Ctis(*settings_of_both, description.event_time, order, lifetime.end, lifetime.shape, lifetime.shape_column)
     by = settings.by or description.origin
     declared = given_sources(by, _declared(settings))
     ctis.check(settings.sources)
@@ -92,6 +93,17 @@ def _one_line_of_ctis(
 def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over: WatermarkSettings | None) -> _Joined:
     """``description`` of several sides, with the watermarks that its streams have, or that it has ``over`` all of
     them. Raises `UsageError` where these do not go together.
+
+    There are five forms, the first that fits, so that a job is stored as it was before there were the later ones:
+
+    - One over all sides (`_over_sides`): each side is a source, or the values of a shared column are.
+    - None, where no stream has settings: `delays_us` of the description is the watermark.
+    - `Ctis`, where each stream has CTIs and is a single source; a join by lifetimes takes no later form.
+    - `MaxEventTime` with a side as a source, where all sides read streams of the same delay, with idle timeouts and
+      no other settings.
+    - `BySide`, for all else: any watermark for each stream.
+
+    In each form whose sources are sides, one that reads an operator follows its watermark.
     """
     with_settings = [side for side, view in views.items() if view.watermark is not None or view.at_source is not None]
     if over is not None:
@@ -105,9 +117,9 @@ def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over:
         return replace(description, watermarks=_over_all(description, views, over))
     if not with_settings:
         return description
-    inputs = [view for view in views.values() if view.is_input]
-    if all(view.by_ctis and _is_one_source(view) for view in inputs):
-        return replace(description, watermarks=_by_ctis_of_sides(description, views))
+    inputs = _inputs(views)
+    if all(view.by_ctis and _is_one_source(view) for view in inputs.values()):
+        return replace(description, watermarks=_by_ctis(description, views))
     if isinstance(description, OverlapJoin):
         raise UsageError(
             "a join by lifetimes needs CTIs of each stream, as a single source: set .watermark(watermark.ctis(…)) "
@@ -116,28 +128,34 @@ def with_watermarks(description: _Joined, views: Mapping[str, StreamView], over:
             operator=description.name,
         )
     delays = {span_us(view.watermark_delay) for view in views.values()}
-    timeouts = all(view.watermark is None or view.watermark.is_timeout for view in inputs)
-    if timeouts and len(delays) == 1 and len(inputs) == len(views) and not any(view.by_ctis for view in inputs):
-        watermarks = _of_generator(description, max_event_time(AT, inputs[0].watermark_delay), _timeouts(views))
-        return replace(description, watermarks=watermarks)
+    timeouts = all(view.watermark is None or view.watermark.is_timeout for view in inputs.values())
+    by_ctis = any(view.by_ctis for view in inputs.values())
+    if timeouts and len(delays) == 1 and len(inputs) == len(views) and not by_ctis:
+        generator = max_event_time(AT, _delay(views))
+        return replace(description, watermarks=Watermarks(generator, _with_timeouts(views), SIDE))
     # The generators have the delays.
     return replace(description, watermarks=_by_side(description, views), delays_us=(0,) * len(views))
 
 
+def _inputs(views: Mapping[str, StreamView]) -> dict[str, StreamView]:
+    """The sides that read streams."""
+    return {side: view for side, view in views.items() if view.is_input}
+
+
+def _followed(views: Mapping[str, StreamView]) -> tuple[str, ...]:
+    """The sides that read operators."""
+    return tuple(side for side, view in views.items() if not view.is_input)
+
+
 def _is_one_source(view: StreamView) -> bool:
     settings = view.watermark or WatermarkSettings()
-    named = isinstance(settings.generator, ByCtis) and isinstance(settings.generator.settings, Mapping)
-    return not (settings.by or settings.sources or settings.own_timeouts or named)
+    by_name = isinstance(settings.generator, ByCtis) and isinstance(settings.generator.settings, Mapping)
+    return not (settings.by or settings.sources or settings.own_timeouts or by_name)
 
 
 def _over_all(description: Sided, views: Mapping[str, StreamView], over: WatermarkSettings) -> Watermarks:
-    generator = over.generator
-    if not isinstance(generator, ByCtis):
-        chosen = resolved(generator or Bounded(_delay(views)), AT)
-        by_others = over.by is not None or isinstance(chosen, BufferProgress)
-        if by_others or all(view.is_input for view in views.values()):
-            return _of_generator(description, chosen, over)
-        return _over_streams(description, views, over)
+    if not isinstance(over.generator, ByCtis):
+        return _over_sides(views, resolved(over.generator or Bounded(_delay(views)), AT), over)
     if not isinstance(description, Merge) or over.by is None:
         raise UsageError(
             "CTIs belong to each stream: set .watermark(watermark.ctis(…)) on the streams; only a merge can have "
@@ -148,89 +166,96 @@ def _over_all(description: Sided, views: Mapping[str, StreamView], over: Waterma
     lifetimes = {view.lifetime for view in views.values()}
     if len(lifetimes) > 1:
         raise UsageError("with CTIs over all sides, all streams need the same lifetime settings", code="advance-time")
-    return _one_line_of_ctis(description, stored_settings(generator.settings), None, lifetimes.pop(), over)
+    return _one_line_of_ctis(description, stored_settings(over.generator.settings), None, lifetimes.pop(), over)
 
 
-def _of_generator(
-    description: Sided, generator: Generator | BufferProgress, settings: WatermarkSettings
+def _over_sides(
+    views: Mapping[str, StreamView], generator: Generator | BufferProgress, settings: WatermarkSettings
 ) -> Watermarks:
-    """As everywhere; unless ``by`` says otherwise, each side is a source, and holds the watermark from the start."""
-    if isinstance(description, OverlapJoin):
-        raise UsageError(
-            "a join by lifetimes needs CTIs: set .watermark(watermark.ctis(…)) on the streams",
-            code="advance-time",
-        )
+    """One generator for the rows of all sides. Unless ``by`` says otherwise, or buffers do, each side is a source,
+    and holds the watermark from the start.
+    """
     if settings.by is not None or isinstance(generator, BufferProgress):
         return given_watermarks(generator, settings.by, _declared(settings))
-    return given_watermarks(generator, SIDE, _declared(settings, description.sides.names))
+    followed = _followed(views)
+    declared = side_sources([*views], followed, settings.idle_timeout, settings.own_timeouts)
+    if not followed:
+        return given_watermarks(generator, SIDE, declared)
+    # What the generator reads of the rows of operators says nothing of their watermarks.
+    side = SideGenerator(claimant(generator))
+    return Watermarks(BySide(dict.fromkeys(_inputs(views), side), followed), declared, SIDE)
 
 
-def _timeouts(views: Mapping[str, StreamView]) -> WatermarkSettings:
-    """One idle timeout where all inputs have the same, otherwise each its own."""
-    # An operator is never idle: its watermark comes from what it reads.
-    timeouts: dict[str, Span | None] = {
-        side: None if view.watermark is None else view.watermark.idle_timeout
-        for side, view in views.items()
-        if view.is_input
+def _with_timeouts(views: Mapping[str, StreamView]) -> Sources:
+    """The sides as sources: with one idle timeout where all have the same, otherwise each with its own.
+
+    An operator is never idle: its watermark comes from what it reads.
+    """
+    timeouts = {
+        side: view.watermark.idle_timeout
+        for side, view in _inputs(views).items()
+        if view.watermark is not None and view.watermark.idle_timeout is not None
     }
-    chosen = {side: timeout for side, timeout in timeouts.items() if timeout is not None}
-    if len(chosen) == len(timeouts) and len({span_us(timeout) for timeout in chosen.values()}) == 1:
-        return WatermarkSettings(idle_timeout=next(iter(chosen.values())))
-    return WatermarkSettings(own_timeouts=chosen)
+    if len(timeouts) == len(views) and len(set(map(span_us, timeouts.values()))) == 1:
+        return sources(*views, idle_timeout=next(iter(timeouts.values())))
+    return sources(*views, own_timeouts=timeouts)
 
 
-def _by_ctis_of_sides(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
-    inputs = {side: view for side, view in views.items() if view.is_input}
-    of_sides = {side: _side_settings(side, view, views) for side, view in inputs.items()}
-    at_query = {side: None if settings is None else settings[""] for side, settings in of_sides.items()}
-    at_source = {side: _of_source(view) for side, view in inputs.items()}
-    sides, timeouts = description.sides, _timeouts(views)
-    orders = {side: description.order_of(side) for side in sides.names}
-    lifetimes = {side: view.lifetime for side, view in views.items()}
-    ctis = ctis_of_sides(sides, orders, _present(at_query), _present(at_source), lifetimes)
+def _by_ctis(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
+    """The CTIs of all streams."""
+    _check_offsets(description, views)
+    inputs, sides = _inputs(views), description.sides
+    at_query = {side: settings[""] for side in inputs if (settings := _side_settings(side, views)) is not None}
+    at_source = {side: advance for side, view in inputs.items() if (advance := _of_source(view)) is not None}
+    orders = {side: description.order_of(side) for side in views}
+    ctis = Ctis(
+        settings_by_source(at_query or None),
+        settings_by_source(at_source or None),
+        AT,
+        tuple(dict.fromkeys(name for order in orders.values() for name in order)),
+        sides={side: event_columns(sides, side, orders[side], view.lifetime) for side, view in views.items()},
+        followed=_followed(views),
+    )
     if isinstance(description, OverlapJoin):
         # The join knows until when rows live, and takes the ends of edges, too.
         ctis = replace(ctis, sides=description.events, keeps_ends=True)
-    declared = side_sources(sides.names, ctis.followed, timeouts.idle_timeout, timeouts.own_timeouts)
-    ctis.check(declared.names)
-    return Watermarks(ctis, declared, SIDE)
+    ctis.check(sides.names)
+    return Watermarks(ctis, _with_timeouts(views), SIDE)
 
 
-def _present(settings: Mapping[str, AdvanceTime | None]) -> dict[str, AdvanceTime] | None:
-    return {side: advance for side, advance in settings.items() if advance is not None} or None
-
-
-def _over_streams(description: Sided, views: Mapping[str, StreamView], over: WatermarkSettings) -> Watermarks:
-    """One generator over the sides that read streams; the others follow operators."""
-    generator = SideGenerator(claimant(resolved(over.generator or Bounded(_delay(views)), AT)))
-    inputs = [side for side, view in views.items() if view.is_input]
-    followed = tuple(side for side in views if side not in inputs)
-    declared = side_sources(description.sides.names, followed, over.idle_timeout, over.own_timeouts)
-    return Watermarks(BySide(dict.fromkeys(inputs, generator), followed), declared, SIDE)
+def _check_offsets(description: Sided, views: Mapping[str, StreamView]) -> None:
+    """Check that rows of streams with CTIs have an order. Raises `UsageError`."""
+    if lacking := [side for side, view in _inputs(views).items() if view.by_ctis and not description.order_of(side)]:
+        raise UsageError(
+            "CTIs follow event times in the order of offsets: give each side its own offset, stream(offset=…)",
+            code="advance-time",
+            sides=lacking,
+        )
 
 
 def _by_side(description: Sided, views: Mapping[str, StreamView]) -> Watermarks:
     """The watermark of each stream, as it is set there; sides that read operators follow these."""
+    _check_offsets(description, views)
     generators: dict[str, SideGenerator] = {}
     names: list[str] = []
     timeouts: dict[str, Span] = {}
-    at_query = {side: _side_settings(side, view, views) for side, view in views.items() if view.by_ctis}
+    at_query = {side: _side_settings(side, views) for side, view in views.items() if view.by_ctis}
     for side, view in views.items():
         settings = view.watermark or WatermarkSettings()
-        own = given_sources(settings.by, _declared(settings))
-        names += [f"{side}/{source}" for source in own.names] if settings.by and own.names else [side]
+        declared = given_sources(settings.by, _declared(settings))
+        # Declared sources of a side hold the watermark from the start; otherwise the side does, under its own name.
+        names += [f"{side}/{source}" for source in declared.names] if settings.by and declared.names else [side]
         timeouts |= {f"{side}/{source}": span for source, span in (settings.own_timeouts or {}).items()}
         if settings.idle_timeout is not None:
             timeouts[side] = settings.idle_timeout
         if view.is_input:
             _check_own_columns(description, side, view, settings)
-            columns = SideColumns(side, None if description.sides.same_columns else description.sides.shared)
+            columns = description.sides.names_on(side)
             by = None if settings.by is None else columns.in_stream(settings.by)
             ctis = _ctis_of_side(description, side, view, at_query[side]) if view.by_ctis else None
             generators[side] = SideGenerator(ctis or _generator_of_side(view, columns), by)
     _check_ctis(generators, names, at_query)
-    followed = tuple(side for side in views if side not in generators)
-    return Watermarks(BySide(generators, followed), sources(*names, own_timeouts=timeouts), SIDE)
+    return Watermarks(BySide(generators, _followed(views)), sources(*names, own_timeouts=timeouts), SIDE)
 
 
 def _check_own_columns(description: Sided, side: str, view: StreamView, settings: WatermarkSettings) -> None:
@@ -238,28 +263,30 @@ def _check_own_columns(description: Sided, side: str, view: StreamView, settings
     if not description.sides.same_columns or view.by_ctis:
         return
     generator = settings.generator
-    claims = [] if generator is None or isinstance(generator, Bounded) else claimant(resolved(generator, AT)).columns
+    columns: Sequence[str] = ()
+    if generator is not None and not isinstance(generator, Bounded):
+        columns = claimant(resolved(generator, AT)).columns
+    # The column of event times stays what it is, if it has that very name.
     replaced = {SIDE, AT} - ({AT} if view.time == AT else set())
-    if taken := sorted(replaced.intersection([*claims, settings.by])):
+    if clash := sorted(replaced.intersection([*columns, settings.by])):
         raise UsageError(
             "rows that are combined get columns of these names in place of the stream's: rename those",
             code="name-taken",
             side=side,
-            names=taken,
+            names=clash,
         )
 
 
 def _generator_of_side(view: StreamView, columns: SideColumns) -> Claimant:
-    chosen = view.watermark.generator if view.watermark is not None else None
-    if chosen is None or isinstance(chosen, Bounded):
-        return claimant(resolved(chosen or Bounded(view.watermark_delay), AT))
-    return claimant(resolved(chosen, AT)).of_side(columns)
+    generator = view.watermark.generator if view.watermark is not None else None
+    if generator is None or isinstance(generator, Bounded):
+        # The event time has one name on all sides.
+        return claimant(resolved(generator or Bounded(view.watermark_delay), AT))
+    return claimant(resolved(generator, AT)).of_side(columns)
 
 
 def _ctis_of_side(description: Sided, side: str, view: StreamView, at_query: StoredSettings) -> Ctis:
     order = description.order_of(side)
-    if not order:
-        raise lacking_offsets([side])
     lives = event_columns(description.sides, side, order, view.lifetime)
     at_source = settings_by_source(_of_source(view))
     return Ctis(at_query, at_source, AT, order, lives.end, lives.shape, lives.shape_column)
@@ -267,9 +294,10 @@ def _ctis_of_side(description: Sided, side: str, view: StreamView, at_query: Sto
 
 def _check_ctis(generators: Mapping[str, SideGenerator], names: Sequence[str], at_query: Mapping[str, Any]) -> None:
     """Check that CTIs advance each side that has them, and that none imports from a side without, or in a circle."""
-    ctis = {side: each.generator for side, each in generators.items() if isinstance(each.generator, Ctis)}
-    for side, each in ctis.items():
-        each.check([name for name in names if name.partition("/")[0] == side], ctis)
+    ctis = {side: of_side.generator for side, of_side in generators.items() if isinstance(of_side.generator, Ctis)}
+    for side, generator in ctis.items():
+        generator.check([name for name in names if name.partition("/")[0] == side], ctis)
+    # Each side has its own CTIs, so a circle of imports shows only where they are taken together.
     by_side = {side: settings[""] for side, settings in at_query.items() if settings and "" in settings}
     Ctis(by_side, None, AT, ()).in_import_order(sorted(by_side))
 
@@ -278,34 +306,34 @@ def _delay(views: Mapping[str, StreamView]) -> Span:
     return next(iter(views.values())).watermark_delay
 
 
-def _side_settings(side: str, view: StreamView, views: Mapping[str, StreamView]) -> StoredSettings:
+def _side_settings(side: str, views: Mapping[str, StreamView]) -> StoredSettings:
     """The settings of a side for the query, which may import the CTIs of another one; by the sources of the side, if
     it has several.
     """
-    settings = _settings_of(view)
+    settings = _settings_of(views[side])
     if settings is None:
         return None
     if isinstance(settings, CtiSettings):
         return {"": _stored(settings, _imported_side(side, settings, views))}
-    by_source = {source: (each, _source(each)) for source, each in settings.items()}
+    imports = {source: _source(of_source) for source, of_source in settings.items()}
     return {
-        f"{side}/{source}": _stored(each, imported and f"{side}/{imported}")
-        for source, (each, imported) in by_source.items()
+        f"{side}/{source}": _stored(of_source, imports[source] and f"{side}/{imports[source]}")
+        for source, of_source in settings.items()
     }
 
 
 def _imported_side(side: str, settings: CtiSettings, views: Mapping[str, StreamView]) -> str | None:
     """The side whose CTIs a side imports. Raises `UsageError` where it has none."""
-    if settings.import_from is None:
+    origin = settings.import_from
+    if origin is None:
         return None
-    if isinstance(settings.import_from, str):
-        named = {view.name: name for name, view in views.items() if view.name is not None}
-        imported: str | None = named.get(settings.import_from, settings.import_from)
+    by_name = {view.name: name for name, view in views.items() if view.name is not None}
+    imported: str | None
+    if isinstance(origin, str):
+        imported = by_name.get(origin, origin)
     else:
-        nodes = {view.node: name for name, view in views.items()}
-        named = {view.name: name for name, view in views.items() if view.name is not None}
-        imported_view = settings.import_from.view
-        imported = nodes.get(imported_view.node, named.get(imported_view.name))
+        by_node = {view.node: name for name, view in views.items()}
+        imported = by_node.get(origin.view.node, by_name.get(origin.view.name))
     source = None if imported is None else views.get(imported)
     if source is None or (source.is_input and not source.by_ctis):
         raise UsageError(
@@ -339,7 +367,7 @@ def stored_settings(settings: Any) -> Any:
         return None
     if isinstance(settings, CtiSettings):
         return _stored(settings, _source(settings))
-    return {source: _stored(each, _source(each)) for source, each in settings.items()}
+    return {source: _stored(of_source, _source(of_source)) for source, of_source in settings.items()}
 
 
 def _source(settings: CtiSettings) -> str | None:
@@ -364,8 +392,6 @@ def resolved(generator: WatermarkSource, time: str | None) -> Generator | Buffer
     return max_event_time(time, generator.delay, hold_future=generator.hold_future, quiet=generator.quiet)
 
 
-def _declared(settings: WatermarkSettings, names: Sequence[str] = ()) -> Sources:
-    """The sources that the user names, or those of these ``names``, with their timeouts."""
-    return sources(
-        *(names or settings.sources), idle_timeout=settings.idle_timeout, own_timeouts=settings.own_timeouts
-    )
+def _declared(settings: WatermarkSettings) -> Sources:
+    """The sources that the user names, with their timeouts."""
+    return sources(*settings.sources, idle_timeout=settings.idle_timeout, own_timeouts=settings.own_timeouts)

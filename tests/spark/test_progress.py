@@ -24,9 +24,10 @@ from tests.helpers.internals import count_ticks, ticks
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
-from tidestate import Aggregation, DurableQuery, Stream, agg, trigger, watermark
+from tidestate import Aggregation, DurableQuery, Stream, UsageError, agg, trigger, watermark
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
+from tidestate.watermark import SourceReading
 from tools.demo.child import Child
 
 pytestmark = pytest.mark.spark
@@ -315,6 +316,24 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
 
 
 @pytest.mark.long
+class Broken:
+    """A generator of one's own that fails at the first row."""
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        raise KeyError("offset")
+
+
+def test_an_error_of_a_generator_of_one_s_own_names_its_operator(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, batch([(1, "a", 1)]))
+    job = by_watermark(Broken()).named("per_key")
+    query = job.on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root").start()
+    with pytest.raises(UsageError, match="the watermark generator Broken raised KeyError: 'offset'") as raised:
+        query.processAllAvailable()
+    assert raised.value.code == "own-function"
+    assert raised.value.context == {"generator": "Broken", "operator": "per_key"}
+    assert "in read" in str(raised.value.__cause__), "with the traceback in the task"
+
+
 def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path: Path) -> None:
     tables = sample(5, 60)
     for number, table in enumerate(tables):

@@ -16,6 +16,7 @@ from tidestate import OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.evolve import evolve, new_operator
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.bind.setting_change import SettingChange
+from tidestate.operators.bind.stored_description import stored_configuration
 from tidestate.operators.describe.renames import given_renames
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.session_join import SessionJoin
@@ -304,21 +305,54 @@ def test_a_stored_description_of_other_sides_is_damage(kind: str, damage: dict[s
         evolve(stored, plan, 7, may_change=True)
 
 
-@pytest.mark.parametrize(("field", "part"), [("triggers", "when"), ("messages", "retention")])
-def test_a_stored_configuration_without_some_fields_has_their_defaults(field: str, part: str) -> None:
+STORED_TRIGGERS = {
+    "early": None,
+    "on_time": "always",
+    "late": {"kind": "each_batch"},
+    "closing": "never",
+    "only_updated": False,
+    "when": None,
+    "per_element": False,
+}
+STORED_MESSAGES = {"identity": ["v"], "retention": None, "layout": None, "equal": []}
+
+
+def _without(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if key != name}
+
+
+def _lacking(field: str, part: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda stored: stored | {field: _without(stored[field], part)}
+
+
+LACKING: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str, Any]] = {
+    "a trigger by elements": (_lacking("triggers", "when"), "triggers", STORED_TRIGGERS),
+    "a trigger at the end": (_lacking("triggers", "on_time"), "triggers", STORED_TRIGGERS),
+    "all triggers": (lambda stored: _without(stored, "triggers"), "triggers", STORED_TRIGGERS),
+    "a retention": (_lacking("messages", "retention"), "messages", STORED_MESSAGES),
+    "limits": (
+        lambda stored: stored | {"messages": STORED_MESSAGES | {"retention": {}}},
+        "messages",
+        STORED_MESSAGES | {"retention": {}},
+    ),
+}
+
+
+@pytest.mark.parametrize("lacking", [*LACKING])
+def test_a_stored_configuration_without_some_fields_has_their_defaults(lacking: str) -> None:
+    older_of, field, defaults = LACKING[lacking]
     job = ts.stream(event_time="t", offset="v").group_by("k").window(ts.tumbling("10 seconds"))
     described = job.aggregate(n=agg.count()).messages("v")
     plan = bind_plan(described.graph.description, SCHEMA)
     stored = new_operator(single_operator(plan).nodes[0], 1, 1)
-    less = {name: value for name, value in stored.configuration[field].items() if name != part}
-    for configuration in (
-        stored.configuration | {field: less},
-        stored.configuration | {"messages": stored.configuration["messages"] | {"retention": {}}},
-        {name: value for name, value in stored.configuration.items() if name != field or field == "messages"},
-    ):
-        lacking = msgspec.structs.replace(stored, configuration=configuration, fingerprint="another")
-        later = described.trigger(closing="always").allowed_lateness("2 hours")
-        evolve(lacking, bind_plan(later.graph.description, SCHEMA), 7, may_change=True)
+    older = msgspec.structs.replace(stored, configuration=older_of(stored.configuration), fingerprint="another")
+    assert stored_configuration(older) == stored.configuration | {field: defaults}
+    later = described.trigger(closing="always").allowed_lateness("2 hours")
+    _, _, changes = evolve(older, bind_plan(later.graph.description, SCHEMA), 7, may_change=True)
+    texts = {change.setting: (change.was, change.now) for change in changes}
+    unlimited = {"messages": ('"v", retain=Retention()', "v")} if lacking == "limits" else {}
+    later_settings = {"allowed_lateness": ("1 minute", "2 hours"), "trigger": (None, 'closing="always"')}
+    assert texts == later_settings | unlimited
 
 
 def test_a_join_of_lifetimes_that_lacks_those_of_a_side_is_damage() -> None:

@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.internals import job_of
 from tests.helpers.process import SCRATCH
-from tidestate import IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
+from tidestate import Aggregation, IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.watermark import SourceReading, SourceReport, cti_settings, generate_ctis
@@ -78,17 +78,17 @@ class Side:
 
 
 KINDS: dict[str, tuple[Side, Any]] = {
-    "bounded": (Side("bounded", 2), lambda one: one.watermark(watermark.bounded("2 seconds"))),
-    "delay": (Side("bounded", 4), lambda one: one),
-    "fixed": (Side("fixed", 5), lambda one: one.watermark(watermark.fixed("5 seconds"))),
-    "marks": (Side("marks"), lambda one: one.watermark(watermark.punctuated("t", flag="mark"))),
-    "parts": (Side("parts", 4), lambda one: one.watermark(by="part")),
+    "bounded": (Side("bounded", 2), lambda events: events.watermark(watermark.bounded("2 seconds"))),
+    "delay": (Side("bounded", 4), lambda events: events),
+    "fixed": (Side("fixed", 5), lambda events: events.watermark(watermark.fixed("5 seconds"))),
+    "marks": (Side("marks"), lambda events: events.watermark(watermark.punctuated("t", flag="mark"))),
+    "parts": (Side("parts", 4), lambda events: events.watermark(by="part")),
     "declared": (
         Side("declared", 1),
-        lambda one: one.watermark(watermark.bounded("1 s"), by="part", sources=["1", "2"]),
+        lambda events: events.watermark(watermark.bounded("1 s"), by="part", sources=["1", "2"]),
     ),
-    "own": (Side("own", 3), lambda one: one.watermark(Behind())),
-    "unmarked": (Side("unmarked"), lambda one: one.watermark(Unmarked())),
+    "own": (Side("own", 3), lambda events: events.watermark(Behind())),
+    "unmarked": (Side("unmarked"), lambda events: events.watermark(Unmarked())),
 }
 FIRST = {"declared": {"1": NONE, "2": NONE}}
 
@@ -270,6 +270,81 @@ def test_a_generator_of_one_s_own_may_read_any_column_and_reports_its_side_alone
     strange = near(ts.stream(event_time="t").watermark(Elsewhere()), ts.stream(event_time="t")).harness(SCHEMAS)
     with pytest.raises(UsageError, match="Elsewhere"):
         strange.feed({"left": rows(5)})
+
+
+class Broken(Behind):
+    """It fails at the first row."""
+
+    column = ""
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
+        raise KeyError("offset")
+
+
+def counted(events: Stream) -> Aggregation:
+    return events.group_by("k").window(ts.tumbling("5 s")).aggregate(n=agg.count()).named("counted")
+
+
+BROKEN: dict[str, tuple[OperatorStream, dict[str, str]]] = {
+    "of a stream": (counted(ts.stream(event_time="t").watermark(Broken())), {"operator": "counted"}),
+    "of a side": (
+        near(ts.stream(event_time="t").watermark(Broken()), ts.stream(event_time="t")),
+        {"operator": "near", "side": "left"},
+    ),
+    "over all sides": (
+        ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"), watermark=Broken()),
+        {"operator": "union"},
+    ),
+    "over the streams next to an operator": (
+        ts.stream("other", event_time="t").join(
+            counted(ts.stream("clicks", event_time="t")).allowed_lateness("0 seconds"),
+            on="k",
+            within=("0 s", "60 s"),
+            name="met",
+            watermark=Broken(),
+        ),
+        {"operator": "met", "side": "left"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", [*BROKEN])
+def test_an_error_of_a_generator_of_one_s_own_names_where_it_is(case: str) -> None:
+    job, facts = BROKEN[case]
+    streams = job.graph.streams
+    harness = job.harness(SCHEMA if len(streams) == 1 else dict.fromkeys(streams, SCHEMA))
+    with pytest.raises(UsageError, match="the watermark generator Broken raised KeyError: 'offset'") as ending:
+        harness.feed(rows(5) if len(streams) == 1 else {min({"left", "other"}.intersection(streams)): rows(5)})
+    assert ending.value.code == "own-function"
+    assert ending.value.context == {"generator": "Broken", **facts}
+    assert isinstance(ending.value.__cause__, KeyError)
+
+
+def test_timeouts_of_sources_need_their_column() -> None:
+    prices = ts.stream(event_time="t").watermark(own_timeouts={"prices": "5 minutes"})
+    for job in (lambda: counted(prices), lambda: near(prices, ts.stream(event_time="t"))):
+        with pytest.raises(UsageError, match="name the column that holds the source of each row, by=") as ending:
+            job()
+        assert ending.value.code == "watermark"
+        assert ending.value.context["own_timeouts"] == ["prices"]
+    over = watermark.over(own_timeouts={"left": "5 minutes"})
+    union = ts.union(left=ts.stream(event_time="t"), right=ts.stream(event_time="t"), watermark=over)
+    harness = union.harness(SCHEMAS)
+    harness.feed({"left": rows(5), "right": rows(9)})
+    harness.advance_processing_time(301 * SECOND)
+    harness.feed({"right": rows(20)})
+    assert watermark_of(harness) == 20, "a side is a source without by="
+
+
+def test_rows_with_ctis_need_an_order_on_each_stream() -> None:
+    """A stream whose CTIs are rows has no settings, and is not taken for an operator."""
+    lives = ts.lifetime(shape_column="mark")
+    first = ts.stream(event_time="t", lifetime=lives).watermark(watermark.ctis())
+    settings = cti_settings("drop", generate=generate_ctis(1))
+    second = ts.stream(event_time="t", offset="part").watermark(watermark.ctis(settings))
+    with pytest.raises(UsageError, match="advance-time") as ending:
+        near(first, second)
+    assert ending.value.context["sides"] == ["left"]
 
 
 @pytest.mark.parametrize(
