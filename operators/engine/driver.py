@@ -1,9 +1,9 @@
 """The driver of a job: it computes, publishes, logs and delivers every checkpoint, for every runner.
 
-Runners differ in the engine, which runs the tasks of a round, and in what triggers a round: Spark with its batches, a
+Runners differ in the engine, which runs the tasks of a micro-batch, and in what triggers one: Spark with its batches, a
 loop over tables, a test, or calls of an embedded operator. The order is always this:
 
-1. a round is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
+1. a micro-batch is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest
 3. it is logged, with warnings of rejected rows
 4. panes and late rows go to their sinks, oldest first; while one refuses that may not be behind, the driver waits
