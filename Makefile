@@ -28,7 +28,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: archive
-	@echo "==> running the tests ($(JOBS) at a time, some seventeen minutes on two cores)"
+	@echo "==> running the tests ($(JOBS) at a time, 17 to 26 minutes on two cores, by machine)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev

@@ -86,7 +86,9 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pa.schema(fields)
 
     def rows(self, schema: pa.Schema, side: str, rows: pa.Table) -> pa.Table:
-        """``rows`` of a side as the one stream has them. Raises `UsageError` where a column is missing."""
+        """``rows`` of a side as the one stream has them. Raises `UsageError` where a column is missing
+        (``column-missing``), or does not fit its type (``batch-type``).
+        """
         time = self.time_of(side)
         own = {self.prefixed(side, name): name for name in rows.column_names} | {AT: time}
         needed = self._named(side)
@@ -97,7 +99,7 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         columns = [
             pa.repeat(pa.scalar(side), rows.num_rows)
             if field.name == SIDE
-            else rows[own[field.name]].cast(field.type)
+            else _cast(rows, own[field.name], field.type, side)
             if field.name in own
             else pa.nulls(rows.num_rows, field.type)
             for field in schema
@@ -155,6 +157,20 @@ class Sides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     columns=differ,
                 )
         return shared
+
+
+def _cast(rows: pa.Table, name: str, kind: pa.DataType, side: str) -> pa.ChunkedArray:
+    try:
+        return rows[name].cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise UsageError(
+            f"the types of the batch are not those of the first input ({error}): cast the column to the first type",
+            code="batch-type",
+            side=side,
+            column=name,
+            type=str(rows.schema.field(name).type),
+            expected=str(kind),
+        ) from None
 
 
 def _same_values(one: pa.DataType, other: pa.DataType) -> bool:

@@ -1,7 +1,7 @@
 """The driver of a job: it computes, publishes, logs and delivers every checkpoint, for every runner.
 
-Runners differ in the engine, which runs the tasks of a micro-batch, and in what triggers one: Spark with its batches, a
-loop over tables, a test, or calls of an embedded operator. The order is always this:
+Runners differ in the engine, which runs the tasks of a micro-batch, and in what triggers one: Spark with its batches,
+a loop over tables, a test, or calls of an embedded operator. The order is always this:
 
 1. a micro-batch is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest

@@ -15,7 +15,7 @@ from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
-from tidestate.operators.progress.peaks import in_words, leapt, time_steps
+from tidestate.operators.progress.peaks import LARGE_STRIDES, LEAST_STEPS, in_words, leapt, time_steps
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.progress.tracker import Peak, TimeSteps
 from tidestate.recovery.log.manifest import Manifest
@@ -43,20 +43,77 @@ def rejections_of(plan: Plan, ledger: pa.Table | None) -> Rejections:
     return Rejections(reasons, in_words(ledger, plan.named_by))
 
 
+@dataclass(frozen=True)
+class TimeJump:
+    """How a batch moved event time, compared with the steps before it and within it. ``leap``: one event, or a few,
+    moved the watermark far ahead of the others. ``gap``: it passed over a stretch of time without events that is long
+    for this input, or nothing says that it did not.
+    """
+
+    leap: bool
+    gap: bool
+
+
 class LeapDetector:
-    """Detects leaps of watermarks from the steps of event times since the job started, by operator."""
+    """Detects leaps and gaps from the steps of event times since the job started, by operator."""
 
     def __init__(self) -> None:
         self._known: dict[str, TimeSteps] = {}
 
-    def is_leap(self, plan: Plan, before_us: int | None, progress: Progress) -> bool:
-        """Whether the step to ``progress`` is a leap. It is recorded: another one of that length is not."""
+    def jump(self, plan: Plan, before_us: int | None, progress: Progress) -> TimeJump:
+        """How event time moved to ``progress``. Its steps are recorded: others as long are neither leap nor gap.
+
+        Where the watermark stood still, its progress says nothing of the events of the batch.
+        """
         before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
         if after in (before, END_US):
-            return False
-        known, peak = self._known.get(plan.name, TimeSteps()), progress.tracker.peak
-        self._known[plan.name] = known + time_steps(before, after, peak)
-        return leapt(before, after, peak, plan.future_us + plan.allowed_us, known)
+            return TimeJump(leap=False, gap=True)
+        steps, peak = self._known.get(plan.name, TimeSteps()), progress.tracker.peak
+        self._known[plan.name] = steps + time_steps(before, after, peak)
+        return TimeJump(
+            leap=leapt(before, after, peak, plan.future_us + plan.allowed_us, steps),
+            gap=peak is None or crosses_gap(before + plan.delay_us, peak, plan.future_us, steps),
+        )
+
+
+def crosses_gap(newest_us: int, peak: Peak, tolerance_us: int, run: TimeSteps) -> bool:
+    """Whether there is a gap between the events before a batch, the newest at ``newest_us``, and its events, or among
+    these: a step in time longer than ``tolerance_us``, and by far longer than those of the ``run`` and of the batch.
+
+    The batch of an ordinary day has none: its events follow those of the day before, and each other, in small steps.
+    """
+    steps = run + peak.steps
+    if _is_gap(peak.least_us - newest_us, tolerance_us, steps) or leapt(
+        newest_us, peak.time_us, peak, tolerance_us, run
+    ):
+        return True
+    if peak.bulk_us is None:
+        return _is_gap(peak.time_us - max(peak.least_us, newest_us), tolerance_us, steps)
+    longest_us = peak.steps.longest_us
+    if run.known:
+        return _is_gap(longest_us, tolerance_us, run)
+    # Nothing but the batch itself to compare with: a gap is longer than all of its other steps together.
+    others_us = peak.bulk_us - peak.least_us - longest_us
+    return peak.steps.known >= LEAST_STEPS and longest_us > max(tolerance_us, others_us)
+
+
+def _is_gap(step_us: int, tolerance_us: int, others: TimeSteps) -> bool:
+    return step_us > max(tolerance_us, LARGE_STRIDES * others.longest_us)
+
+
+@dataclass(frozen=True)
+class AheadDue:
+    """The ``counts`` of events ahead, of the operators whose last warning is a minute ago at ``now_s``."""
+
+    counts: Mapping[str, int]
+    now_s: float
+    warned: dict[str, float]
+
+    def take(self, name: str) -> int:
+        """How many events to warn of now, 0 for none. The minute of this operator begins again."""
+        if name in self.counts:
+            self.warned[name] = self.now_s
+        return self.counts.get(name, 0)
 
 
 class AheadWarnings:
@@ -65,15 +122,18 @@ class AheadWarnings:
     def __init__(self) -> None:
         self._warned: dict[str, float] = {}
 
-    def due(self, ahead: Mapping[str, int], now_s: float) -> dict[str, int]:
-        """The operators to warn of, of those with so many events ``ahead``, at this time of a clock."""
-        due = {
+    def due(self, ahead: Mapping[str, int], now_s: float) -> AheadDue:
+        """The operators that may be warned of, of those with so many events ``ahead``, at this time of a clock.
+
+        A minute begins with a warning, so what is taken from the answer; most batches with such events give no reason
+        for one.
+        """
+        counts = {
             name: count
             for name, count in ahead.items()
             if count and now_s - self._warned.get(name, -WARN_EVERY_S) >= WARN_EVERY_S
         }
-        self._warned |= dict.fromkeys(due, now_s)
-        return due
+        return AheadDue(counts, now_s, self._warned)
 
 
 @dataclass(frozen=True)
@@ -122,18 +182,19 @@ class CheckpointLog:
     progress: Mapping[str, Progress]
     manifest: Manifest
 
-    def report(self, leaps: LeapDetector, ahead: Mapping[str, int], rejected: Mapping[str, RejectedSince]) -> None:
-        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it, and for what
-        operators rejected.
+    def report(self, leaps: LeapDetector, ahead: AheadDue, rejected: Mapping[str, RejectedSince]) -> None:
+        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it across a gap,
+        and for what operators rejected.
         """
         _log_checkpoint(self)
         for name, plan in self.plans.items():
             progress = self.progress[name]
             before = self.manifest.operators[name].watermark_before_us
-            if leaps.is_leap(plan, before, progress) and progress.tracker.peak is not None:
+            jump = leaps.jump(plan, before, progress)
+            if jump.leap and progress.tracker.peak is not None:
                 _warn_of_leap(self, plan, before, progress.tracker.peak)
-            elif ahead.get(name):
-                _warn_of_ahead(self, plan, ahead[name])
+            elif jump.gap and (count := ahead.take(name)):
+                _warn_of_ahead(self, plan, count)
         self.warn_of_rejections(rejected)
 
     def warn_of_rejections(self, rejected: Mapping[str, RejectedSince]) -> None:

@@ -21,6 +21,7 @@ from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_tex
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Position
+from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.declared_sources import INPUT
@@ -106,6 +107,7 @@ class Archive:
         `ConflictError` where files changed meanwhile: nothing is handed over then, and it can be done again.
         """
         graph = self.graph
+        check_types_known(graph)
         if strange := sorted(set(offsets or ()) - set(self.streams)):
             raise UsageError(
                 "give the offsets of each stream by its name",

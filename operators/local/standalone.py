@@ -22,6 +22,7 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
+from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import InputPosition, Manifest
@@ -217,13 +218,19 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
         if self._driver is None:
             graph = bind_graph(self.description, schemas)
             self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
+
+            def check_start(head: Manifest | None) -> None:
+                if head is None:
+                    check_types_known(graph)
+                check(head)
+
             job = Job.begin(
                 graph,
                 Checkpoint.open_or_create(self._root),
                 self._store,
                 partitions=self._partitions,
                 runner="standalone",
-                check=check,
+                check=check_start,
                 hook=self._hook,
                 may_change=True,
                 policy=self._policy,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -28,8 +29,9 @@ from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Moment
 from tidestate.statestore.errors import TidestateError
 from tidestate.statestore.html_tables import facts_html
-from tidestate.statestore.roots import checked_root
+from tidestate.statestore.roots import canonical_url, checked_root
 from tidestate.statestore.secrets import public_url
+from tidestate.statestore.storage.local import is_local, local_path
 
 
 @dataclass(frozen=True, repr=False, init=False)
@@ -44,6 +46,20 @@ class Root(RootReaders, RootVerbs):
     def __init__(self, root: str | PathLike[str]) -> None:
         object.__setattr__(self, "url", checked_root(root))
         object.__setattr__(self, "moment", None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Root):
+            return NotImplemented
+        return (self._place(), self.moment) == (other._place(), other.moment)
+
+    def __hash__(self) -> int:
+        return hash((self._place(), self.moment))
+
+    def _place(self) -> str:
+        """One spelling for each place: two roots are equal if they read the same files, as things are now."""
+        if is_local(self.url):
+            return str(PurePath(local_path(self.url)))
+        return canonical_url(self.url)
 
     @checked
     def at(self, checkpoint: Moment) -> Root:

@@ -92,6 +92,33 @@ def without_unsigned(rows: pa.Table) -> pa.Table:
     return rows.cast(pa.schema([field.with_type(_SIGNED.get(field.type, field.type)) for field in rows.schema]))
 
 
+def with_signed(rows: pa.Table, table: pa.Schema, sink: str) -> pa.Table:
+    """`without_unsigned`, but unsigned numbers of a column that has whole numbers in the ``table`` of a ``sink`` get
+    the type that it has there. Raises `UsageError` (``sink-target``) for numbers that are too large for that one.
+    """
+    fields = []
+    for field in rows.schema:
+        kind = _SIGNED.get(field.type, field.type)
+        if field.type in _SIGNED and field.name in table.names and pa.types.is_integer(table.field(field.name).type):
+            kind = table.field(field.name).type
+        fields.append(field.with_type(kind))
+    columns = []
+    for field in fields:
+        try:
+            columns.append(rows[field.name].cast(field.type))
+        except pa.ArrowInvalid:
+            raise UsageError(
+                "a column of the table has a numeric type that cannot hold these values, so none of these rows were "
+                "stored: change its type, or take another table",
+                code="sink-target",
+                sink=sink,
+                column=field.name,
+                type=str(field.type),
+                found=str(rows.schema.field(field.name).type),
+            ) from None
+    return pa.table(columns, schema=pa.schema(fields))
+
+
 def _cuts(stored: pa.Field, field: pa.Field) -> bool:
     """Whether numbers are stored in a type that has no fractions, where they may have some."""
     fractions = pa.types.is_floating(field.type) or (pa.types.is_decimal(field.type) and field.type.scale > 0)

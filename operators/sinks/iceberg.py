@@ -8,7 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidestate.operators.sinks.columns import ColumnChanges, checked_changes, new_columns
+from tidestate.operators.sinks.columns import (
+    ColumnChanges,
+    checked_changes,
+    new_columns,
+    with_signed,
+    without_unsigned,
+)
 from tidestate.operators.sinks.forms import Form, newest_rows
 from tidestate.operators.sinks.packages import package
 from tidestate.operators.sinks.rows import Rows, tables_of
@@ -77,6 +83,9 @@ class IcebergSink(WithdrawingSink):
         """The package is there. Raises `UsageError`."""
         package("pyiceberg.catalog", "iceberg")
 
+    def schema(self, schema: pa.Schema) -> pa.Schema:
+        return without_unsigned(super().schema(schema).empty_table()).schema
+
     def store(self, rows: Rows, delivery: DeliveryId) -> None:
         tables = tables_of(rows)
         by, found = self.by(tables.schema), tables.schema.empty_table()
@@ -86,14 +95,20 @@ class IcebergSink(WithdrawingSink):
         for one in tables.each:
             found = pa.concat_tables([found, one])
             found = newest_rows(found, by) if self.changes == "upsert" else found
-        stored, by = self.formed(found, delivery), self.target_names(tables.schema)
-        new = new_columns(table.schema().as_arrow(), stored.rows.schema, self._schema, str(self), by, own=True)
+        formed, by, columns = (
+            self.formed(found, delivery),
+            self.target_names(tables.schema),
+            table.schema().as_arrow(),
+        )
+        stored = with_signed(formed.rows, columns, str(self))
+        gone = None if formed.gone is None else with_signed(formed.gone, columns, str(self))
+        new = new_columns(columns, stored.schema, self._schema, str(self), by, own=True)
         with table.transaction() as changing:
             changing.set_properties({noted: str(delivery.checkpoint)})
             if new.names:
                 with changing.update_schema() as changes:
                     changes.union_by_name(new)
-            self._change(changing, stored.rows, stored.gone, by, {DELIVERY: str(delivery)})
+            self._change(changing, stored, gone, by, {DELIVERY: str(delivery)})
 
     def _change(
         self, changing: Any, rows: pa.Table, gone: pa.Table | None, by: Sequence[str], properties: dict[str, str]

@@ -95,7 +95,11 @@ class Explanation(str):
 
 
 def expressions(last: Any, names: Mapping[Any, str]) -> dict[str, str]:
-    """The calls of each stream and operator by the name of its node, in the order in which they are needed."""
+    """The calls of each stream and operator by the name of its node, in the order in which they are needed.
+
+    Objects of one name are one stream, whose rows may be read in several ways. The first has the name; the others,
+    where they were made otherwise, are written out in what reads them.
+    """
     streams = [made for made in after_parts(last, _made_for) if getattr(made, "view", None) is not None]
     # A view is written where it is read; a setting's operator, which another setting has replaced, is in no graph.
     variables = {
@@ -103,7 +107,13 @@ def expressions(last: Any, names: Mapping[Any, str]) -> dict[str, str]:
         for stream in streams
         if stream.view.node in names and not stream.call.is_view
     }
-    return {variables[id(stream)]: expression(stream, variables) for stream in streams if id(stream) in variables}
+    definitions: dict[str, str] = {}
+    for stream in streams:
+        if id(stream) in variables:
+            name, text = variables[id(stream)], expression(stream, variables)
+            if definitions.setdefault(name, text) != text:
+                del variables[id(stream)]
+    return definitions
 
 
 def _made_for(made: MadeByVerb) -> Iterator[MadeByVerb]:

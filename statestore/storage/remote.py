@@ -23,6 +23,7 @@ from tidestate.statestore.errors import (
     UnavailableError,
     UsageError,
 )
+from tidestate.statestore.roots import canonical_url
 from tidestate.statestore.secrets import has_password
 from tidestate.statestore.storage.connection import check_scheme, connection, endpoint
 from tidestate.statestore.storage.copies import COPIES_BYTES, Copies, RangeReader
@@ -322,18 +323,17 @@ class _Creation:
 
 def _canonical(url: str) -> str:
     """One spelling for one place."""
-    protocol, rest = url.split("://", 1)
     if has_password(url):
         raise UsageError(
             "a root must not contain a password, as roots are written to logs and into other roots: put it into "
             "the environment or into the configuration of fsspec",
             code="root-secret",
-            scheme=protocol,
+            scheme=url.partition("://")[0],
         )
-    rest = rest.strip("/") if protocol in ("s3", "s3a", "memory") else rest.rstrip("/")
-    if not rest:
+    canonical = canonical_url(url)
+    if canonical.endswith("://"):
         raise UsageError("the root names no bucket or folder: add one", code="root-url", root=url)
-    return f"{'s3' if protocol == 's3a' else protocol}://{rest}"
+    return canonical
 
 
 def _about(fs: Any, full: str) -> Any:

@@ -74,7 +74,7 @@ def check_lookup(store: StateView, model: TableModel, keys: Sequence[KeyRow]) ->
 
 
 def check_ranges(store: StateView, model: TableModel, asked: RangeRequests) -> None:
-    """Many ranges at once."""
+    """Check that a store answers many ranges at once as the model does. Raises `BrokenPromise` where it differs."""
     spec = model.spec
     lower, upper = asked.bound(spec, asked.lower), asked.bound(spec, asked.upper)
     found = store[spec.name].ranges(prefixes(spec, asked.prefixes, asked.width), lower, upper)

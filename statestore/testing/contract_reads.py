@@ -67,7 +67,7 @@ def _grid_model() -> TableModel:
 
 
 class ReadContract(Opening):
-    """Scan, lookup, ranges."""
+    """What the protocol says of `scan`, `lookup` and `ranges`: a test of each promise, on known rows."""
 
     @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
     def test_scans_keep_to_their_bounds(self, tmp_path: Path, reverse: bool) -> None:

@@ -30,7 +30,7 @@ def seeded_changes(seed: int, sequence: int) -> ChangeSet:
 
 
 def change_set(random: Random, sequence: int) -> ChangeSet:
-    """Changes to some tables."""
+    """Drawn changes by table: those of each table of `SPECS`, with six chances in ten."""
     return {spec.name: changes(spec, random, sequence) for spec in SPECS if random.random() < 0.6}
 
 
@@ -60,7 +60,7 @@ def generated_rows(spec: TableSpec, random: Random, sequence: int) -> list[KeyRo
 
 
 def key(spec: TableSpec, random: Random, sequence: int) -> KeyRow:
-    """A key."""
+    """A drawn key: one value for each key column of ``spec``, from a small domain, so that keys repeat."""
     return tuple(random.choice(_domain(name, sequence)) for name in spec.key_names)
 
 

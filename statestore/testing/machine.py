@@ -48,7 +48,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def sequence(self) -> int:
-        """The sequence applied last."""
+        """The sequence number of the change set that was applied last; 0 before the first."""
         return self.history.now.applied.sequence
 
     def _apply(self, random: Random) -> None:
@@ -68,13 +68,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize(random=RANDOMS)
     def begin(self, random: Random) -> None:
-        """Rows to begin with."""
+        """Apply three change sets before the first rule, so that there are rows to read."""
         for _ in range(3):
             self._apply(random)
 
     @rule(random=RANDOMS)
     def apply(self, random: Random) -> None:
-        """One change set."""
+        """Apply one drawn change set to the store and to the model."""
         self._apply(random)
 
     @rule(random=RANDOMS)
@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(random=RANDOMS)
     def lookup(self, random: Random) -> None:
-        """Look-ups in every table."""
+        """Compare a look-up of nine drawn keys in each table with the model's answer."""
         self._perhaps_apply(random)
         for spec in SPECS:
             keys = [key(spec, random, self.sequence) for _ in range(9)]
@@ -111,14 +111,14 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(random=RANDOMS)
     def ranges(self, random: Random) -> None:
-        """Ranges in every table."""
+        """Compare two drawn requests of many ranges for each table with the model's answers."""
         self._perhaps_apply(random)
         for spec in SPECS * 2:
             check_ranges(self.store, self.history.now.tables[spec.name], range_requests(spec, random, self.sequence))
 
     @rule()
     def snapshot(self) -> None:
-        """Everything at once."""
+        """Compare all rows of all tables with the model's."""
         check_store(self.store, self.history.now, "at any time")
 
     @precondition(lambda self: self.changed)
@@ -136,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.changed)
     @rule()
     def reopen(self) -> None:
-        """Close and open."""
+        """Close the store and open its folder again: it is at a change set of the past; a durable one at the last."""
         self.store.close()
         self.store = self._opened()
         self.history.resume(self.store, durable=self.durable)

@@ -100,7 +100,7 @@ class TableModel:
         return whole.snapshot()
 
     def copy(self) -> TableModel:
-        """The same state, apart."""
+        """A model with the same rows, keys and expiry, which changes of this one do not reach."""
         other = TableModel(self.spec)
         other.rows, other.expired = dict(self.rows), self.expired
         return other
@@ -130,7 +130,7 @@ class StoreModel:
         return {name: table.expired for name, table in self.tables.items() if table.expired is not None}
 
     def copy(self) -> StoreModel:
-        """The same state, apart."""
+        """A model with a copy of each table, and as far applied; changes of this one do not reach it."""
         other = StoreModel([])
         other.tables = {name: table.copy() for name, table in self.tables.items()}
         other.applied = self.applied

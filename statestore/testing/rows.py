@@ -22,7 +22,7 @@ class BrokenPromise(AssertionError):
 
 
 def promise(kept: bool, what: str, **facts: Any) -> None:
-    """Raise `BrokenPromise` unless ``kept``."""
+    """Raise `BrokenPromise` unless ``kept``: with ``what`` was promised, and the ``facts``, one a line."""
     if not kept:
         listed = "".join(f"\n  {name}: {value!r}" for name, value in facts.items())
         raise BrokenPromise(f"broken promise: {what}{listed}")
@@ -41,7 +41,7 @@ def prefixes(spec: TableSpec, rows: Sequence[KeyRow], width: int) -> pa.Table:
 
 
 def as_tuples(rows: pa.Table) -> list[KeyRow]:
-    """Arrow rows as tuples."""
+    """Rows of Arrow as tuples of Python values, in the order of the columns; times as microseconds since 1970."""
     if not rows.num_columns:
         return [()] * int(rows.num_rows)
     columns = [c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c for c in rows.columns]

@@ -16,7 +16,7 @@ CLICKS = pa.schema([("at", TIME), ("user", pa.string()), ("country", pa.string()
 
 
 def clicks(*rows: tuple[int, str, str, int]) -> pa.Table:
-    """(second, user, country, amount)."""
+    """A table of `CLICKS`, of rows (second since 1970, user, country, amount)."""
     columns = list(zip(*rows, strict=True)) or [[], [], [], []]
     times = pa.array([t * SECOND for t in columns[0]], pa.int64()).cast(TIME)
     return pa.table(
@@ -46,7 +46,7 @@ def per_country(users: Stream, late: str = "0 seconds") -> Any:
 
 
 def observed(panes: pa.Table, *names: str) -> list[tuple[Any, ...]]:
-    """Rows, times as minutes."""
+    """The values of these columns, a tuple for each pane, sorted; times as whole minutes since 1970."""
     found = []
     for row in panes.to_pylist():
         values = (int(v.timestamp() // 60) if hasattr(v, "timestamp") else v for v in (row[n] for n in names))

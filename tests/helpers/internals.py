@@ -80,7 +80,7 @@ def begin(run: Any, schema: pa.Schema) -> None:
 
 
 def end(run: Any) -> None:
-    """End what `begin` began."""
+    """End a run that `begin` began, so that its threads and its lease are gone."""
     run._end()
 
 

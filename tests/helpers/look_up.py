@@ -59,7 +59,7 @@ EXPECTED = [
 
 
 def readings(first: int = 0, last: int | None = None) -> pa.Table:
-    """Some readings, by place."""
+    """The readings from place ``first`` to before ``last`` (None: to the end), as a table of `READINGS`."""
     rows = [
         {"sensor": sensor, "at": at * SECOND, "value": value, "number": place}
         for place, (sensor, at, value) in enumerate(_READINGS)

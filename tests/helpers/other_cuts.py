@@ -39,7 +39,7 @@ class Event(NamedTuple):
 
 
 def table(events: Sequence[Event]) -> pa.Table:
-    """Events as rows."""
+    """These events as a table of `SCHEMA`, a row each, in their order; times in whole seconds."""
     columns = [
         pa.array([None if one.at is None else one.at * SECOND for one in events], pa.int64()).cast(TIME),
         pa.array([one.key for one in events], pa.string()),

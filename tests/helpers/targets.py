@@ -30,7 +30,7 @@ KEY = "k"
 
 
 class Target(ABC):
-    """One place."""
+    """A place that a sink writes to and a test reads: its text is the ``place``, ``forms`` are those of its sink."""
 
     forms: ClassVar[tuple[Form, ...]] = ("append", "upsert", "changelog")
 
@@ -39,11 +39,11 @@ class Target(ABC):
 
     @abstractmethod
     def sink(self, form: Form = "append", **more: Any) -> IncludedSink:
-        """One that writes there."""
+        """A sink that writes to the place in this ``form``; ``more`` are other settings of it."""
 
     @abstractmethod
     def table(self) -> pa.Table:
-        """What is there."""
+        """All rows in the place, as an ordinary reader sees them; raises what that reader raises where nothing is."""
 
 
 class InParquet(Target):
@@ -68,7 +68,7 @@ class InDelta(Target):
 
 
 class InPostgres(Target):
-    """``URI#TABLE``."""
+    """A table of PostgreSQL; its place is ``URI#TABLE``."""
 
     def _parts(self) -> tuple[str, str]:
         uri, _, table = self.place.partition("#")
@@ -87,7 +87,7 @@ class InPostgres(Target):
 
 
 class InKafka(Target):
-    """``SERVERS#TOPIC``."""
+    """A topic of Kafka; its place is ``SERVERS#TOPIC``."""
 
     def _parts(self) -> tuple[str, str]:
         servers, _, topic = self.place.partition("#")
@@ -162,7 +162,7 @@ CASES: list[tuple[str, Form]] = [(name, form) for name, kind in KINDS.items() fo
 
 
 def target_of(text: str) -> Target:
-    """``KIND:PLACE``."""
+    """The target that ``KIND:PLACE`` names, such as ``parquet:/tmp/panes``. Raises `KeyError` for another kind."""
     kind, _, place = text.partition(":")
     return KINDS[kind](place)
 

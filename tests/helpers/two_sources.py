@@ -15,7 +15,7 @@ SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("src", pa.string()), ("end
 
 
 def rows(source: str | None, *seconds: float | None, key: str | None = "a", control: bool = False) -> pa.Table:
-    """Events of one source."""
+    """Events of one ``source`` as a table of `SCHEMA`, one at each second since 1970 (None: without a time)."""
     times = [None if second is None else int(second * SECOND) for second in seconds]
     many = len(times)
     columns = [pa.array(times, TIME), [key] * many, [source] * many, [control] * many]

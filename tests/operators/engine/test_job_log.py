@@ -15,7 +15,13 @@ import tidestate as ts
 from tests.helpers.process import LONG
 from tidestate import Aggregation, agg
 from tidestate.operators.embedded.window_operator import WindowOperator
-from tidestate.operators.engine.job_log import AheadWarnings, RejectedSince, Rejections, RejectionWarnings
+from tidestate.operators.engine.job_log import (
+    AheadWarnings,
+    RejectedSince,
+    Rejections,
+    RejectionWarnings,
+    crosses_gap,
+)
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import highest, leapt, peak_of, time_steps
 from tidestate.operators.progress.tracker import Peak, TimeSteps
@@ -80,11 +86,69 @@ def test_events_in_the_future_are_a_warning_once_a_minute_that_names_the_setting
     assert not warnings(caplog)  # the minute is not over
 
 
+def test_the_files_of_ordinary_days_are_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nearly all rows of a file are a day ahead of the watermark before it; in one process, and in one for each."""
+    days = [np.sort(np.random.default_rng(day).uniform(day, day + 1, 500)) * DAY / SECOND for day in range(4)]
+    harness = job().harness(SCHEMA, folder=tmp_path / "harness")
+    for day, seconds in enumerate(days):
+        harness.feed(batch(*seconds))
+        job().standalone(checkpoint=str(tmp_path / "root"), store=Memory()).run(
+            [batch(*hours, first=500 * number) for number, hours in enumerate(days[: day + 1])]
+        )
+    assert not [text for text in warnings(caplog) if "far ahead" in text]
+
+
+def test_events_behind_a_gap_are_a_warning_also_after_ordinary_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is no reason for a warning does not begin the minute."""
+    harness = job().harness(SCHEMA, folder=tmp_path / "root")
+    for first in (0, 100, 200):
+        harness.feed(batch(*range(first, first + 100)))
+    assert warnings(caplog) == []
+    harness.feed(batch(*range(5000, 5100)))
+    (text,) = warnings(caplog)
+    assert text.startswith("checkpoint 5: 100 events of clicks are far ahead of the watermark, ")
+
+
+@pytest.mark.parametrize("run", [TimeSteps(), TimeSteps(50, SECOND)])
+def test_gaps_between_batches_and_within_them(run: TimeSteps) -> None:
+    """With nothing but the batch to compare with, and with the steps before it."""
+
+    def crosses(*seconds: float) -> bool:
+        times = np.array([round(second * SECOND) for second in seconds])
+        peak = peak_of(times, pa.table({"at": times}), [])
+        return crosses_gap(100 * SECOND, peak, 60 * SECOND, run)
+
+    assert not crosses(*range(101, 400))
+    assert crosses(*range(161, 400)), "between the batches"
+    assert not crosses(*range(160, 400)), "not longer than the tolerance"
+    assert crosses(*range(101, 150), *range(500, 550)), "between its halves"
+    assert crosses(*range(101, 200), 1000), "before its last event"
+    assert crosses(161), "a single event"
+    assert crosses(101, 162), "between two"
+    assert not crosses(101, 160)
+    assert not crosses(*range(100), 101)
+
+
+def test_a_pause_as_long_as_those_before_is_no_gap() -> None:
+    nights = TimeSteps(100, 3600 * SECOND)
+    times = np.arange(8000, 9000) * SECOND
+    later = Peak(9000 * SECOND, "", 7201 * SECOND, 8900 * SECOND, 100, TimeSteps(99, SECOND))
+    assert not crosses_gap(
+        0, peak_of(times, pa.table({"at": times}), []), 60 * SECOND, nights + TimeSteps(1, 4000 * SECOND)
+    )
+    assert not crosses_gap(SECOND, later, 60 * SECOND, nights)
+    assert crosses_gap(0, later, 60 * SECOND, nights)
+
+
 def test_each_source_is_warned_of_once_a_minute() -> None:
+    """Since the last warning; one that was due and not logged is due again."""
     ahead = AheadWarnings()
-    assert ahead.due({"a": 1, "b": 0}, 100.0) == {"a": 1}
-    assert ahead.due({"a": 2, "b": 3}, 159.9) == {"b": 3}
-    assert ahead.due({"a": 2, "b": 3}, 160.0) == {"a": 2}
+    assert [ahead.due({"a": 1, "b": 0}, 100.0).take(name) for name in "ab"] == [1, 0]
+    ahead.due({"b": 7}, 120.0)
+    assert [ahead.due({"a": 2, "b": 3}, 159.9).take(name) for name in "ab"] == [0, 3]
+    assert [ahead.due({"a": 2, "b": 3}, 160.0).take(name) for name in "ab"] == [2, 0]
 
 
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -271,6 +272,55 @@ def test_a_batch_that_is_no_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="column-twice"):
         CLICK_JOB.harness(twice.schema)
     assert not list(tmp_path.iterdir())
+
+
+def untyped(kind: pa.DataType, value: Any) -> pa.Table:
+    return pa.table({"t": CLICKS["t"], "k": CLICKS["k"], "v": pa.array([value] * 3, kind)})
+
+
+COUNTED = ts.stream(event_time="t").group_by("k").window(ts.tumbling("1 minute")).aggregate(n=agg.count("v"))
+LEFT, RIGHT = ts.stream("left", event_time="t"), ts.stream("right", event_time="t")
+JOINED = LEFT.join(RIGHT, on="k", within=("0 seconds", "1 minute"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.null(), None), (pa.list_(pa.null()), []), (pa.struct([("a", pa.null())]), {"a": None})],
+    ids=["null", "list", "struct"],
+)
+def test_a_column_of_nulls_without_a_type_begins_no_root(kind: pa.DataType, value: Any, tmp_path: Path) -> None:
+    """Later values would not fit. With a type it begins in the same folder."""
+    first, later = untyped(kind, value), untyped(pa.string(), "x")
+    with pytest.raises(UsageError, match="column-untyped") as caught:
+        COUNTED.standalone(checkpoint=tmp_path).run([first, later])
+    assert caught.value.context["columns"] == {"input": {"v": str(kind)}}
+    panes = COUNTED.standalone(checkpoint=tmp_path).run([untyped(pa.string(), None), later], drain=True)
+    assert sum(panes["n"].to_pylist()) == 3
+    unread = untyped(kind, value).rename_columns(["t", "k", "other"])
+    assert CLICK_JOB.standalone(checkpoint=tmp_path / "unread").run([unread], drain=True).num_rows
+
+
+def test_a_side_with_a_column_without_a_type_begins_no_root(tmp_path: Path) -> None:
+    none, text = untyped(pa.null(), None), untyped(pa.string(), "x")
+    with pytest.raises(UsageError, match="column-untyped") as caught:
+        JOINED.standalone(checkpoint=tmp_path).run([{"left": text, "right": none}])
+    assert caught.value.context["columns"] == {"right": {"v": "null"}}
+
+
+def test_files_with_a_column_without_a_type_begin_no_root(tmp_path: Path) -> None:
+    pq.write_table(untyped(pa.null(), None), tmp_path / "past.parquet")
+    with pytest.raises(UsageError, match="column-untyped"):
+        ts.Root(tmp_path / "root").bootstrap(COUNTED, tmp_path / "past.parquet", standalone=True).execute()
+
+
+def test_a_batch_of_a_side_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    text, number = untyped(pa.string(), "x"), untyped(pa.int64(), 1)
+    running = JOINED.standalone(checkpoint=tmp_path)
+    for wrong in (text, untyped(pa.list_(pa.int64()), [1]), untyped(pa.uint64(), 2**63)):
+        with pytest.raises(UsageError, match="batch-type") as caught:
+            running.run([{"left": number, "right": number}, {"left": number, "right": wrong}])
+        assert (caught.value.context["side"], caught.value.context["column"]) == ("right", "v")
+    assert running.run([{"left": number, "right": number}] * 2, drain=True).num_rows
 
 
 NO_KEYS = {

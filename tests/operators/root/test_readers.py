@@ -196,6 +196,20 @@ def test_a_root_prints_as_it_is_written_without_secrets() -> None:
     assert Root("/a") == Root(Path("/a")) != Root("/a").at(1)
 
 
+def test_roots_of_one_place_are_equal_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name = str(tmp_path / "flights")
+    spellings = [name, f"{name}/", f"file://{name}", f"file:{name}//", f"local://{name}", "flights", "./flights/"]
+    spellings += ["~/flights", f"{tmp_path}/./flights"]
+    assert {Root(spelling) for spelling in spellings} == {Root(name)}
+    assert {Root(spelling).at(1) for spelling in spellings} == {Root(name).at(1)} != {Root(name)}
+    assert Root("s3a://bucket/flights/") == Root("s3://bucket/flights") != Root("s3://bucket/Flights")
+    assert len({Root("s3://bucket/a"), Root("s3a://bucket/a"), Root("gs://bucket/a"), Root("/bucket/a")}) == 3
+    assert Root(name) != Root(f"{name}2")
+    assert Root(name) != name
+
+
 def test_wrong_kinds_are_refused_at_the_door(folder: Path) -> None:
     root: Any = Root(folder)
     for call in (

@@ -78,3 +78,22 @@ def test_a_stream_is_printed_as_it_was_written() -> None:
         'orders = stream("orders", event_time="at", watermark_delay="5 minutes")',
         'joined = orders.join(orders, on="k", within=("0 seconds", None))',
     ]
+
+
+def test_one_stream_read_in_two_ways_is_printed_with_both() -> None:
+    """Objects of one name are one stream; text that shows one of them would make another job."""
+    placed, shipped = ts.stream("orders", event_time="at"), ts.stream("orders", event_time="seen")
+    same = ts.stream("orders", event_time="at")
+    both = placed.join(shipped, on="user", within=("0 seconds", None))
+    lines = both.explain().splitlines()
+    assert lines == [
+        'orders = stream("orders", event_time="at")',
+        'joined = orders.join(stream("orders", event_time="seen"), on="user", within=("0 seconds", None))',
+    ]
+    namespace: dict[str, Any] = dict(NAMES)
+    exec("\n".join(lines), namespace)
+    assert stored_of(namespace["joined"]) == stored_of(both)
+    assert placed.join(same, on="user", within=("0 seconds", None)).explain().splitlines() == [
+        'orders = stream("orders", event_time="at")',
+        'joined = orders.join(orders, on="user", within=("0 seconds", None))',
+    ]

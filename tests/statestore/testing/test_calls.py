@@ -23,7 +23,7 @@ DATA = b"0123456789"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """One that is there."""
+    """An empty folder that exists before any call is traced."""
     made = tmp_path / "top"
     made.mkdir()
     return made
