@@ -86,7 +86,7 @@ class TaskResult(msgspec.Struct, frozen=True):
         return (*new, *self.panes, *self.late)
 
 
-def identity(batch: MicroBatch, operator: OperatorInput, partition: int) -> str:
+def cache_identity(batch: MicroBatch, operator: OperatorInput, partition: int) -> str:
     """The name of a partition in local caches. It contains the root: a copy of a root needs caches of its own."""
     return f"{batch.root}/{batch.job_id}/{operator.plan.name}/{partition}/{batch.partitions}"
 
@@ -95,7 +95,7 @@ def open_partition(
     batch: MicroBatch, operator: OperatorInput, objects: Objects, partition: int, watch: RestoreMonitor
 ) -> AbstractContextManager[StateStore]:
     """Open the state of a partition as it was before the micro-batch."""
-    name = identity(batch, operator, partition)
+    name = cache_identity(batch, operator, partition)
     return open_store(batch.store, objects, name, operator.tables, operator.state(partition), watch)
 
 
@@ -120,7 +120,7 @@ def run_partition(
         if not error.code.startswith("rocksdb-"):
             raise with_rebuild(error, operator) from None
         # Only the local cache is damaged. The step is pure, so it can run again.
-        forget_cache(batch.store, identity(batch, operator, partition))
+        forget_cache(batch.store, cache_identity(batch, operator, partition))
         return _attempt(batch, operator, partition, arriving, context, objects, watch)
 
 

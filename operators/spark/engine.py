@@ -28,10 +28,10 @@ from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import (
     EXCHANGE,
     StatesOfTasks,
+    exchanged_rows,
     level_side,
     map_side,
     results_of,
-    rows_of,
 )
 from tidestate.operators.spark.types import quoted
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -110,7 +110,7 @@ class OnSpark:
                 return results
         sent, states = self._states.sent(batch)
         if after is None:
-            return _levels(frame_of(self._session, pa.Table.from_batches(rows_of(blocks))), sent, states, 1)
+            return _levels(frame_of(self._session, pa.Table.from_batches(exchanged_rows(blocks))), sent, states, 1)
         tasks = len(batch.spans)
         numbers = self._session.range(0, tasks, 1, tasks)
         first = numbers.mapInArrow(partial(level_side, sent, states, 1, after=dict(after)), EXCHANGE)

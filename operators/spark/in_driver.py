@@ -22,7 +22,7 @@ from tidestate.operators.engine.tasks import run_task
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges
-from tidestate.operators.spark.tasks import pieces_of
+from tidestate.operators.spark.tasks import stream_pieces
 from tidestate.statestore.errors import UsageError
 
 log = logging.getLogger("tidestate")
@@ -124,7 +124,7 @@ def _blocks(batch: MicroBatch, direct: DirectBatch) -> list[Block]:
             yield rows
 
     def made(task: int) -> list[Block]:
-        blocks = run_task(batch, 0, task, pieces_of(batch, read(task)), phase="read")
+        blocks = run_task(batch, 0, task, stream_pieces(batch, read(task)), phase="read")
         return [block for block in blocks if isinstance(block, Block)]
 
     return [block for blocks in in_threads(made, len(direct.tasks), len(batch.spans)) for block in blocks]

@@ -118,7 +118,7 @@ def map_side(
     """
     _freeze_once()
     try:
-        yield from rows_of(run_task(batch, 0, _task_number(), pieces_of(batch, batches), phase=phase))
+        yield from exchanged_rows(run_task(batch, 0, _task_number(), stream_pieces(batch, batches), phase=phase))
     except (TidestateError, NeedsJvmError) as error:
         yield from failed(batch, error)
 
@@ -162,12 +162,12 @@ def level_side(
         for _ in batches:
             pass
     try:
-        yield from rows_of(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
+        yield from exchanged_rows(list(run_task(states.of_task(batch, task), level, task, blocks, after=after)), task)
     except TidestateError as error:
         yield _ended(task, _Ended(failure=_failure(error)))
 
 
-def pieces_of(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
+def stream_pieces(batch: MicroBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[StreamRows]:
     """Rows of the combined stream in tables of about `CHUNK_ROWS`, by stream."""
     held: list[pa.RecordBatch] = []
     rows = 0
@@ -210,7 +210,7 @@ def _failure(error: TidestateError | NeedsJvmError) -> Failure:
     return Failure(type(error).__name__, error.message, error.code, context, cause)
 
 
-def rows_of(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:
+def exchanged_rows(made: Iterable[Block | TaskResult], task: int = 0) -> Iterator[pa.RecordBatch]:
     """A row for each block, and for each result of this task."""
     host = socket.gethostname()
     for one in made:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tidestate.operators.engine import level
+from tidestate.operators.engine import tasks
 from tools.differential import child
 from tools.differential.__main__ import main
 from tools.differential.jobs import Job, Step, draw
@@ -54,8 +54,8 @@ def test_what_is_refused_is_a_finding_and_the_job_goes_on() -> None:
 
 def test_a_difference_is_found() -> None:
     made, findings = job(*job().steps[:5]), []
-    for counters in (level.total, lambda found: {**level.total(found), "events": 1}):
-        with patch.object(level, "total", counters):
+    for counters in (tasks.total, lambda found: {**tasks.total(found), "events": 1}):
+        with patch.object(tasks, "total", counters):
             findings.append(child.answer(made)["found"])
     assert findings[0] != findings[1]
 

@@ -286,13 +286,13 @@ def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypa
     given_ = given_.sort_by([("src", "ascending"), ("at", "ascending")])
     described = job(at_query, sources=sources)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        round_ = job_of(described.harness(SCHEMA, folder=folder)).round(0)
+        micro_batch = job_of(described.harness(SCHEMA, folder=folder)).micro_batch(0)
         found = []
         for chunk_rows in (1000, 1, 7):
             monkeypatch.setattr(tasks, "CHUNK_ROWS", chunk_rows)
-            headers, refused = map_side(round_, given_.to_batches(max_chunksize=1))
+            headers, refused = map_side(micro_batch, given_.to_batches(max_chunksize=1))
             rejected = [rows["at"].to_pylist() for rows in refused]
-            (after,) = round_.after({"job": [header.claims for header in headers]}).values()
+            (after,) = micro_batch.after({"job": [header.claims for header in headers]}).values()
             total_ = Counter[str]()
             for header in headers:
                 total_.update(header.counters)

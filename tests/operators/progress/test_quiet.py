@@ -193,7 +193,7 @@ def test_a_fixed_watermark_makes_a_checkpoint_when_a_window_is_due(tmp_path: Pat
     assert tested.job.progress["windows"].watermark_us == 998 * SECOND
     again = Clocked(job(watermark.fixed("2 seconds")), tmp_path)
     for one in (tested, again):
-        assert one.job.round(1000 * SECOND).progress["windows"].watermark_us == 120 * SECOND
+        assert one.job.micro_batch(1000 * SECOND).progress["windows"].watermark_us == 120 * SECOND
     again.now = 1000
     again.feed(rows(119, 121, 990))
     assert [row[1] for row in evidence.rows(tmp_path, evidence.work(tmp_path)[-1]["late"])] == ["a"]
