@@ -1,6 +1,6 @@
 """The engine of the simulation: tasks run on executors, which are slow, die, or run a task twice.
 
-An attempt that nobody waits for any more goes on, and writes its files after the round was published.
+An attempt that nobody waits for any more goes on, and writes its files after the micro-batch was published.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from tests.faults.simulation.scheduler import Actor, Event, Process
 from tidestate.operators.engine.in_process import InProcess
+from tidestate.operators.engine.partition import TaskResult
 from tidestate.statestore.errors import TidestateError, UnavailableError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ PATIENCE_S = 0.4
 
 
 class Executors(InProcess):
-    """As the engine in this process, with two tasks a round: `attempted` runs them."""
+    """As the engine in this process, with two tasks a micro-batch: `attempted` runs them."""
 
     parallel = 2
     tasks = 2
@@ -80,11 +81,13 @@ def _attempt(
 
     def attempt() -> None:
         try:
-            results, outgoing = work(number)
+            made = work(number)
             world.scheduler.sleep(1_000)  # the answer travels
             if task.answer is None:
-                named = [msgspec.structs.replace(one, host=executor.name) for one in results]
-                task.answer = (named, outgoing)
+                host = executor.name
+                task.answer = [
+                    msgspec.structs.replace(one, host=host) if isinstance(one, TaskResult) else one for one in made
+                ]
         except TidestateError as error:
             task.failures.append(error)
         driver.idle.append(executor)
