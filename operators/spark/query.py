@@ -383,7 +383,8 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
             return result
         except Exception:
             if self._failure is not None:
-                raise self._failure from None
+                # Without what Spark says of it; what it comes from stays.
+                raise self._failure from self._failure.__cause__
             if self._ended_by_us:
                 return None  # stopped by another thread meanwhile
             raise

@@ -315,7 +315,6 @@ def test_a_tick_that_fails_stops_the_query_and_its_error_reaches_the_user(
     again.stop()
 
 
-@pytest.mark.long
 class Broken:
     """A generator of one's own that fails at the first row."""
 
@@ -334,6 +333,7 @@ def test_an_error_of_a_generator_of_one_s_own_names_its_operator(spark: SparkSes
     assert "in read" in str(raised.value.__cause__), "with the traceback in the task"
 
 
+@pytest.mark.long
 def test_killed_before_a_manifest_it_classifies_as_the_first_run_would(tmp_path: Path) -> None:
     tables = sample(5, 60)
     for number, table in enumerate(tables):
