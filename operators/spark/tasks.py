@@ -92,6 +92,11 @@ class _Header(msgspec.Struct, frozen=True):
     counts: tuple[tuple[int, int], ...] = ()
 
 
+# Made at import: where queries of several threads decode their first answers at once, msgspec builds what it knows of
+# a type in each of them, and has crashed in that.
+_ENDED, _HEADER = msgspec.msgpack.Decoder(_Ended), msgspec.msgpack.Decoder(_Header)
+
+
 @dataclass(frozen=True)
 class StatesOfTasks:
     """The state partitions of a micro-batch, packed, by task: in broadcasts ``before``, and in ``changed`` those that
@@ -190,7 +195,7 @@ def results_of(payloads: Sequence[bytes]) -> list[TaskResult]:
     """The results of all tasks. Raises `NeedsJvmError` if a file must be read by Spark, else the error of the first
     failure.
     """
-    ended = [msgspec.msgpack.decode(payload, type=_Ended) for payload in payloads]
+    ended = [_ENDED.decode(payload) for payload in payloads]
     failures = [one.failure for one in ended if one.failure is not None]
     if reasons := sorted(failure.message for failure in failures if failure.kind == NeedsJvmError.__name__):
         raise NeedsJvmError(reasons[0])
@@ -240,7 +245,7 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
     for operator, task, number, header, partials, rejected in zip(operators, *columns, strict=True):
         if operator == RESULT:
             continue
-        sent = msgspec.msgpack.decode(header.as_py(), type=_Header)
+        sent = _HEADER.decode(header.as_py())
         arrived = _unpack(partials) if operator in here else None
         yield Block(
             operator,
@@ -255,7 +260,7 @@ def _blocks(rows: pa.Table, operators: Sequence[int], here: set[int]) -> Iterato
 def _has_failed(rows: pa.Table, operators: Sequence[int]) -> bool:
     """Whether an earlier task has failed: nothing will be published, so the rest need not run."""
     ended = rows["header"].filter(pa.array([number == RESULT for number in operators], pa.bool_()))
-    return any(msgspec.msgpack.decode(raw, type=_Ended).failure is not None for raw in ended.to_pylist())
+    return any(_ENDED.decode(raw).failure is not None for raw in ended.to_pylist())
 
 
 def _pack(rows: pa.Table) -> bytes:
