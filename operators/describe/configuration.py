@@ -31,6 +31,7 @@ from tidestate.operators.progress.generators import (
     UserGenerator,
 )
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.added import without_defaults
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -39,6 +40,8 @@ BY_HAND = "operator"
 """Where a configuration says how an embedded operator keeps its messages, which no description says."""
 Description = Windowed | Merge | Join | SessionJoin | OverlapJoin | Union | Deduplicate | Altered
 StoredGenerator = MaxEventTime | Fixed | IngestionTime | Punctuation | Ctis | BufferProgress | BySide | OwnGenerator
+
+prepare(Description, Watermarks, StoredAggregate, StoredGenerator)
 
 
 def configuration_of(description: Runnable) -> dict[str, Any]:

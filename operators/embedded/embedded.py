@@ -326,20 +326,20 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
         self._check_taking()
         was, now = self._clock(clock_us(now_us))
-        at, micro_batch = self._standing, self._micro_batch(was, now)
+        standing, micro_batch = self._standing, self._micro_batch(was, now)
         operator = self._input(micro_batch)
         with self._all_or_nothing():
             admitted = self._admit(batch, micro_batch.start(operator))
-            after = combined_progress(self._plan.watermarks, at.progress, [admitted.claims], now)
+            after = combined_progress(self._plan.watermarks, standing.progress, [admitted.claims], now)
             after = operator.observed(after, [admitted.claims])
             steps = self._run(micro_batch, admitted, after, batch.num_rows)
             newest = max((one.newest for one in steps if one.newest is not None), default=None)
-            opened = newest is not None and (at.newest is None or newest > at.newest)
+            opened = newest is not None and (standing.newest is None or newest > standing.newest)
             self._standing = replace(
                 self._standing,
-                now_us=at.now_us if now_us is None else now,
+                now_us=standing.now_us if now_us is None else now,
                 progress=stored_progress(after),
-                newest=newest if opened else at.newest,
+                newest=newest if opened else standing.newest,
             )
             if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:
                 self._flush()
@@ -363,12 +363,13 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _reprocess(self, rows: pa.Table, rows_are: RowKind, *, whole: bool = False) -> dict[str, int]:
         """Process late messages or a replay, durable at once; ``whole``: they are all that the late ledger has."""
-        at = self._standing
-        batch = self._micro_batch(at.now_us or 0, at.now_us or 0, rows_are)
+        standing = self._standing
+        now = standing.now_us or 0
+        batch = self._micro_batch(now, now, rows_are)
         operator = self._input(batch)
         with self._all_or_nothing():
             admitted = classify(operator.plan, rows, batch.start(operator), batch.partitions)
-            after = stored_progress(operator.observed(at.progress, [admitted.claims]))
+            after = stored_progress(operator.observed(standing.progress, [admitted.claims]))
             steps = self._run(batch, admitted, after)
             self._flush(fed=whole, rebuilt=rows_are == "replay")
         return total([admitted.counters, *(one.moved.counters for one in steps)])

@@ -46,13 +46,14 @@ class InProcess:
         for block in blocks:
             waiting[block.task].append(block)
         for level in range(1, batch.graph.levels + 1):
-            here = partial(_at_level, batch, level, waiting, after)
-            for of_task in in_threads(here, tasks, tasks):
-                for made in of_task:
-                    if isinstance(made, Block):
-                        waiting[made.task].append(made)
+            run_level = partial(_at_level, batch, level, waiting, after)
+            # Blocks are for later levels alone: those of this one were all there before its first task began.
+            for answers in in_threads(run_level, tasks, tasks):
+                for answer in answers:
+                    if isinstance(answer, Block):
+                        waiting[answer.task].append(answer)
                     else:
-                        results.append(made)
+                        results.append(answer)
         return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:

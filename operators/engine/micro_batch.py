@@ -99,11 +99,11 @@ class MicroBatch:
     def states(self, task: int) -> TaskStates:
         """The state partitions of a task."""
         numbers = range(*self.spans[task])
-        return {name: {number: own.base[number] for number in numbers} for name, own in self.inputs.items()}
+        return {name: {number: operator.base[number] for number in numbers} for name, operator in self.inputs.items()}
 
     def with_states(self, states: TaskStates) -> MicroBatch:
         """The same with these state partitions only."""
-        inputs = {name: replace(own, base=states.get(name, {})) for name, own in self.inputs.items()}
+        inputs = {name: replace(operator, base=states.get(name, {})) for name, operator in self.inputs.items()}
         return replace(self, inputs=inputs)
 
     def start(self, operator: OperatorInput) -> Context:
@@ -121,7 +121,7 @@ class MicroBatch:
     @property
     def progress(self) -> dict[str, Progress]:
         """The progress of all operators at the start."""
-        return {name: own.progress for name, own in self.inputs.items()}
+        return {name: operator.progress for name, operator in self.inputs.items()}
 
     def after(self, claims: Mapping[str, Sequence[Claims]]) -> dict[str, Progress]:
         """The progress of all operators at the end, by the claims of the streams' blocks; rows that were read before
@@ -139,8 +139,8 @@ class MicroBatch:
 
     def idle(self, after: Mapping[str, Progress]) -> bool:
         """Whether there is nothing to do without input, if it ends with this progress."""
-        ends = ((own, self.context(own, own.observed(after[name], ()))) for name, own in self.inputs.items())
-        return not any(own.due(context) for own, context in ends)
+        operators = self.inputs.items()
+        return not any(op.due(self.context(op, op.observed(after[name], ()))) for name, op in operators)
 
     def keeps(self, after: Mapping[str, Progress], kept_us: int | None) -> bool:
         """Whether a micro-batch without input that ends with this progress is worth a checkpoint, if the last one was
@@ -157,7 +157,7 @@ class MicroBatch:
         settings = [self.inputs[name].plan.watermarks for name in moved if self.graph.reads_streams(name)]
         if any(not setting.by_clock and setting.quiet_us is None for setting in settings):
             return True
-        waits = any(state.due_mark != END_US for own in self.inputs.values() for state in own.base.values())
+        waits = any(state.due_mark != END_US for operator in self.inputs.values() for state in operator.base.values())
         lost = kept_us is None or self.now_us - kept_us >= QUIET_KEPT_US
         return waits and lost and not all(setting.by_clock for setting in settings)
 

@@ -113,36 +113,28 @@ def run_partition(
     Raises `CorruptionError` for damaged files.
     """
     prefer_jemalloc()
-    check_partition(operator.plan, partition, batch.partitions, arriving)
+    plan = operator.plan
+    check_partition(plan, partition, batch.partitions, arriving)
+
+    def attempt() -> tuple[PartitionResult, Transition]:
+        restore = RestoreMonitor(_log_restore(f"operator {plan.name}, partition {partition}"))
+        with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
+            moved, dues = finished(plan, store, plan.step(store, arriving, context), context)
+        # The store is closed: what it has read is not held while levels are folded.
+        release_freed(arriving.nbytes + moved.panes.nbytes)
+        folding = partial(watch.timed, "fold")
+        result = write_state(objects, batch, operator, partition, moved.changes, restore.restored, folding)
+        state = msgspec.structs.replace(result.state, due_mark=dues.watermark, due_us=dues.clock_us)
+        return msgspec.structs.replace(result, state=state), moved
+
     try:
-        return _attempt(batch, operator, partition, arriving, context, objects, watch)
+        return attempt()
     except CorruptionError as error:
         if not error.code.startswith("rocksdb-"):
             raise with_rebuild(error, operator) from None
         # Only the local cache is damaged. The step is pure, so it can run again.
         forget_cache(batch.store, cache_identity(batch, operator, partition))
-        return _attempt(batch, operator, partition, arriving, context, objects, watch)
-
-
-def _attempt(
-    batch: MicroBatch,
-    operator: OperatorInput,
-    partition: int,
-    arriving: pa.Table,
-    context: Context,
-    objects: Objects,
-    watch: Stopwatch,
-) -> tuple[PartitionResult, Transition]:
-    plan = operator.plan
-    restore = RestoreMonitor(_log_restore(f"operator {plan.name}, partition {partition}"))
-    with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
-        moved, dues = finished(plan, store, plan.step(store, arriving, context), context)
-    # The store is closed: what it has read is not held while levels are folded.
-    release_freed(arriving.nbytes + moved.panes.nbytes)
-    folding = partial(watch.timed, "fold")
-    result = write_state(objects, batch, operator, partition, moved.changes, restore.restored, folding)
-    state = msgspec.structs.replace(result.state, due_mark=dues.watermark, due_us=dues.clock_us)
-    return msgspec.structs.replace(result, state=state), moved
+        return attempt()
 
 
 def finished(plan: Plan, view: StateView, moved: Transition, context: Context) -> tuple[Transition, Dues]:

@@ -10,7 +10,10 @@ from tidestate.operators.progress.maxima import STEP_BYTES
 from tidestate.operators.progress.progress import GeneratorState, Progress
 from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.manifest import OperatorState
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError
+
+prepare(BufferState, Advance, Tracker)
 
 
 def progress_of(operator: OperatorState) -> Progress | None:

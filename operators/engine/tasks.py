@@ -60,7 +60,7 @@ def run_task(
 def _admitted(batch: MicroBatch, task: int, pieces: Iterable[StreamRows], phase: str | None) -> Iterator[Block]:
     """The blocks of the pieces of a task. The first one of each piece brings the times of them all."""
     watch = Stopwatch()
-    states = {name: own.progress.generator for name, own in batch.inputs.items()}
+    states = {name: operator.progress.generator for name, operator in batch.inputs.items()}
     # Pieces are ordered by task, then as they come: sums do not depend on what arrives first.
     awaited = pieces if phase is None else watch.awaited(phase, pieces)
     for number, rows in enumerate(awaited, task * PIECES):
@@ -114,7 +114,8 @@ def _progress_after(
     """
     if level == 1:
         names = [node.plan.name for node in batch.graph.nodes]
-        return batch.after({names[n]: [block.header.claims for block in own] for n, own in by_operator.items()})
+        claims = {names[n]: [block.header.claims for block in arrived] for n, arrived in by_operator.items()}
+        return batch.after(claims)
     headers = (block.header for blocks in by_operator.values() for block in blocks)
     return {name: progress for header in headers for name, progress in (header.after or {}).items()}
 
@@ -122,9 +123,9 @@ def _progress_after(
 def without_input(batch: MicroBatch, after: Mapping[str, Progress]) -> list[TaskResult]:
     """The results of a micro-batch that has nothing to do and ends with this progress."""
     return [
-        TaskResult(name, (0, batch.partitions), (), ends, own.plan.expiry(batch.context(own, ends)))
-        for name, own in batch.inputs.items()
-        for ends in [own.observed(after[name], ())]
+        TaskResult(name, (0, batch.partitions), (), ends, operator.plan.expiry(batch.context(operator, ends)))
+        for name, operator in batch.inputs.items()
+        for ends in [operator.observed(after[name], ())]
     ]
 
 
@@ -149,9 +150,11 @@ def _step(
         if partition not in arrived.by_partition and partition not in stepping:
             continue
         rows = arrived.by_partition.get(partition, nothing)
+        # Where nothing stored is due, a step need not look at it: when that is due next is known.
         stored_due = None if partition in stepping else operator.base[partition].due_mark
-        at_rows = replace(context, stored_due=stored_due)
-        answer, moved = run_partition(batch, operator, partition, rows, at_rows, objects, watch)
+        answer, moved = run_partition(
+            batch, operator, partition, rows, replace(context, stored_due=stored_due), objects, watch
+        )
         answers.append(answer)
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []

@@ -19,13 +19,13 @@ def check_types_known(graph: Graph) -> None:
         streams = [feed for feed in node.feeds if feed.origin in graph.streams]
         fields = [field for field in node.plan.input_schema if _has_null(field.type)]
         for feed in streams:
-            own = fields
+            of_feed = fields
             if node.sides is not None and feed.side is not None:
                 names = node.sides.columns_of(feed.side, node.plan.input_schema)
                 of_side = {node.sides.prefixed(feed.side, name): name for name in names}
-                own = [field.with_name(of_side[field.name]) for field in fields if field.name in of_side]
-            if own:
-                untyped[feed.origin] = {field.name: str(field.type) for field in own}
+                of_feed = [field.with_name(of_side[field.name]) for field in fields if field.name in of_side]
+            if of_feed:
+                untyped[feed.origin] = {field.name: str(field.type) for field in of_feed}
     if untyped:
         raise UsageError(
             "the type of a column is not known, as the first rows have nothing but nulls in it: give them a schema, "

@@ -28,7 +28,8 @@ class NewestPositions(Observer):
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:
         tracker, passed = progress.tracker, progress.watermark_us if self.in_order else END_US
         newest, steps, waiting = {}, {}, {}
-        for side in [side.side for side in self.sides]:
+        for side in [placed.side for placed in self.sides]:
+            # A step that is here already is no step again, so it does not matter who has called this before.
             new = Maxima.unpacked([tracker.ahead.get(side, b""), *(piece.newest.get(side, b"") for piece in claims)])
             waiting[side] = new.since(passed)
             steps[side] = Maxima.unpacked([progress.generator.steps.get(side, b""), new.before(passed).packed()])

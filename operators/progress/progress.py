@@ -132,7 +132,7 @@ class Context:
     was_us: int = 0
     now_us: int = 0
     budget_bytes: int = BUDGET_BYTES
-    """Memory for intermediate rows."""
+    """How many bytes the intermediate rows of a step may take: more of them are made in bands."""
     stored_due: int | None = None
     """The watermark at which a stored row is due next, if neither watermark nor clock reaches one in this step: then
     only what arrives has effects. None where stored rows may be due.

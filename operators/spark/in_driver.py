@@ -102,10 +102,12 @@ def _small_state(batch: MicroBatch, after: Mapping[str, Progress] | None) -> boo
     if batch.store.name != "parquet":
         return False
     if after is not None and batch.graph.levels == 1:
-        ends = [(own, batch.context(own, own.observed(after[name], ()))) for name, own in batch.inputs.items()]
-        opened = [own.base[number] for own, context in ends for number in own.stepping(context)]
+        opened = []
+        for name, operator in batch.inputs.items():
+            context = batch.context(operator, operator.observed(after[name], ()))
+            opened += [operator.base[number] for number in operator.stepping(context)]
     elif batch.partitions <= LIMITS.partitions:
-        opened = [state for own in batch.inputs.values() for state in own.base.values()]
+        opened = [state for operator in batch.inputs.values() for state in operator.base.values()]
     else:
         return False
     few = len(opened) <= LIMITS.partitions * len(batch.inputs)

@@ -92,8 +92,7 @@ class _Header(msgspec.Struct, frozen=True):
     counts: tuple[tuple[int, int], ...] = ()
 
 
-# Made at import: where queries of several threads decode their first answers at once, msgspec builds what it knows of
-# a type in each of them, and has crashed in that.
+# Made at import, see `statestore.decoding`: queries of several threads decode their first answers at once.
 _ENDED, _HEADER = msgspec.msgpack.Decoder(_Ended), msgspec.msgpack.Decoder(_Header)
 
 

@@ -21,6 +21,7 @@ from tidestate.recovery.log import names
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Natural, TimeUs
 from tidestate.recovery.log.records import RECORD_BYTES, decoded
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, NotFoundError, TidestateError, UsageError
 
 log = logging.getLogger("tidestate")
@@ -75,6 +76,9 @@ class Lease(msgspec.Struct, frozen=True):
     def who(self) -> str:
         """The process that holds the lease and its host, as errors name them."""
         return f"process {self.process.pid} on {self.process.host}"
+
+
+prepare(Lease)
 
 
 def running(checkpoint: Checkpoint) -> Lease | None:

@@ -9,6 +9,7 @@ import msgspec
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, TimeUs
 from tidestate.recovery.log.manifest_file import Version
 from tidestate.recovery.log.validation import InvalidManifest, check_root
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.storage.objects import Objects
 
@@ -29,6 +30,9 @@ class Marker(msgspec.Struct, frozen=True, omit_defaults=True):
     atomic_create: str
     bases: tuple[str, ...] = ()
     first: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] = 1
+
+
+prepare(Version, Marker)
 
 
 def read_marker(objects: Objects) -> Marker:

@@ -19,6 +19,7 @@ from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary, Pin
 from tidestate.recovery.log.outputs import Output
 from tidestate.recovery.log.validation import InvalidManifest, check_boundary, check_output
 from tidestate.statestore.checksums import checksum
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, NotFoundError
 from tidestate.statestore.files.refs import FileRef
 from tidestate.statestore.files.segments import read_verified
@@ -34,6 +35,9 @@ _T = TypeVar("_T")
 class _Sealed(msgspec.Struct):
     checksum: str
     record: msgspec.Raw
+
+
+prepare(_Sealed, Boundary, Pin, Output)
 
 
 def seal(record: msgspec.Struct) -> bytes:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.statestore.checksums import checksum
+from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import (
     CorruptionError,
     IncompatibleError,
@@ -161,7 +162,7 @@ def _path(says: Mapping[str, str], ref: FileRef, table: TableSpec | None) -> str
     return name.path(table.name if table else "", ref.kind)
 
 
-# Made here, once: two threads that are the first to decode a type end the process.
+prepare(SegmentName)
 _TABLE = msgspec.json.Decoder(TableSpec)
 
 
