@@ -17,7 +17,11 @@ from importlib.util import find_spec
 def begin_with_imports() -> None:
     """Import what tasks of ours do, unless this Python lacks it."""
     with suppress(ImportError):
-        for name in ("tidestate.operators.spark.rdd_job", "tidestate.operators.windows.plan", "pyarrow.dataset"):
+        for name in (
+            "tidestate.operators.spark.rdd_transport",
+            "tidestate.operators.windows.plan",
+            "pyarrow.dataset",
+        ):
             import_module(name)
 
 

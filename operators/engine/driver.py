@@ -1,9 +1,9 @@
 """The driver of a job: it computes, publishes, logs and delivers every checkpoint, for every runner.
 
-Runners differ in the engine, which runs the tasks of a micro-batch, and in what triggers one: Spark with its batches,
-a loop over tables, a test, or calls of an embedded operator. The order is always this:
+Runners differ in the transport, which runs the tasks of a micro-batch, and in what triggers one: Spark with its
+batches, a loop over tables, a test, or calls of an embedded operator. The order is always this:
 
-1. a micro-batch is made from the newest checkpoint, and the engine runs it; until here everything can be discarded
+1. a micro-batch is made from the newest checkpoint, and the transport runs it; until here everything can be discarded
 2. the results are checked and published as the next manifest
 3. it is logged, with warnings of rejected rows
 4. panes and late rows go to their sinks, oldest first; while one refuses that may not be behind, the driver waits
@@ -19,18 +19,17 @@ import threading
 import time
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.describe.runs import Measured
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.engine.blocks import Block
-from tidestate.operators.engine.delivery import PATIENCE_S, Delivery, Offers, read_rows
+from tidestate.operators.engine.delivery import PATIENCE_S, Offers, read_rows
 from tidestate.operators.engine.exposition import Endpoint, address_of, exposition_text, instrument
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
@@ -41,11 +40,12 @@ from tidestate.operators.engine.phases import Stopwatch, as_phased, round_times,
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import ledger_blocks, without_input
+from tidestate.operators.engine.transport import BatchInput, Transport
 from tidestate.operators.plan.plan import RowKind
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.operators.progress.metrics import Family
 from tidestate.operators.progress.progress import Progress
-from tidestate.recovery.log.checkpoint import Checkpoint, now_us
+from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.manifest import CheckpointKind, Manifest, Spent
 from tidestate.recovery.retention.rules import CheckpointRetention, Upkept
 from tidestate.recovery.retention.upkeep import Upkeep
@@ -62,40 +62,11 @@ from tidestate.statestore.errors import (
 log = logging.getLogger("tidestate")
 
 B = TypeVar("B")
-B_contra = TypeVar("B_contra", contravariant=True)
 _P = TypeVar("_P")
-P_co = TypeVar("P_co", covariant=True)
-
-
-class Engine(Protocol[B_contra, P_co]):
-    """Runs the tasks of a round, in this process or on Spark. Its batches have type B, and its sinks take panes of
-    type P. It publishes nothing.
-    """
-
-    @property
-    def parallel(self) -> int:
-        """The number of state partitions that run at once."""
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks, at most, that the state partitions of a round are divided among."""
-
-    def take(self, batch: MicroBatch, rows: B_contra) -> list[TaskResult]:
-        """Run a batch of the streams through all operators."""
-
-    def run(
-        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
-    ) -> list[TaskResult]:
-        """Run blocks through all operators; without blocks, ``after`` is the progress at the end of the
-        round.
-        """
-
-    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
-        """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
 
 
 class Driver(Generic[B, _P]):
-    """Runs a job with an engine and its sinks; ``wait`` as in `Offers.offer`.
+    """Runs a job on a transport, and offers its sinks what it emits; ``wait`` as in `Offers.offer`.
 
     The lease is given back once ``still`` returns False. With ``retain`` old checkpoints are collected
     meanwhile, and with ``metrics`` those are served. Only one thread at a time may call: several must take the
@@ -105,7 +76,7 @@ class Driver(Generic[B, _P]):
     def __init__(
         self,
         job: Job,
-        engine: Engine[B, _P],
+        transport: Transport[B, _P],
         sinks: Sinks[_P] | None = None,
         *,
         wait: Callable[[float], None] = time.sleep,
@@ -113,12 +84,12 @@ class Driver(Generic[B, _P]):
         retain: CheckpointRetention | None = None,
         metrics: int | str | None = None,
     ) -> None:
-        self.job, self._engine, self._wait = job, engine, wait
-        job.parallel = engine.parallel
+        self.job, self._transport, self._wait = job, transport, wait
+        job.parallel = transport.parallelism
         self.lock = threading.Lock()
         self._watch, self._finished = Stopwatch(), Spent()
         self.offers = offers = Offers(job.check_newest)
-        self._lanes = self._by_hand = Lanes(job, engine.read, offers, sinks or Sinks())
+        self._lanes = self._by_hand = Lanes(job, transport.read, offers, sinks or Sinks())
         # Not `self`: a driver that is garbage collected gives its lease back.
         waiting = lambda: offers.waiting_since_us  # noqa: E731
         self._heartbeat = Heartbeat(job.checkpoint, job.head.epoch, still=still, waiting=waiting)
@@ -187,7 +158,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us, "ledger")
         with self._computing():
-            results = self._engine.run(micro_batch, ledger_blocks(micro_batch, rows))
+            results = self._transport.run(micro_batch, BatchInput(blocks=ledger_blocks(micro_batch, rows)))
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, clock_us), fed=whole)
 
     def rebuild(self, replay: B) -> Manifest:
@@ -198,7 +169,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(None, "replay")
         with self._computing():
-            results = self._engine.take(micro_batch, replay)
+            results = self._transport.run(micro_batch, BatchInput(replay))
         return self.commit(micro_batch.checkpoint_id, results, "feed", _clock(micro_batch, None), rebuilt=True)
 
     def tick(
@@ -210,8 +181,10 @@ class Driver(Generic[B, _P]):
         micro_batch = self._micro_batch(clock_us)
         ends = after(micro_batch)
         with self._computing():
-            idle = micro_batch.idle(ends)
-            results = without_input(micro_batch, ends) if idle else self._engine.run(micro_batch, [], ends)
+            if micro_batch.idle(ends):
+                results = without_input(micro_batch, ends)
+            else:
+                results = self._transport.run(micro_batch, BatchInput(after=ends))
         return self.commit(micro_batch.checkpoint_id, results, "tick", _clock(micro_batch, clock_us), **how)
 
     def advance(self, clock_us: int) -> None:
@@ -250,7 +223,7 @@ class Driver(Generic[B, _P]):
     ) -> Manifest:
         """Publish the checkpoint with this id, see `Job.commit`, and `deliver` it."""
         invariant(sequence == self.head.id + 1, "a round is published right after its base", id=sequence)
-        parallel = min(self._engine.parallel, len({one.span for one in results}))
+        parallel = min(self._transport.parallelism, len({one.span for one in results}))
         made = round_times(self._watch.take(), [one.spent_us for one in results], parallel)
         spent = msgspec.structs.replace(self._finished, made=made)
         with self._unless_fenced(), self._watch.timed("publish"):
@@ -316,7 +289,7 @@ class Driver(Generic[B, _P]):
         if sinks is None:
             return self._lanes
         if sinks is not self._by_hand.sinks:
-            self._by_hand = Lanes(self.job, self._engine.read, self.offers, sinks)
+            self._by_hand = Lanes(self.job, self._transport.read, self.offers, sinks)
         return self._by_hand
 
     def rows(self, manifest: Manifest | None) -> pa.Table:
@@ -339,13 +312,13 @@ class Driver(Generic[B, _P]):
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        """The work of the engine."""
+        """The work of the tasks."""
         with self._unless_fenced(), self._watch.timed("engine"):
             yield
 
     def _micro_batch(self, clock_us: int | None, rows_are: RowKind = "live") -> MicroBatch:
         self.job.check_open()
-        return self.job.micro_batch(clock_us, rows_are).divided(self._engine.tasks)
+        return self.job.micro_batch(clock_us, rows_are).divided(self._transport.max_tasks)
 
     def _take(
         self, kind: CheckpointKind, batch: B, clock_us: int, position: Callable[[int], Position], **how: bool
@@ -353,7 +326,7 @@ class Driver(Generic[B, _P]):
         self.hold()
         micro_batch = self._micro_batch(clock_us)
         with self._computing():
-            results = self._engine.take(micro_batch, batch)
+            results = self._transport.run(micro_batch, BatchInput(batch))
         after = replace(position(micro_batch.checkpoint_id), processing_us=micro_batch.now_us)
         return self.commit(micro_batch.checkpoint_id, results, kind, after, **how)
 

@@ -1,4 +1,4 @@
-"""The engine without Spark: tasks in this process run the state partitions, one as a rule, else a thread each."""
+"""Tasks in this process: one as a rule, else a thread each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.engine.tasks import run_task
+from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -23,25 +24,22 @@ Batches: TypeAlias = Iterable[pa.Table | Mapping[str, pa.Table]]
 
 
 class InProcess:
-    """An `Engine`. With ``generate=False`` events do not move the watermark."""
+    """A `Transport`. With ``generate=False`` events do not move the watermark."""
 
-    parallel = 1
-    tasks = 1
+    parallelism = 1
+    max_tasks = 1
 
     def __init__(self, *, generate: bool = True) -> None:
         self._generate = generate
 
-    def take(self, batch: MicroBatch, rows: Batches) -> list[TaskResult]:
-        """As in `Engine`. Only the partials of earlier pieces are in memory."""
-        pieces = (one_batch(batch.graph, piece) for piece in rows)
-        blocks = [block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block)]
-        return self.run(batch, blocks, None if self._generate else batch.progress)
-
-    def run(
-        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
-    ) -> list[TaskResult]:
-        """As in `Engine`; with blocks too ``after`` is the progress, if it is given."""
+    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+        """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
         tasks, results = len(batch.spans), []
+        blocks, after = given.blocks, given.after
+        if given.rows is not None:
+            pieces = (one_batch(batch.graph, piece) for piece in given.rows)
+            blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
+            after = None if self._generate else batch.progress
         waiting: list[list[Block]] = [[] for _ in range(tasks)]
         for block in blocks:
             waiting[block.task].append(block)
@@ -57,7 +55,7 @@ class InProcess:
         return results
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Engine`, on the calling thread."""
+        """As in `Transport`, on the calling thread."""
         return read_delivery(checkpoint, delivery)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from tidestate.operators.adopt.adopted import Adopted, adopted
-from tidestate.operators.adopt.engine import AdoptingEngine
+from tidestate.operators.adopt.transport import AdoptingTransport
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
@@ -103,7 +103,7 @@ def execute_adoption(
     _check_stopped(adoption)
     job = new_job(adoption.graph, adoption.root, partitions, hook)
     checkpoint = job.checkpoint
-    driver = Driver(job, AdoptingEngine())
+    driver = Driver(job, AdoptingTransport())
 
     def position(number: int) -> Position:
         keep_others(checkpoint.objects, query.others)

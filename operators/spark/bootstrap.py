@@ -19,11 +19,12 @@ from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Position
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.progress.declared_sources import INPUT
-from tidestate.operators.spark.engine import OnSpark, SparkBatch
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name
 from tidestate.operators.spark.sources import FileStamps, StreamSource, dropping, sources_of
 from tidestate.operators.spark.stream_job import StreamJob
+from tidestate.operators.spark.transport import SparkRows, SparkTransport
 from tidestate.operators.spark.types import arrow_schema, read_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.spark.spark_checkpoint import finish_checkpoint
@@ -51,19 +52,19 @@ def bootstrap(job: StreamJob, history: PastEvents, offsets: Handover, *, deliver
     graph = bind_graph(job.description, read_schemas(job.description, job.stream))
     job.fit_sinks(graph)
     rows = past_rows(job, graph, history)
-    stamps = FileStamps(job.stream.sparkSession)
+    stamps = FileStamps(job.platform)
     source_ends = _source_ends(streams, batches, _offsets(job.by_user, offsets), stamps)
     check_new(Objects(job.checkpoint))(None)
     checkpoint = job.open()
     begun = job.begin(graph, checkpoint, check_new(checkpoint.objects))
-    driver = Driver(begun, OnSpark(job.stream.sparkSession))
+    driver = Driver(begun, SparkTransport(job.platform))
 
     def position(number: int) -> Position:
         stamps.check_unchanged()
         return Position(spark=spark_position(checkpoint.objects, source_ends.ends, source_ends.files, number))
 
     with driver.running():
-        manifest = driver.bootstrap(SparkBatch(rows), position, deliver=deliver)
+        manifest = driver.bootstrap(SparkRows(rows), position, deliver=deliver)
         finish_checkpoint(checkpoint, manifest, job.hook)
     return manifest
 
@@ -202,5 +203,5 @@ def _files(source: StreamSource, stream: DataFrame, batch: DataFrame, stamps: Fi
             found=sorted(dropped),
         )
     read = stamps.take(paths)
-    source.check_age(read)
+    source.check_age(Platform(stream.sparkSession), read)
     return tuple(f"{path} {time_ms}" for path, time_ms in read.items())

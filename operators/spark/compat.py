@@ -58,32 +58,6 @@ def as_spark_progress(report: dict[str, Any]) -> StreamingQueryProgress:
     return progress
 
 
-def dataset_of(session: SparkSession, plan: Any) -> DataFrame:
-    """A DataFrame of a logical plan of the JVM."""
-    kind = java_class(session, f"org.apache.spark.sql.{'classic.' if SPARK_4 else ''}Dataset")
-    return DataFrame(kind.ofRows(session._jsparkSession, plan), session)  # type: ignore[attr-defined]
-
-
-def java_class(session: SparkSession, name: str) -> Any:
-    """A class of the JVM by its full name. Written as attributes, it costs a search of all jars for each package."""
-    return getattr(session._jvm, name)  # type: ignore[attr-defined]
-
-
-def elements_of(sequence: Any) -> list[Any]:
-    """The elements of a sequence of Scala, by place: an iterator of Java ends with an error, which costs 40 ms."""
-    return [sequence.apply(place) for place in range(sequence.size())]
-
-
-def entries_of(mapping: Any) -> dict[str, Any]:
-    """The entries of a map of Scala."""
-    return {str(pair._1()): pair._2() for pair in elements_of(mapping.toSeq())}
-
-
-def scala_sequence(session: SparkSession, values: list[Any]) -> Any:
-    """The values as an immutable sequence of Scala. That of Spark 3.5 has no ``scala.jdk.javaapi``."""
-    return java_class(session, "scala.collection.JavaConverters").asScalaBuffer(values).toList()
-
-
 def to_tasks(rows: DataFrame, tasks: int) -> DataFrame:
     """``rows`` in ``tasks`` partitions, each row in the one that its column ``task`` names."""
     keys = sf.array(*(sf.lit(key) for key in keys_of_partitions(tasks)))

@@ -19,6 +19,7 @@ from tidestate.operators.engine.in_process import InProcess, in_threads
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.engine.tasks import run_task
+from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.reader import read_ranges
@@ -56,12 +57,14 @@ class InDriver:
     """
 
     def __init__(self, threads: int) -> None:
-        self._engine, self._threads = InProcess(), threads
+        self._transport, self._threads = InProcess(), threads
         self._too_large = sys.maxsize
         """The least size of files that turned out to be too large: such batches are not tried again."""
 
     def take(self, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult] | None:
-        """As in `Engine`; None if tasks must take the batch. Raises `NeedsJvmError` if Spark must read it."""
+        """The results of a batch, whose files are read here; None if tasks must take it. Raises `NeedsJvmError` if
+        Spark must read it.
+        """
         size = sum(one.end - one.start for task in direct.tasks for one in task)
         files = sum(map(len, direct.tasks))
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
@@ -70,7 +73,7 @@ class InDriver:
         threads = size >= LIMITS.thread_bytes and not _own_functions(batch)
         here = batch.divided(self._threads if threads else 1)
         try:
-            return _tried(lambda: self._engine.run(here, _blocks(here, direct)))
+            return _tried(lambda: self._transport.run(here, BatchInput(blocks=_blocks(here, direct))))
         except _TooLargeError:
             self._too_large = size
             return None
@@ -79,7 +82,7 @@ class InDriver:
         """The micro-batch without input that ends with this progress; None if tasks must run it."""
         if not _small_state(batch, after):
             return None
-        return _tried(lambda: self._engine.run(replace(batch, tasks=1), [], after))
+        return _tried(lambda: self._transport.run(replace(batch, tasks=1), BatchInput(after=after)))
 
 
 def _tried(run: Callable[[], list[TaskResult]]) -> list[TaskResult] | None:

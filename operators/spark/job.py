@@ -19,12 +19,13 @@ from tidestate.operators.describe.start_plan import StartPlan
 from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.preflight import check_classic
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
-from tidestate.operators.spark.sources import separated, sources_of
+from tidestate.operators.spark.sources import sources_of
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest
@@ -100,7 +101,7 @@ class JobOnSpark(StreamJob, SparkJob):
         tick_s = self.tick / 1e6 if ticks else None
         replayed = partial(past_rows, self, job.graph)
         query = QueryOnSpark(
-            session,
+            self.platform,
             job,
             spark_log,
             read,
@@ -122,10 +123,11 @@ def job_on_spark(description: Runnable, streams: Mapping[str, DataFrame], **sett
     names = streams_of(description)
     frames = {name: streams[name] for name in names}
     if len(names) == 1 and not isinstance(description, Chain):
-        return JobOnSpark(description, separated(frames[names[0]]), **settings)
+        stream = frames[names[0]]
+        return JobOnSpark(description, Platform(stream.sparkSession).separated(stream), **settings)
     check_streams(frames.values())
     one = all_sides(description.sides, frames) if isinstance(description, Sided) else by_name(frames)
-    return JobOnSpark(description, separated(one), streams=frames, **settings)
+    return JobOnSpark(description, Platform(one.sparkSession).separated(one), streams=frames, **settings)
 
 
 def _folded_every(session: SparkSession) -> int:

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
-from tidestate.operators.spark.sources import steps_of
+from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
+from tidestate.operators.spark.scan.extract import analysed_plan
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
@@ -43,15 +42,16 @@ def check_classic(streams: Iterable[DataFrame]) -> None:
 
 def check_plan(stream: DataFrame) -> None:
     """Raise `UsageError` for a watermark of Spark that nothing reads; log a warning where Spark keeps state."""
-    steps = set(steps_of(stream))
-    kept = sorted(name for name, reads_streams in steps if reads_streams and name in STATEFUL)
+    steps = list(analysed_plan(stream).steps())
+    stateful = [step for step in steps if step.name in STATEFUL and all(below.streaming for below in step.below)]
+    kept = sorted({step.name for step in stateful})
     if kept:
         log.warning(
             "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: "
             "to drop duplicates, use .deduplicate(…) or .messages(…), which keep it in the checkpoint",
             ", ".join(kept),
         )
-    elif "EventTimeWatermark" in {name for name, _ in steps}:
+    elif "EventTimeWatermark" in {step.name for step in steps}:
         raise UsageError(
             "withWatermark has no effect before this job: remove it, and give the stream its delay, "
             "stream(watermark_delay=…)",
@@ -59,23 +59,22 @@ def check_plan(stream: DataFrame) -> None:
         )
 
 
-def check_workers(session: SparkSession, packages: Sequence[str] = ()) -> None:
+def check_workers(platform: Platform, packages: Sequence[str] = ()) -> None:
     """Raise `UsageError` unless the workers can run tasks of this job: Python, this package in this version, and the
     ``packages`` that the job needs of its extras.
 
     Costs a small Spark job, which also starts the workers; in local mode with the driver's Python there is none.
     """
-    context = session.sparkContext
-    if context.master.partition("[")[0] == "local" and _same_python(context.pythonExec):
+    if platform.is_local and _same_python(platform.worker_python):
         return
     try:
-        found = worker_facts(session, packages)
-    except (PySparkException, Py4JError) as error:
+        found = worker_facts(platform, packages)
+    except SPARK_ERRORS as error:
         raise UsageError(
             "a Spark worker cannot run Python tasks: it needs the driver's Python version and pyarrow; on one "
             f"machine set PYSPARK_PYTHON={sys.executable} before the session begins",
             code="worker-python",
-            worker=context.pythonExec,
+            worker=platform.worker_python,
             driver="{}.{}".format(*sys.version_info[:2]),
             reason=_last_line(str(error)),
         ) from error

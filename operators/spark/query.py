@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -29,18 +28,13 @@ from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.engine import OnSpark, SparkBatch, configured
+from tidestate.operators.spark.frame_transport import configured
 from tidestate.operators.spark.listeners import Report, listening
+from tidestate.operators.spark.platform import Platform, is_modified_meanwhile
 from tidestate.operators.spark.scan.batch import BatchScans
 from tidestate.operators.spark.ticker import Ticker
-from tidestate.operators.spark.visibility import (
-    SparkGauges,
-    described,
-    free_query_name,
-    gauge_values,
-    note_in_ui,
-    observed_values,
-)
+from tidestate.operators.spark.transport import SparkRows, SparkTransport
+from tidestate.operators.spark.visibility import SparkGauges, free_query_name, gauge_values, observed_values
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
@@ -73,7 +67,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
 
     def __init__(
         self,
-        session: SparkSession,
+        platform: Platform,
         job: Job,
         spark_log: SparkLog,
         read: FilesRead,
@@ -86,7 +80,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         retain: CheckpointRetention | None,
         metrics: int | str | None,
     ) -> None:
-        self._session = session
+        self._platform = platform
         self._noted_since_us: int | None = None
         self._job = job
         self._scans = scans
@@ -97,14 +91,14 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         self._stopping = self._draining = False
         self._waits_no_more = threading.Event()
         self._ended_by_us = False
-        self._gauges = SparkGauges(session, job.plan.name)
+        self._gauges = SparkGauges(platform, job.plan.name)
         self._batches: OrderedDict[int, Report] = OrderedDict()
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
         self._ticker = Ticker(self._tick, tick_s) if tick_s is not None else None
-        engine = OnSpark(session, in_driver=in_driver)
+        transport = SparkTransport(platform, in_driver=in_driver)
         still = lambda: not self._over  # noqa: E731
-        self._driver = Driver(job, engine, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics)
+        self._driver = Driver(job, transport, sinks, wait=self._wait, still=still, retain=retain, metrics=metrics)
 
     def __repr__(self) -> str:
         return f"DurableQuery({self._job.plan.name!r}, checkpoint={self._root!r}, checkpoint_id={self.checkpoint_id})"
@@ -139,12 +133,12 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
                 self._driver.deliver()
                 self._job.check_open()
             objects = self._job.checkpoint.objects
-            name = free_query_name(self._session, self._job.plan.name, objects.root)
+            name = free_query_name(self._platform.session, self._job.plan.name, objects.root)
             writer = stream.writeStream.foreachBatch(self._on_batch).queryName(name)
             writer = writer.option("checkpointLocation", objects.url(SPARK_FOLDER))
             if trigger:
                 writer = writer.trigger(**trigger)
-            with listening(self._session, listeners, name, self._with_checkpoint):
+            with listening(self._platform.session, listeners, name, self._with_checkpoint):
                 self._query = started(writer)
         except BaseException:
             self._driver.end()
@@ -177,7 +171,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return self._driver.offers.waiting_since_us
 
     @property
-    def _measured(self) -> Driver[SparkBatch, DataFrame]:
+    def _measured(self) -> Driver[SparkRows, DataFrame]:
         return self._driver
 
     @property
@@ -254,13 +248,13 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         since = self._driver.offers.waiting_since_us
         if pause_s >= NOTED_PAUSE_S and since != self._noted_since_us:
             self._noted_since_us = since
-            note_in_ui(self._session, f"{self._job.plan.name}: waits for a sink since {time_text(since)} UTC")
+            self._platform.note_in_ui(f"{self._job.plan.name}: waits for a sink since {time_text(since)} UTC")
         if self._waits_no_more.wait(pause_s) or (self._over and not self._draining):
             raise StoppingError("the query is stopping", code="stopping")
 
     def _described(self) -> contextlib.AbstractContextManager[None]:
         """Spark jobs of the next checkpoint have its name meanwhile."""
-        return described(self._session, f"{self._job.plan.name}: checkpoint {self._job.head.id + 1}")
+        return self._platform.described(f"{self._job.plan.name}: checkpoint {self._job.head.id + 1}")
 
     def _stop(self, timeout_s: float | None) -> None:
         self._stopping = True
@@ -287,7 +281,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         return sum(table.num_rows for table in back.values()) if done else 0
 
     def rebuild(self, replay: DataFrame | Mapping[str, DataFrame]) -> int:
-        rows = SparkBatch(self._replayed(replay))
+        rows = SparkRows(self._replayed(replay))
         with self._driver.lock:
             before = self._job.head.id
             with contextlib.suppress(StoppingError), self._described():
@@ -321,7 +315,7 @@ class QueryOnSpark(MeasuredByDriver, DurableQuery):
         check_follows(head, position)
         self._read.check(job.head, position)
         rows = configured(batch)
-        taken = SparkBatch(rows, self._scans.of(rows.sparkSession, position.files))
+        taken = SparkRows(rows, self._scans.of(rows.sparkSession, position.files))
 
         def after(number: int) -> Position:
             spark = store_lists(objects, followed(head, position), number)
@@ -408,12 +402,8 @@ def started(writer: DataStreamWriter) -> StreamingQuery:
     retrying = Retrying(
         stop=stop_after_attempt(BEGUN_TRIES),
         wait=wait_fixed(BEGUN_PAUSE_S),
-        retry=retry_if_exception(_overtaken),
+        retry=retry_if_exception(is_modified_meanwhile),
         reraise=True,
     )
     query: StreamingQuery = retrying(writer.start)
     return query
-
-
-def _overtaken(error: BaseException) -> bool:
-    return isinstance(error, Py4JJavaError) and "ConcurrentModification" in str(error)

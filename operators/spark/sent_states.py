@@ -8,12 +8,12 @@ all.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 import msgspec
 
 from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
-from tidestate.operators.spark.tasks import HasValue, Packed, StatesOfTasks
+from tidestate.operators.spark.platform import Broadcast
+from tidestate.operators.spark.tasks import Packed, StatesOfTasks
 from tidestate.statestore.files.refs import PartitionState
 
 INLINE_BYTES = 256 << 10
@@ -22,20 +22,12 @@ LATER_SHARE = 2
 """Later broadcasts may have half the size of the first."""
 
 
-class Broadcast(HasValue, Protocol):
-    """A value that Spark brings to each worker once."""
-
-    def destroy(self) -> None:
-        """Remove it everywhere: a task that still runs, and needs it, fails."""
-        ...
-
-
 class SentStates:
     """Sends the state partitions of one job, micro-batch after micro-batch."""
 
-    def __init__(self, broadcast: Callable[[Packed], Broadcast]) -> None:
+    def __init__(self, broadcast: Callable[[Packed], Broadcast[Packed]]) -> None:
         self._broadcast = broadcast
-        self._held: list[Broadcast] = []
+        self._held: list[Broadcast[Packed]] = []
         self._sizes: list[int] = []
         self._known: dict[str, dict[int, PartitionState]] = {}
         self._spans: tuple[tuple[int, int], ...] = ()

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
+from tidestate.operators.spark.platform import Platform
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.start.visibility import ADVICE, Probe
 from tidestate.statestore.errors import TidestateError, UsageError
@@ -22,21 +22,19 @@ ANSWERS = "host string, path string, content string, failure string"
 _SCHEMA = pa.schema([(name, pa.string()) for name in ("host", "path", "content", "failure")])
 
 
-def check_shared(session: SparkSession, checkpoint: Checkpoint) -> None:
+def check_shared(platform: Platform, checkpoint: Checkpoint) -> None:
     """Raise `UsageError` (``root-not-shared``) if an executor has another folder at the root than the driver.
 
     In local mode there are no executors. Costs one small Spark job, which also starts the workers.
     """
-    context = session.sparkContext
-    if context.master.partition("[")[0] == "local":
+    if platform.is_local:
         return
-    tasks, objects = max(1, context.defaultParallelism), checkpoint.objects
+    tasks, objects = platform.parallelism, checkpoint.objects
     checkpoint_id = max(checkpoint.stored_ids(), default=0) + 1
     probe, answers = Probe.leave(objects, checkpoint_id), []
     try:
-        rows = session.range(0, tasks, 1, tasks).mapInArrow(
-            partial(_look, objects.root, probe, checkpoint_id), ANSWERS
-        )
+        look = partial(_look, objects.root, probe, checkpoint_id)
+        rows = platform.session.range(0, tasks, 1, tasks).mapInArrow(look, ANSWERS)
         answers = [(row["host"], row["path"], row["content"], row["failure"]) for row in rows.collect()]
         _check(objects, answers)
     finally:

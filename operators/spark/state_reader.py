@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructField, StructType
 
 from tidestate.operators.adopt.spark_state import OPERATORS, Half, SparkState, column_of, refused_operator
 from tidestate.operators.spark.compat import SPARK_4
+from tidestate.operators.spark.platform import SPARK_ERRORS
 from tidestate.operators.spark.types import arrow_schema
 from tidestate.statestore.errors import UsageError
 
@@ -62,7 +61,7 @@ class StateReader:
         """The state with its rows: all of them are then in this process. Raises `UsageError`."""
         try:
             rows = self.frame.toArrow()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             raise _unreadable(error) from None
         return replace(self.state, rows=rows.cast(self.state.rows.schema))
 
@@ -70,14 +69,14 @@ class StateReader:
 def _read(session: SparkSession, form: str, location: str, **options: Any) -> DataFrame:
     try:
         return session.read.format(form).options(**options).load(location)
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         raise _unreadable(error) from None
 
 
 def _collected(frame: DataFrame) -> list[Row]:
     try:
         return list(frame.collect())
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         raise _unreadable(error) from None
 
 

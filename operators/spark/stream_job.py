@@ -15,6 +15,7 @@ from tidestate.operators.describe.sinks import Sinks, sink_name
 from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.preflight import check_plan, check_workers
 from tidestate.operators.spark.shared_root import check_shared
 from tidestate.operators.spark.storage import open_with
@@ -70,12 +71,16 @@ class StreamJob:
         """What the description calls each stream, by the name that the user knows."""
         return JobStreams(self.description, self.names).by_user
 
+    @property
+    def platform(self) -> Platform:
+        """The Spark that the job is to run on."""
+        return Platform(self.stream.sparkSession)
+
     def open(self) -> Checkpoint:
         """The checkpoint, after what can be checked before anything is written. Raises `UsageError`."""
-        session = self.stream.sparkSession
         check_plan(self.stream)
-        check_workers(session, _packages(self.store, self.checkpoint))
-        return open_with(session, self.checkpoint)
+        check_workers(self.platform, _packages(self.store, self.checkpoint))
+        return open_with(self.platform, self.checkpoint)
 
     def fit_sinks(self, graph: Graph) -> None:
         """Tell the sinks what they get, of which Spark makes DataFrames. Raises `UsageError`."""
@@ -88,14 +93,14 @@ class StreamJob:
 
     def begin(self, graph: Graph, checkpoint: Checkpoint, check: Callable[[Manifest | None], None]) -> Job:
         """Start the job on the checkpoint after checking that all executors share its root; see `Job.begin`."""
-        check_shared(self.stream.sparkSession, checkpoint)
+        check_shared(self.platform, checkpoint)
         return Job.begin(
             graph,
             checkpoint,
             self.store,
             partitions=self.partitions,
             runner="spark",
-            otherwise=max(1, self.stream.sparkSession.sparkContext.defaultParallelism),
+            otherwise=self.platform.parallelism,
             check=check,
             hook=self.hook,
             may_change=True,

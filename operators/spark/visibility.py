@@ -1,5 +1,5 @@
-"""What Spark itself has of a job: descriptions of its Spark jobs, gauges in Spark's own metrics system, and what
-listeners of the job get as observed metrics.
+"""What Spark itself has of a job: the name of its query, gauges in Spark's own metrics system, and what listeners of
+the job get as observed metrics.
 
 `DataFrame.observe` would not do: its figures are in the progress of a query only where Spark's own plan reads the
 batch, which tasks of ours or the driver read too; and late events, the watermark and the size of the state are known
@@ -9,38 +9,17 @@ only once the batch is in a checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tidestate.operators.progress.instants import END_US
-from tidestate.operators.spark.compat import java_class
+from tidestate.operators.spark.platform import Platform
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.summary import events_of, state_size
 
 log = logging.getLogger("tidestate")
-
-_DESCRIPTION = "spark.job.description"
-
-
-@contextmanager
-def described(session: SparkSession, text: str) -> Iterator[None]:
-    """Spark jobs of this thread have this description meanwhile. Their group stays: by it Spark cancels them."""
-    context = session.sparkContext
-    was = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_DESCRIPTION, was)
-
-
-def note_in_ui(session: SparkSession, text: str) -> None:
-    """Leave a text in the list of jobs of Spark's UI: the description of a job without tasks, which takes no core."""
-    with described(session, text):
-        session.sparkContext._jsc.emptyRDD().collect()
 
 
 def free_query_name(session: SparkSession, name: str, root: str) -> str:
@@ -77,36 +56,20 @@ class SparkGauges:
     (JMX, Graphite, ``/metrics/json`` of the UI). Accumulators are what Spark makes gauges of by a public interface.
     """
 
-    def __init__(self, session: SparkSession, name: str) -> None:
-        self._session, self._context, self._name = session, session.sparkContext, name
-        self._gauges: dict[str, Any] = {}
+    def __init__(self, platform: Platform, name: str) -> None:
+        self._platform: Platform | None = platform
+        self._name, self._accumulators = name, dict[str, Any]()
 
     def set(self, values: Mapping[str, int]) -> None:
         """Set gauges. Never stops a job: a Spark without this interface has none, and the log says so once."""
-        if self._context is None:
+        if self._platform is None:
             return
         try:
             for gauge, value in values.items():
-                known = self._gauges.get(gauge)
-                accumulator = self._registered(gauge) if known is None else known
+                if gauge not in self._accumulators:
+                    self._accumulators[gauge] = self._platform.accumulator(f"tidestate.{self._name}.{gauge}")
+                accumulator = self._accumulators[gauge]
                 accumulator.add(value - accumulator.sum())
         except Exception as error:
             log.warning("Spark's metrics have no gauges of this job: %s", error)
-            self._context = None
-
-    def _registered(self, gauge: str) -> Any:
-        """The accumulator of a gauge: that of an earlier run in this Spark, where there was one."""
-        name = f"tidestate.{self._name}.{gauge}"
-        known: dict[str, Any] = _registered.setdefault(self._context.applicationId, {})
-        if name not in known:
-            java = self._context._jsc.sc()
-            known[name] = java.longAccumulator(name)
-            maps = java_class(self._session, "org.apache.spark.api.python.PythonUtils")
-            source = java_class(self._session, "org.apache.spark.metrics.source.LongAccumulatorSource$")
-            getattr(source, "MODULE$").register(java, maps.toScalaMap({name: known[name]}))
-        self._gauges[gauge] = known[name]
-        return known[name]
-
-
-_registered: dict[str, dict[str, Any]] = {}
-"""The accumulators of each Spark application, which registers a name once."""
+            self._platform = None

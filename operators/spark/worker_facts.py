@@ -10,7 +10,8 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+
+from tidestate.operators.spark.platform import Platform
 
 
 @dataclass(frozen=True, order=True)
@@ -24,11 +25,11 @@ class WorkerFacts:
     failure: str = ""
 
 
-def worker_facts(session: SparkSession, packages: Sequence[str] = ()) -> list[WorkerFacts]:
+def worker_facts(platform: Platform, packages: Sequence[str] = ()) -> list[WorkerFacts]:
     """One for each host and Python that runs a small job of as many tasks as run at once. ``packages`` are imported
     too.
     """
-    tasks = max(1, session.sparkContext.defaultParallelism)
+    session, tasks = platform.session, platform.parallelism
     module = sys.modules[__name__]
     # The module is sent with the task: workers that lack the package could not import it.
     cloudpickle.register_pickle_by_value(module)

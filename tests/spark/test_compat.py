@@ -15,8 +15,6 @@ from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import run
 from tidestate.operators.spark.compat import (
     arrow_schema_of,
-    dataset_of,
-    elements_of,
     frame_of,
     keys_of_partitions,
     murmur3,
@@ -45,13 +43,6 @@ def test_rows_reach_the_task_that_they_name(spark: SparkSession) -> None:
     found = to_tasks(rows, 5).select(sf.spark_partition_id().alias("at"), "task", "blob").collect()
     assert sorted((row["at"], row["task"]) for row in found) == [(0, 0), (1, 1), (3, 3), (3, 3), (4, 4), (4, 4)]
     assert sorted(bytes(row["blob"]) for row in found) == [b"", b"\0", *4 * [b"x"]]
-
-
-def test_a_plan_is_a_dataframe_again(spark: SparkSession) -> None:
-    rows = spark.range(3).select((sf.col("id") * 2).alias("twice"))
-    plan = rows._jdf.queryExecution().analyzed()
-    assert [row["twice"] for row in dataset_of(spark, plan).collect()] == [0, 2, 4]
-    assert [str(one.name()) for one in elements_of(plan.output())] == ["twice"]
 
 
 def test_times_of_arrow_are_in_utc(spark: SparkSession) -> None:

@@ -13,6 +13,7 @@ from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators.spark import query
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
@@ -129,5 +130,5 @@ def test_a_query_that_another_driver_begins_too(spark: SparkSession, monkeypatch
 
 
 def test_what_runs_on_workers_like_the_driver(spark: SparkSession) -> None:
-    (found,) = worker_facts(spark)
+    (found,) = worker_facts(Platform(spark))
     assert (found.python, found.version, found.failure) == (sys.version.split()[0], version(), "")

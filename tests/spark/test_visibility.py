@@ -17,7 +17,7 @@ from tests.helpers.process import some
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import DurableQuery
-from tidestate.operators.spark import in_driver, visibility
+from tidestate.operators.spark import in_driver, platform
 from tidestate.operators.spark.compat import SPARK_4, report_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import brief, events_of, state_size
@@ -47,7 +47,7 @@ def _text(option: Any) -> str:
 
 def gauges(spark: SparkSession, name: str) -> dict[str, int]:
     """The values of the accumulators that are registered as gauges."""
-    known = visibility._registered[spark.sparkContext.applicationId]
+    known = platform._accumulators[spark.sparkContext.applicationId]
     return {one.rpartition(".")[2]: java.sum() for one, java in known.items() if one.startswith(f"tidestate.{name}.")}
 
 

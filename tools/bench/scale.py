@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -19,17 +19,16 @@ import pyarrow as pa
 from pyspark.serializers import CloudPickleSerializer
 
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partition import TaskResult
-from tidestate.operators.progress.progress import Progress
-from tidestate.operators.spark.engine import TASKS_PER_CORE
+from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed, StatesOfTasks, level_side, map_side
+from tidestate.operators.spark.transport import TASKS_PER_CORE
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path, now_us
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.successor import successor
@@ -51,11 +50,11 @@ A_MONTH = 30 * 24 * 3600 // 10
 
 @dataclass
 class _Sent:
-    """An engine in this process, which also makes what the driver would send to Spark's tasks."""
+    """Tasks in this process; makes what the driver would send to Spark's, too."""
 
-    engine: InProcess = field(default_factory=InProcess)
-    parallel: int = 1
-    tasks: int = 1
+    tasks: InProcess = field(default_factory=InProcess)
+    parallelism: int = 1
+    max_tasks: int = 1
     seconds: float = 0.0
     bytes: int = 0
     states: SentStates = field(init=False)
@@ -63,12 +62,14 @@ class _Sent:
     def __post_init__(self) -> None:
         self.states = SentStates(self._broadcast)
 
-    def take(self, batch: MicroBatch, rows: Batches) -> list[TaskResult]:
-        """As in `Engine`."""
+    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+        """As in `Transport`."""
+        if given.rows is None:
+            return self.tasks.run(batch, given)
         self.bytes = 0
         self.bytes += _function_bytes(*self.states.sent(batch.divided(CORES * TASKS_PER_CORE)))
         started = time.perf_counter()
-        results = self.engine.take(batch, rows)
+        results = self.tasks.run(batch, given)
         self.seconds = time.perf_counter() - started
         return results
 
@@ -76,15 +77,9 @@ class _Sent:
         self.bytes += sum(map(len, packed))
         return _Held(packed)
 
-    def run(
-        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
-    ) -> list[TaskResult]:
-        """As in `Engine`."""
-        return self.engine.run(batch, blocks, after)
-
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Engine`."""
-        return self.engine.read(checkpoint, delivery)
+        """As in `Transport`."""
+        return self.tasks.read(checkpoint, delivery)
 
 
 @dataclass(frozen=True)

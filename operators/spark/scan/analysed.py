@@ -1,11 +1,12 @@
-"""The analysed plan of a stream as plain values. Pure.
+"""The analysed plan of a DataFrame as plain values. Pure.
 
-Only what the direct scan knows has a kind of its own; anything else has the name of its Java class, and no content.
+Only what the direct scan knows has a kind of its own; anything else has the name of its Java class, and no
+expressions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,12 +47,23 @@ class StreamRelation:
 
 @dataclass(frozen=True)
 class PlanStep:
-    """A node of the plan. ``expressions``: the columns of a projection, or the condition of a filter."""
+    """A step of the plan. ``expressions``: the columns of a projection, or the condition of a filter; ``source``:
+    what Spark calls the source that this leaf reads as a stream; ``streaming``: whether its rows are a stream.
+    """
 
     kind: str
     expressions: tuple[Expression, ...] = ()
     below: tuple[PlanStep, ...] = ()
     relation: StreamRelation | None = None
+    name: str = ""
+    source: str | None = None
+    streaming: bool = False
+
+    def steps(self) -> Iterator[PlanStep]:
+        """This step and all below it, from left to right."""
+        yield self
+        for step in self.below:
+            yield from step.steps()
 
 
 @dataclass(frozen=True)

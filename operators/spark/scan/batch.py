@@ -46,7 +46,7 @@ class BatchScans:
     """
 
     def __init__(self, stream: DataFrame, budget_bytes: int, refusal: str | None = None) -> None:
-        self._plan = analysed_plan(stream) if refusal is None else None
+        self._plan = analysed_plan(stream, columns=True) if refusal is None else None
         self._decided: DirectScan | Fallback | None = None if refusal is None else Fallback(refusal)
         self._row_group_bytes = budget_bytes // ROW_GROUP_SHARE
         self._pause = self._paused = 0

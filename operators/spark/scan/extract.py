@@ -1,4 +1,4 @@
-"""The analysed plan of a streaming DataFrame as values: the one place that looks at Java's plan objects."""
+"""The analysed plan of a DataFrame as values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tidestate.operators.spark.compat import elements_of, entries_of
+from tidestate.operators.spark.platform import elements_of, entries_of, hadoop_settings, is_stream
 from tidestate.operators.spark.scan.analysed import Expression, PlanStep, ReaderSettings, StreamColumn, StreamRelation
 from tidestate.operators.spark.scan.decide import REBASE, REQUIRED
 
@@ -40,39 +40,48 @@ _KINDS = {
 }
 
 
-def analysed_plan(stream: DataFrame) -> PlanStep:
-    """The plan of a stream. Costs some calls of the JVM for each node of it."""
-    return _Walk().step(stream._jdf.queryExecution().analyzed())
+def analysed_plan(frame: DataFrame, *, columns: bool = False) -> PlanStep:
+    """The plan of a DataFrame, with ``columns`` those and expressions too: a step costs some calls of the JVM, and so
+    does a column.
+    """
+    return _Walk(columns=columns).step(frame._jdf.queryExecution().analyzed())
 
 
 def reader_settings(session: SparkSession) -> ReaderSettings:
     """The settings of a session that change what Spark's Parquet reader returns."""
     conf = session.conf
     spark = {name: str(conf.get(name)) for name in (*REQUIRED, REBASE)}
-    hadoop = session._jsparkSession.sessionState().newHadoopConf()  # type: ignore[attr-defined]
-    return ReaderSettings(spark, tuple(sorted(hadoop.getValByRegex(r"^parquet\..*").keySet().toArray())))
+    of_parquet = hadoop_settings(session).getValByRegex(r"^parquet\..*")
+    return ReaderSettings(spark, tuple(sorted(of_parquet.keySet().toArray())))
 
 
 class _Walk:
     """Goes through a plan from left to right, and numbers its sources as Spark does: each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, columns: bool) -> None:
         self._leaves: list[Any] = []
+        self._columns = columns
 
     def step(self, node: Any) -> PlanStep:
-        name = _class(node)
-        if name in _RELATION:
-            return PlanStep("relation", relation=self._relation(node))
-        kind = _STEPS.get(name.removeprefix(_PLANS)) if name.startswith(_PLANS) else None
-        if kind is None:
-            return PlanStep(name)
+        java, relation = _class(node), None
+        if java in _RELATION:
+            kind, relation = "relation", self._relation(node)
+        else:
+            kind = _STEPS.get(java.removeprefix(_PLANS), java) if java.startswith(_PLANS) else java
         expressions: list[Any] = []
-        if kind == "project":
+        if self._columns and kind == "project":
             expressions = elements_of(node.projectList())
-        elif kind == "filter":
+        elif self._columns and kind == "filter":
             expressions = [node.condition()]
-        below = tuple(self.step(one) for one in elements_of(node.children()))
-        return PlanStep(kind, tuple(self._expression(one) for one in expressions), below)
+        return PlanStep(
+            kind,
+            tuple(self._expression(expression) for expression in expressions),
+            tuple(self.step(child) for child in elements_of(node.children())),
+            relation,
+            name=java.rpartition(".")[2].rpartition("$")[2],
+            source=str(node.sourceName()) if is_stream(node) else None,
+            streaming=bool(node.isStreaming()),
+        )
 
     def _relation(self, leaf: Any) -> StreamRelation:
         source = next((place for place, one in enumerate(self._leaves) if leaf.equals(one)), len(self._leaves))
@@ -83,7 +92,7 @@ class _Walk:
             source,
             str(data.providingClass().getName()),
             entries_of(data.options()),
-            tuple(self._column(one) for one in elements_of(leaf.output())),
+            tuple(self._column(one) for one in elements_of(leaf.output())) if self._columns else (),
             partitioned=bool(data.sourceInfo().partitionColumns().nonEmpty()) or bool(data.bucketSpec().isDefined()),
             table=bool(data.catalogTable().isDefined()),
         )

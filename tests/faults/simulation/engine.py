@@ -26,8 +26,8 @@ PATIENCE_S = 0.4
 class Executors(InProcess):
     """As the engine in this process, with two tasks a micro-batch: `attempted` runs them."""
 
-    parallel = 2
-    tasks = 2
+    parallelism = 2
+    max_tasks = 2
 
 
 class _Task:

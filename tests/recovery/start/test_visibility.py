@@ -26,6 +26,7 @@ from tidestate.operators.engine import job as jobs
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.spark import stream_job
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
@@ -55,7 +56,7 @@ def begun(root: Path) -> Job:
 
 def taken(job: Job, host: str) -> list[TaskResult]:
     """A batch, as executors of that host report it."""
-    results = InProcess().take(job.micro_batch(0), [ROWS])
+    results = InProcess().run(job.micro_batch(0), BatchInput([ROWS]))
     return [msgspec.structs.replace(one, host=host) for one in results]
 
 

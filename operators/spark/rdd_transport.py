@@ -1,22 +1,21 @@
-"""The Spark job of a batch whose files the tasks read, as an RDD: a DataFrame would be analysed and planned again in
-every batch, for a fifth of a second.
+"""Tasks as a Spark job over an RDD, for batches whose files the tasks read: a DataFrame would be analysed and planned
+again in every batch, for a fifth of a second.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import MicroBatch
+from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
-from tidestate.operators.spark.tasks import StatesOfTasks, failed, level_side, scan_side
-
-if TYPE_CHECKING:
-    from pyspark import SparkContext
+from tidestate.operators.spark.sent_states import SentStates
+from tidestate.operators.spark.tasks import StatesOfTasks, failed, level_side, results_of, scan_side
 
 SHUFFLED_BYTES = 1 << 30
 """What a task may send: an RDD writes several rows at once, and less than 2 GiB."""
@@ -24,13 +23,22 @@ Row = tuple[int, pa.RecordBatch]
 """A row of the exchange, or several of one task, and the task."""
 
 
-def answers(context: SparkContext, batch: MicroBatch, states: StatesOfTasks, direct: DirectBatch) -> list[bytes]:
-    """The answers of all tasks."""
-    tasks, spans = len(direct.tasks), len(batch.spans)
-    rows = context.parallelize(range(tasks), tasks).mapPartitions(partial(_scan, batch, direct, SHUFFLED_BYTES))
-    for level in range(1, batch.graph.levels + 1):
-        rows = rows.partitionBy(spans, int).mapPartitions(partial(_level, batch, states, level, SHUFFLED_BYTES))
-    return [header for _, answer in rows.collect() for header in answer["header"].to_pylist()]
+class RddTransport:
+    """Runs tasks over an RDD, whose first stage reads the files."""
+
+    def __init__(self, platform: Platform, states: SentStates) -> None:
+        self._platform, self._states = platform, states
+
+    def run(self, batch: MicroBatch, direct: DirectBatch) -> list[TaskResult]:
+        """As in `Transport`. Raises `NeedsJvmError` if Spark must read a file."""
+        batch, states = self._states.sent(batch)
+        context, readers, tasks = self._platform.session.sparkContext, len(direct.tasks), len(batch.spans)
+        rows = context.parallelize(range(readers), readers).mapPartitions(
+            partial(_scan, batch, direct, SHUFFLED_BYTES)
+        )
+        for level in range(1, batch.graph.levels + 1):
+            rows = rows.partitionBy(tasks, int).mapPartitions(partial(_level, batch, states, level, SHUFFLED_BYTES))
+        return results_of([header for _, answer in rows.collect() for header in answer["header"].to_pylist()])
 
 
 def _scan(batch: MicroBatch, direct: DirectBatch, most: int, numbers: Iterable[int]) -> Iterator[Row]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
-from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.outputs import OutputFiles
 from tidestate.operators.engine.partition import PartitionResult, TaskResult, finished, write_state
+from tidestate.operators.engine.transport import BatchInput
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
@@ -27,16 +26,18 @@ from tidestate.statestore.stores.memory import MemoryStore
 
 
 @dataclass(frozen=True)
-class AdoptingEngine:
-    """An `Engine` whose batch is what a job takes over, in this process."""
+class AdoptingTransport:
+    """A `Transport` whose rows are what a job takes over, in this process."""
 
     _inner: InProcess = InProcess()  # noqa: RUF009  it has no state
 
-    parallel = 1
-    tasks = 1
+    parallelism = 1
+    max_tasks = 1
 
-    def take(self, batch: MicroBatch, rows: Adopted) -> list[TaskResult]:
-        """As in `Engine`; the job has one operator."""
+    def run(self, batch: MicroBatch, given: BatchInput[Adopted]) -> list[TaskResult]:
+        """As in `Transport`; the job has one operator."""
+        if (rows := given.rows) is None:
+            return self._inner.run(batch, BatchInput(blocks=given.blocks, after=given.after))
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
         owned = PartitionedRows.of(rows.rows, operator.plan.key_names, batch.partitions)
@@ -59,14 +60,8 @@ class AdoptingEngine:
         )
         return [result]
 
-    def run(
-        self, batch: MicroBatch, blocks: Iterable[Block], after: Mapping[str, Progress] | None = None
-    ) -> list[TaskResult]:
-        """As in `Engine`, by the engine of this process."""
-        return self._inner.run(batch, blocks, after)
-
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Engine`, by the engine of this process."""
+        """As in `Transport`."""
         return self._inner.read(checkpoint, delivery)
 
 
