@@ -31,9 +31,9 @@ from tidestate.operators.engine.partition import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.plan.classify import Classified, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
-from tidestate.operators.plan.ledger import DUPLICATES
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan, RowKind
+from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.progress.input_progress import combined_progress, stored_progress
 from tidestate.operators.progress.progress import Context, Progress, watermark_of

@@ -25,8 +25,8 @@ from tidestate.operators.engine.results import CLASSES, by_operator, operator_af
 from tidestate.operators.engine.runner import Runner, check_runner, drained_error
 from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Plan, RowKind
+from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered

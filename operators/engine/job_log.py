@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics

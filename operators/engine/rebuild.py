@@ -10,8 +10,8 @@ import msgspec
 
 from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.plan.graph import Graph
-from tidestate.operators.plan.ledger import INCOMPLETE
 from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
+from tidestate.operators.plan.reasons import INCOMPLETE
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.recovery.inspect.verify import Place, file_finding
 from tidestate.recovery.log.checkpoint import Checkpoint

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
-from tidestate.operators.plan.ledger import PURGED, VERY_LATE
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.reasons import PURGED, VERY_LATE
 from tidestate.operators.windows.assignment import last_ends
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.manifest import Manifest

@@ -11,7 +11,8 @@ from tidestate.operators.joins.batch import Admitted
 from tidestate.operators.joins.rule import Mark, mark_after, mark_before
 from tidestate.operators.joins.tables import JoinTables
 from tidestate.operators.plan.held_rows import NUMBERED, number_rows, read_numbers
-from tidestate.operators.plan.ledger import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES, ledger
+from tidestate.operators.plan.ledger import ledger
+from tidestate.operators.plan.reasons import BAD_OFFSET, BEYOND_RETENTION, DUPLICATES
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import END_US, OFFSET_LIMIT
 from tidestate.operators.progress.progress import Context

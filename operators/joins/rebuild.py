@@ -27,7 +27,7 @@ from tidestate.operators.joins.names import EMIT, OTHER_SIDE
 from tidestate.operators.joins.pair_tables import PairTables
 from tidestate.operators.joins.rule import Mark, mark_after, mark_before, without_none
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.ledger import INCOMPLETE, PUT_BACK
+from tidestate.operators.plan.reasons import INCOMPLETE, PUT_BACK
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context

@@ -6,7 +6,7 @@ are sent on. Pure and vectorised.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -17,26 +17,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
-from tidestate.operators.plan.gaps import gaps_us
-from tidestate.operators.plan.ledger import (
-    BAD_OFFSET,
-    BAD_WINDOW,
-    EDGE_ENDS,
-    KEY_TOO_LONG,
-    LEDGER_REASONS,
-    NO_WINDOW,
-    NULL_KEY,
-    NULL_TIME,
-    OUT_OF_RANGE,
-    PURGED,
-    VERY_LATE,
-    ledger,
-)
+from tidestate.operators.describe.windows import PANE_TIME
+from tidestate.operators.plan.checks import without_place
+from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
-from tidestate.operators.plan.plan import ONLY, PANE_KIND, RECEIVED, REFUSED, Plan
+from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
+from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
-from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
+from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.peaks import peak_of
 from tidestate.operators.progress.progress import (
     Claims,
@@ -51,10 +39,6 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
 from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
-from tidestate.statestore.table.validation import too_long
-
-TOUCHED_LIMIT = 100_000
-"""The number of windows that the lifetime of an event may touch."""
 
 
 @dataclass(frozen=True)
@@ -250,23 +234,13 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
 def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
     """Split events into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = watermark_of(context.before)
-    null_time = _nulls(events, [plan.event_time])
-    null_key = _nulls(events, plan.never_null)
     times = event_times(events[plan.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
         early = plan.too_late(events, times, watermark_us)
-    reasons = _reasons(
-        (outside, NO_WINDOW),
-        (early, PURGED if plan.reprocessing else VERY_LATE),
-        (_out_of_range(times), OUT_OF_RANGE),
-        (too_long(events.select([*dict.fromkeys([*plan.never_null, *plan.order])])), KEY_TOO_LONG),
-        (null_key, NULL_KEY),
-        (null_time, NULL_TIME),
-        (_bad_order(plan, events), BAD_OFFSET),
-        (_bad_windows(plan, events), BAD_WINDOW),
-    )
+    failed = [(check.failing(events, times), check.reason) for check in plan.checks]
+    reasons = _reasons(*failed, (early, PURGED if plan.reprocessing else VERY_LATE), (outside, NO_WINDOW))
     accepted = events
     if reasons is None:
         keep = np.ones(events.num_rows, bool)
@@ -307,94 +281,29 @@ def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -
     return int(np.count_nonzero(times > watermark_us + ahead_us))
 
 
-def _bad_order(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows without a valid place in the order; of length 0 if there are none."""
-    return _out_of_order(events, plan.order) if plan.order else np.zeros(0, bool)
-
-
 def _without_place(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows without a valid place in the order of their source; of length 0 if there are none."""
     by, orders = plan.watermarks.by, plan.watermarks.generator.orders
     if plan.order or by is None or not orders:
-        return _bad_order(plan, events)
+        return without_place(events, plan.order) if plan.order else np.zeros(0, bool)
     bad = np.zeros(events.num_rows, bool)
     for side, order in orders.items():
         of_side = np.asarray(pc.fill_null(pc.equal(events[by], side), False))
-        found = _out_of_order(events, order)
+        found = without_place(events, order)
         bad |= found & of_side if len(found) else False
     return bad if bad.any() else np.zeros(0, bool)
 
 
-def _out_of_order(events: pa.Table, order: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Rows whose offset, the last column of ``order``, is none, or that lack a column; of length 0 if none do."""
-    offsets = events[order[-1]]
-    # A larger offset could not be a watermark.
-    negative = np.asarray(pc.fill_null(pc.or_(pc.less(offsets, 0), pc.greater(offsets, OFFSET_LIMIT)), True))
-    nulls = _nulls(events, order)
-    bad = negative | nulls if len(nulls) else negative
-    return bad if bad.any() else np.zeros(0, bool)
-
-
-def _bad_windows(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows with invalid windows of their own, an invalid lifetime or gap; of length 0 if there are none. Raises
-    `UsageError` for retractions.
-    """
-    if isinstance(plan.kind, Sliding) and plan.kind.end_column is not None:
-        return _bad_lifetimes(plan.kind, plan.kind.end_column, events[plan.event_time], events)
-    if isinstance(plan.kind, Sessions) and plan.kind.gap_column is not None:
-        bad = gaps_us(events[plan.kind.gap_column]).to_numpy() <= 0
-        return bad if bad.any() else np.zeros(0, bool)
-    if not isinstance(plan.kind, NamedWindow):
-        return np.zeros(0, bool)
-    kinds = PANE_KIND in events.column_names and not plan.signed
-    if kinds and pc.any(pc.equal(events[PANE_KIND].cast(pa.string()), "retract")).as_py():
-        raise UsageError(
-            "some of these panes are retractions, which an aggregate of panes cannot apply: read an operator that "
-            "accumulates and emits each window once",
-            code="retractions",
-        )
-    bad = np.asarray(pc.invert(pc.fill_null(pc.less(events["window_start"], events["window_end"]), False)))
-    return bad if bad.any() else np.zeros(0, bool)
-
-
-def _bad_lifetimes(kind: Sliding, column: str, begins: pa.ChunkedArray, events: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows whose lifetime is empty or touches too many windows; of length 0 if there are none."""
-    ends, starts = events[column].cast(pa.int64()), event_times(begins)
-    last = pc.fill_null(ends, 0).to_numpy()
-    # Far times would leave int64; a start of that kind has a reason of its own.
-    lasts, firsts = (np.clip(one, -LIMIT_US, LIMIT_US) for one in (last, starts))
-    many = (lasts - firsts) // kind.slide > TOUCHED_LIMIT
-    bad = ~ends.is_null().to_numpy() & (starts == firsts) & ((last <= starts) | many | (last != lasts))
-    return bad if bad.any() else np.zeros(0, bool)
-
-
 def _reasons(*masks: tuple[npt.NDArray[np.bool_], str]) -> npt.NDArray[np.str_] | None:
-    """The reason of each row ("" if it is accepted), a later mask before an earlier one; None if all are accepted."""
+    """The reason of each row: that of the first mask that has it, "" if it is accepted; None if all are accepted."""
     if not any(mask.any() for mask, _ in masks):
         return None
     rows = max(len(mask) for mask, _ in masks)
     reasons = np.full(rows, "", dtype="<U24")
-    for mask, reason in masks:
+    for mask, reason in reversed(masks):
         if len(mask):
             reasons[mask] = reason
     return reasons
-
-
-def _out_of_range(times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Rows whose time is out of range; of length 0 if there are none."""
-    if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
-        return np.zeros(0, bool)
-    return (times > LIMIT_US) | (times < -LIMIT_US)
-
-
-def _nulls(events: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Rows with a null in any of ``columns``; of length 0 if there are none."""
-    mask = np.zeros(0, bool)
-    for name in columns:
-        if events[name].null_count:
-            nulls = events[name].is_null().to_numpy()
-            mask = nulls if not len(mask) else mask | nulls
-    return mask
 
 
 def event_times(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:

@@ -16,7 +16,9 @@ from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
 from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
+from tidestate.operators.plan.checks import Check, HasPlace, NotNull, ShortKey, TimeInRange, window_checks
 from tidestate.operators.plan.held_rows import Holding
+from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -143,6 +145,19 @@ class Plan(ABC):
     def never_null(self) -> list[str]:
         """The columns in which a null rejects a row, without event time and order."""
         return self.key_names
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """What a row must meet: the first that it fails gives the reason in the ledger. Lateness comes after."""
+        keys = tuple(dict.fromkeys([*self.never_null, *self.order]))
+        return (
+            *window_checks(self.kind, signed=self.signed),
+            *((HasPlace(self.order),) if self.order else ()),
+            NotNull((self.event_time,), NULL_TIME),
+            NotNull(tuple(self.never_null), NULL_KEY),
+            ShortKey(keys),
+            TimeInRange(),
+        )
 
     @property
     def read_names(self) -> list[str]:

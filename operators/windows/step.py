@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.plan.ledger import WINDOW_CLOSED, ledger
+from tidestate.operators.plan.ledger import ledger
+from tidestate.operators.plan.reasons import WINDOW_CLOSED
 from tidestate.operators.plan.transition import Transition, check_on_time
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context

@@ -33,7 +33,7 @@ from tests.twins.words import Row, Setting, Trigger
 from tidestate import Aggregation
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.plan_from_manifest import plan_from
-from tidestate.operators.plan.ledger import BEYOND_RETENTION
+from tidestate.operators.plan.reasons import BEYOND_RETENTION
 from tidestate.recovery.log.checkpoint import Checkpoint
 
 AT = "at"

@@ -19,8 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.plan.classify import event_times, judge, with_refused
-from tidestate.operators.plan.ledger import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS, ledger
+from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.plan import ONLY, REFUSED
+from tidestate.operators.plan.reasons import BEYOND_RETENTION, DUPLICATES, EDGE_ENDS
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, watermark_of
 from tidestate.operators.windows.assignment import own_windows, sliding_windows

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidestate.operators.plan.dues import least, least_stored, with_expiry
-from tidestate.operators.plan.ledger import INCOMPLETE_PANES
+from tidestate.operators.plan.reasons import INCOMPLETE_PANES
 from tidestate.operators.plan.step_result import StepResult
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context

@@ -1,0 +1,28 @@
+"""Why rows are in the late ledger, and names of counters beside. Pure."""
+
+from __future__ import annotations
+
+KEY_TOO_LONG = "key_too_long"
+VERY_LATE, NULL_KEY, NULL_TIME, OUT_OF_RANGE = "very_late", "null_key", "null_event_time", "event_time_out_of_range"
+BAD_OFFSET, BAD_WINDOW, PURGED, WINDOW_CLOSED = "bad_offset", "bad_window", "purged", "window_closed"
+NO_WINDOW = "no_window"
+"""The reason of a row that is late and was never in a window."""
+BEYOND_RETENTION = "out_of_retention"
+"""The reason of a row that is older than the retention."""
+DUPLICATES = "duplicates"
+"""Counts rows that are known already; they are in no ledger."""
+EDGE_ENDS = "edge_ends"
+"""Counts ends of edges that were taken; they are in no window."""
+PUT_BACK, INCOMPLETE, INCOMPLETE_PANES = "put_back", "incomplete_windows", "incomplete_panes"
+"""Counters where messages were lost: those put back, windows that lack some, panes of such windows."""
+LEDGER_REASONS = (
+    VERY_LATE,
+    NO_WINDOW,
+    PURGED,
+    NULL_KEY,
+    KEY_TOO_LONG,
+    NULL_TIME,
+    OUT_OF_RANGE,
+    BAD_OFFSET,
+    BAD_WINDOW,
+)

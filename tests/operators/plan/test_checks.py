@@ -1,0 +1,91 @@
+"""What a row must meet before an operator takes it: each condition, and that the first one gives the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import tidestate as ts
+from tidestate import agg
+from tidestate.operators.describe.windows import Counted, NamedWindow, Sessions, Sliding, SlidingLifetimes
+from tidestate.operators.plan.checks import (
+    TOUCHED_LIMIT,
+    Check,
+    HasPlace,
+    NotNull,
+    RightBounds,
+    RightGap,
+    RightLifetime,
+    ShortKey,
+    TimeInRange,
+    window_checks,
+)
+from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
+from tidestate.statestore.errors import UsageError
+
+LONG = "x" * (1 << 17)
+HOUR = 3_600_000_000
+
+
+def failing(check: Check, times: list[int] | None = None, **columns: Any) -> list[int]:
+    """The numbers of the rows that fail."""
+    events = pa.table(columns)
+    flags = check.failing(events, np.array(times if times is not None else [0] * events.num_rows, np.int64))
+    return [int(row) for row in np.flatnonzero(flags)]
+
+
+@pytest.mark.parametrize(
+    ("check", "columns", "rows"),
+    [
+        (NotNull(("a", "b"), "null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
+        (ShortKey(("a",)), {"a": ["short", LONG, None]}, [1]),
+        (HasPlace(("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
+        (HasPlace(("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
+        (RightGap("gap"), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
+        (RightBounds(False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
+    ],
+)
+def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int]) -> None:
+    assert failing(check, **columns) == rows
+    events = pa.table(columns)
+    right = events.filter(pa.array([row not in rows for row in range(events.num_rows)]))
+    assert len(check.failing(right, np.zeros(right.num_rows, np.int64))) == 0
+
+
+def test_times_and_lifetimes() -> None:
+    assert failing(TimeInRange(), [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
+    check = RightLifetime(SlidingLifetimes(HOUR, HOUR, end="end"), "end")
+    begins = [10, 10, 10, 10, LIMIT_US + 5]
+    ends = [11, 10, None, 10 + HOUR * (TOUCHED_LIMIT + 2), LIMIT_US + 6]
+    assert failing(check, begins, end=pa.array(ends, pa.int64())) == [1, 3]  # the last one's start says why
+
+
+def test_retractions_are_refused_unless_they_are_applied() -> None:
+    panes = {"window_start": [0], "window_end": [5], "kind": ["retract"]}
+    with pytest.raises(UsageError) as refused:
+        failing(RightBounds(False), **panes)
+    assert refused.value.code == "retractions"
+    assert failing(RightBounds(True), **panes) == []
+
+
+def test_which_windows_bring_what() -> None:
+    assert window_checks(Sliding(HOUR, HOUR), signed=False) == ()
+    assert window_checks(Counted(3, 3), signed=False) == ()
+    assert [type(one) for one in window_checks(NamedWindow(), signed=True)] == [RightBounds]
+    assert [type(one) for one in window_checks(Sessions(gap_column="g"), signed=False)] == [RightGap]
+
+
+def test_the_first_condition_gives_the_reason() -> None:
+    rows = pa.table({"t": pa.array([1, None, None, 1], pa.timestamp("us", "UTC")), "k": [None, None, LONG, LONG]})
+    job = (
+        ts.stream(event_time="t")
+        .group_by("k")
+        .window(ts.tumbling("1 second"))
+        .aggregate(n=agg.count())
+        .harness(rows.schema)
+    )
+    job.feed(rows)
+    assert job.ledger()["reason"].to_pylist() == ["null_key", "null_event_time", "null_event_time", "key_too_long"]
