@@ -61,7 +61,7 @@ class AdoptingTransport:
         return [result]
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Transport`."""
+        """As in `Transport`, on the calling thread."""
         return self._inner.read(checkpoint, delivery)
 
 

@@ -124,7 +124,7 @@ class Driver(Generic[B, _P]):
                 "the last deliveries could not be recorded, so they are repeated at the next start: %s", error
             )
         finally:
-            self.job.log_rest()
+            self.job.log.end()
             self.offers.give_up()
             self._upkeep.end()
             endpoint, self._endpoint = self._endpoint, None

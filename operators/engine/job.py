@@ -17,7 +17,7 @@ import msgspec
 from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
 from tidestate.operators.describe.runs import JobHook
-from tidestate.operators.engine.job_log import AheadWarnings, CheckpointLog, LeapDetector, RejectionWarnings
+from tidestate.operators.engine.job_log import JobLog, Published
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.partition import TaskResult
 from tidestate.operators.engine.rebuild import after_replay, replayed, variants_of, without_lost
@@ -86,9 +86,7 @@ class Job:
         self.graph = graph
         self.checkpoint = checkpoint
         self._store = budgeted(store, head.manifest)
-        self._begun, self._leaps, self._ahead = False, LeapDetector(), AheadWarnings()
-        self._rejections = RejectionWarnings()
-        self._logged: CheckpointLog | None = None
+        self._begun, self.log = False, JobLog(checkpoint.objects.root)
         self.parallel: int | None = None
         """The number of state partitions that run at once, if the runner knows it."""
         self._head = head
@@ -278,18 +276,10 @@ class Job:
 
     def _log(self, manifest: Manifest, answers: Mapping[str, Sequence[TaskResult]]) -> None:
         """Log a published checkpoint, and what its steps give reason to warn of."""
-        self._logged = logged = CheckpointLog(
-            self.checkpoint.objects.root, self.graph.plans, self._progress, manifest
-        )
         ahead = {name: sum(one.counters.get("future", 0) for one in of_name) for name, of_name in answers.items()}
         rejected = {name: [one.rejected for one in of_name] for name, of_name in answers.items()}
-        now_s = time.monotonic()
-        logged.report(self._leaps, self._ahead.due(ahead, now_s), self._rejections.due(manifest.id, rejected, now_s))
-
-    def log_rest(self) -> None:
-        """Warn of the rows that were rejected since the last warning; the run ends."""
-        if self._logged is not None:
-            self._logged.warn_of_rejections(self._rejections.rest())
+        published = Published(manifest, self.graph.plans, self._progress)
+        self.log.published(published, ahead, rejected, time.monotonic())
 
     def _operators_after(
         self, answers: Mapping[str, Sequence[TaskResult]], progress: Mapping[str, Progress], *, rebuilt: bool

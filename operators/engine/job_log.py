@@ -43,39 +43,6 @@ def rejections_of(plan: Plan, ledger: pa.Table | None) -> Rejections:
     return Rejections(reasons, in_words(ledger, plan.named_by))
 
 
-@dataclass(frozen=True)
-class TimeJump:
-    """How a batch moved event time, compared with the steps before it and within it. ``leap``: one event, or a few,
-    moved the watermark far ahead of the others. ``gap``: it passed over a stretch of time without events that is long
-    for this input, or nothing says that it did not.
-    """
-
-    leap: bool
-    gap: bool
-
-
-class LeapDetector:
-    """Detects leaps and gaps from the steps of event times since the job started, by operator."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, TimeSteps] = {}
-
-    def jump(self, plan: Plan, before_us: int | None, progress: Progress) -> TimeJump:
-        """How event time moved to ``progress``. Its steps are recorded: others as long are neither leap nor gap.
-
-        Where the watermark stood still, its progress says nothing of the events of the batch.
-        """
-        before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
-        if after in (before, END_US):
-            return TimeJump(leap=False, gap=True)
-        steps, peak = self._known.get(plan.name, TimeSteps()), progress.tracker.peak
-        self._known[plan.name] = steps + time_steps(before, after, peak)
-        return TimeJump(
-            leap=leapt(before, after, peak, plan.future_us + plan.allowed_us, steps),
-            gap=peak is None or crosses_gap(before + plan.delay_us, peak, plan.future_us, steps),
-        )
-
-
 def crosses_gap(newest_us: int, peak: Peak, tolerance_us: int, run: TimeSteps) -> bool:
     """Whether there is a gap between the events before a batch, the newest at ``newest_us``, and its events, or among
     these: a step in time longer than ``tolerance_us``, and by far longer than those of the ``run`` and of the batch.
@@ -101,39 +68,9 @@ def _is_gap(step_us: int, tolerance_us: int, others: TimeSteps) -> bool:
     return step_us > max(tolerance_us, LARGE_STRIDES * others.longest_us)
 
 
-@dataclass(frozen=True)
-class AheadDue:
-    """The ``counts`` of events ahead, of the operators whose last warning is a minute ago at ``now_s``."""
-
-    counts: Mapping[str, int]
-    now_s: float
-    warned: dict[str, float]
-
-    def take(self, name: str) -> int:
-        """How many events to warn of now, 0 for none. The minute of this operator begins again."""
-        if name in self.counts:
-            self.warned[name] = self.now_s
-        return self.counts.get(name, 0)
-
-
-class AheadWarnings:
-    """When the source of each operator was last warned of: once a minute is enough."""
-
-    def __init__(self) -> None:
-        self._warned: dict[str, float] = {}
-
-    def due(self, ahead: Mapping[str, int], now_s: float) -> AheadDue:
-        """The operators that may be warned of, of those with so many events ``ahead``, at this time of a clock.
-
-        A minute begins with a warning, so what is taken from the answer; most batches with such events give no reason
-        for one.
-        """
-        counts = {
-            name: count
-            for name, count in ahead.items()
-            if count and now_s - self._warned.get(name, -WARN_EVERY_S) >= WARN_EVERY_S
-        }
-        return AheadDue(counts, now_s, self._warned)
+def is_minute_over(warned_s: Mapping[str, float], name: str, now_s: float) -> bool:
+    """Whether a name may be warned of, if it was last at the time that it has in ``warned_s``, by the same clock."""
+    return now_s - warned_s.get(name, -WARN_EVERY_S) >= WARN_EVERY_S
 
 
 @dataclass(frozen=True)
@@ -148,7 +85,7 @@ class RejectionWarnings:
     """Collects what operators reject: once a minute is enough, and no row is left out."""
 
     def __init__(self) -> None:
-        self._warned: dict[str, float] = {}
+        self._warned_s: dict[str, float] = {}
         self._waiting: dict[str, RejectedSince] = {}
 
     def due(
@@ -163,8 +100,8 @@ class RejectionWarnings:
             example = next(part.example for part in parts if part.reasons)
             rows = Rejections(total([waiting.rows.reasons, reasons]), example)
             self._waiting[name] = RejectedSince(waiting.checkpoint_id, rows)
-        due = [name for name in self._waiting if now_s - self._warned.get(name, -WARN_EVERY_S) >= WARN_EVERY_S]
-        self._warned |= dict.fromkeys(due, now_s)
+        due = [name for name in self._waiting if is_minute_over(self._warned_s, name, now_s)]
+        self._warned_s |= dict.fromkeys(due, now_s)
         return {name: self._waiting.pop(name) for name in due}
 
     def rest(self) -> dict[str, RejectedSince]:
@@ -173,47 +110,92 @@ class RejectionWarnings:
         return rest
 
 
-@dataclass(frozen=True)
-class CheckpointLog:
-    """A published checkpoint of the job in ``root``, with the plan and the progress of each operator, by name."""
+class JobLog:
+    """What the job in ``root`` logs of its checkpoints: a line for each, and warnings, one of a kind a minute for an
+    operator.
+    """
 
-    root: str
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._steps: dict[str, TimeSteps] = {}
+        """The steps of event time since the job started, by operator: others as long are neither leap nor gap."""
+        self._warned_ahead_s: dict[str, float] = {}
+        self._rejections = RejectionWarnings()
+        self._last: Published | None = None
+
+    def published(
+        self,
+        checkpoint: Published,
+        ahead: Mapping[str, int],
+        rejected: Mapping[str, Sequence[Rejections]],
+        now_s: float,
+    ) -> None:
+        """Log a checkpoint; by operator how many events are ``ahead``, and what tasks ``rejected``. ``now_s``: of a
+        clock that only rises.
+
+        A watermark that leapt is a warning, else events ahead of it across a gap in time; then what was rejected.
+        """
+        self._last = checkpoint
+        _log_checkpoint(checkpoint)
+        for name, count in ahead.items():
+            leap, gap = self._moved(checkpoint, name)
+            if leap is not None:
+                _warn_of_leap(checkpoint, name, leap, self._root)
+            elif gap and count and is_minute_over(self._warned_ahead_s, name, now_s):
+                self._warned_ahead_s[name] = now_s
+                _warn_of_ahead(checkpoint, name, count)
+        self._warn_of_rejections(self._rejections.due(checkpoint.manifest.id, rejected, now_s))
+
+    def end(self) -> None:
+        """Warn of the rows that were rejected since the last warning; the run ends."""
+        self._warn_of_rejections(self._rejections.rest())
+
+    def _moved(self, checkpoint: Published, name: str) -> tuple[Peak | None, bool]:
+        """The event, of a few, that moved the watermark far ahead of the others, if it was so; and whether event time
+        passed over a stretch without events that is long for this input, or nothing says that it did not.
+        """
+        plan, progress = checkpoint.plans[name], checkpoint.progress[name]
+        before_us = checkpoint.watermark_before_us(name)
+        before, after = BEGINNING_US if before_us is None else before_us, progress.watermark_us
+        if after in (before, END_US):
+            # Where the watermark stood still, its progress says nothing of the events of the batch.
+            return None, True
+        steps, peak = self._steps.get(name, TimeSteps()), progress.tracker.peak
+        self._steps[name] = steps + time_steps(before, after, peak)
+        leap = leapt(before, after, peak, plan.future_us + plan.allowed_us, steps)
+        gap = peak is None or crosses_gap(before + plan.delay_us, peak, plan.future_us, steps)
+        return peak if leap else None, gap
+
+    def _warn_of_rejections(self, rejected: Mapping[str, RejectedSince]) -> None:
+        for name, rows in rejected.items():
+            if self._last is not None:
+                _warn_of_rejections(self._last, name, rows, self._root)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published checkpoint, with the plan and the progress of each operator, by name."""
+
+    manifest: Manifest
     plans: Mapping[str, Plan]
     progress: Mapping[str, Progress]
-    manifest: Manifest
 
-    def report(self, leaps: LeapDetector, ahead: AheadDue, rejected: Mapping[str, RejectedSince]) -> None:
-        """Log one line, and a warning for each watermark that leapt, else for events ``ahead`` of it across a gap,
-        and for what operators rejected.
-        """
-        _log_checkpoint(self)
-        for name, plan in self.plans.items():
-            progress = self.progress[name]
-            before = self.manifest.operators[name].watermark_before_us
-            jump = leaps.jump(plan, before, progress)
-            if jump.leap and progress.tracker.peak is not None:
-                _warn_of_leap(self, plan, before, progress.tracker.peak)
-            elif jump.gap and (count := ahead.take(name)):
-                _warn_of_ahead(self, plan, count)
-        self.warn_of_rejections(rejected)
-
-    def warn_of_rejections(self, rejected: Mapping[str, RejectedSince]) -> None:
-        """A line for each operator."""
-        for name, rows in rejected.items():
-            _warn_of_rejections(self, self.plans[name], rows)
+    def watermark_before_us(self, name: str) -> int | None:
+        """The watermark of an operator before it."""
+        return self.manifest.operators[name].watermark_before_us
 
 
-def _log_checkpoint(job: CheckpointLog) -> None:
+def _log_checkpoint(checkpoint: Published) -> None:
     """The watermark of the output; lag, idle sources and gaps of the first operator."""
     if not log.isEnabledFor(logging.INFO):
         return
-    manifest, first = job.manifest, next(iter(job.progress.values()))
+    manifest, first = checkpoint.manifest, next(iter(checkpoint.progress.values()))
     numbers = metrics(first.tracker)
     log.info(
         "checkpoint %d (%s): watermark %s, lag %s, idle sources: %s",
         manifest.id,
         manifest.kind,
-        watermark_text(list(job.plans.values())[-1], manifest.watermark_us),
+        watermark_text(list(checkpoint.plans.values())[-1], manifest.watermark_us),
         "none" if numbers.lag_us is None else text_of(numbers.lag_us),
         ", ".join(name for name, one in numbers.sources.items() if one.idle) or "none",
     )
@@ -221,15 +203,15 @@ def _log_checkpoint(job: CheckpointLog) -> None:
         log.info("checkpoint %d: origin %d waits for %d to %d", manifest.id, gap.origin, gap.first, gap.last)
 
 
-def _warn_of_ahead(job: CheckpointLog, plan: Plan, count: int) -> None:
-    before = job.manifest.operators[plan.name].watermark_before_us
+def _warn_of_ahead(checkpoint: Published, name: str, count: int) -> None:
+    plan, before = checkpoint.plans[name], checkpoint.watermark_before_us(name)
     tolerance = f" ({plan.future_option})" if plan.future_option else ""
     log.warning(
         "checkpoint %d: %d events of %s are far ahead of the watermark, %s, by more than its delay, %s, and the "
         "tolerance, %s%s, together; they are processed; %s",
-        job.manifest.id,
+        checkpoint.manifest.id,
         count,
-        plan.name,
+        name,
         watermark_text(plan, before),
         text_of(plan.delay_us),
         text_of(plan.future_us),
@@ -238,20 +220,20 @@ def _warn_of_ahead(job: CheckpointLog, plan: Plan, count: int) -> None:
     )
 
 
-def _warn_of_leap(job: CheckpointLog, plan: Plan, before: int | None, peak: Peak) -> None:
-    manifest = job.manifest
-    after = manifest.operators[plan.name].watermark_us
+def _warn_of_leap(checkpoint: Published, name: str, peak: Peak, root: str) -> None:
+    manifest, plan = checkpoint.manifest, checkpoint.plans[name]
+    after = manifest.operators[name].watermark_us
     log.warning(
         "checkpoint %d: the watermark of %s leapt from %s to %s, far ahead of the other events, %s: events before "
         "%s are late from now on; %s; to go back, run tidestate rewind %s %d",
         manifest.id,
-        plan.name,
-        watermark_text(plan, before),
+        name,
+        watermark_text(plan, checkpoint.watermark_before_us(name)),
         watermark_text(plan, after),
         f"because of an event with {peak.event}" if peak.event else "as its sources reported",
         watermark_text(plan, after),
         _prevention(plan),
-        job.root,
+        root,
         manifest.id - 1,
     )
 
@@ -272,27 +254,28 @@ def _prevention(plan: Plan) -> str:
     )
 
 
-def _warn_of_rejections(job: CheckpointLog, plan: Plan, rejected: RejectedSince) -> None:
-    first, last, reasons = rejected.checkpoint_id, job.manifest.id, rejected.rows.reasons
+def _warn_of_rejections(checkpoint: Published, name: str, rejected: RejectedSince, root: str) -> None:
+    first, last, reasons = rejected.checkpoint_id, checkpoint.manifest.id, rejected.rows.reasons
+    plan = checkpoint.plans[name]
     late = plan.reprocesses and VERY_LATE in reasons
     log.warning(
         "%s: %d rows rejected by %s (%s), for example one with %s%s; they are in the late ledger, "
         "late/%s: tidestate late %s%s",
         f"checkpoint {last}" if first == last else f"checkpoints {first} to {last}",
         sum(reasons.values()),
-        plan.name,
-        ", ".join(f"{name} {count}" for name, count in sorted(reasons.items())),
+        name,
+        ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items())),
         rejected.rows.example,
-        _behind(job, plan),
-        plan.name,
-        job.root,
+        _behind(checkpoint, name),
+        name,
+        root,
         f"; reprocess_late() processes those ({VERY_LATE}) {plan.taken_again}" if late else "",
     )
 
 
-def _behind(job: CheckpointLog, plan: Plan) -> str:
+def _behind(checkpoint: Published, name: str) -> str:
     """The watermark, and the event that moved it there."""
-    progress = job.progress[plan.name]
+    plan, progress = checkpoint.plans[name], checkpoint.progress[name]
     peak = progress.tracker.peak
     moved = f", moved by an event with {peak.event}" if peak is not None and peak.event else ""
     return f"; the watermark is {watermark_text(plan, progress.watermark_us)}{moved}"

@@ -4,9 +4,9 @@ Pure.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -25,68 +25,63 @@ TOUCHED_LIMIT = 100_000
 """The number of windows that the lifetime of an event may touch."""
 
 
-class Check(Protocol):
+@dataclass(frozen=True)
+class Check(ABC):
     """A condition. Rows that fail it go to the late ledger with its ``reason``."""
 
-    @property
-    def reason(self) -> str:
-        """The reason, as the ledger has it."""
+    reason: str
 
+    @abstractmethod
     def failing(self, events: pa.Table, times: Times) -> Flags:
         """Which rows fail, of shape ``(events,)``; of length 0 if none does. ``times``: their event times."""
 
 
-@dataclass(frozen=True)
-class NotNull:
+@dataclass(frozen=True, kw_only=True)
+class NotNull(Check):
     """No null in any of ``columns``."""
 
     columns: tuple[str, ...]
-    reason: str
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         return nulls_in(events, self.columns)
 
 
-@dataclass(frozen=True)
-class ShortKey:
+@dataclass(frozen=True, kw_only=True)
+class ShortKey(Check):
     """Keys fit in the index of a store."""
 
     columns: tuple[str, ...]
     reason: str = KEY_TOO_LONG
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         return too_long(events.select(list(self.columns)))
 
 
-@dataclass(frozen=True)
-class TimeInRange:
+@dataclass(frozen=True, kw_only=True)
+class TimeInRange(Check):
     """Event times have room for the size of any window before and after them."""
 
     reason: str = OUT_OF_RANGE
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         if not len(times) or (times.max() <= LIMIT_US and times.min() >= -LIMIT_US):
             return np.zeros(0, bool)
         return (times > LIMIT_US) | (times < -LIMIT_US)
 
 
-@dataclass(frozen=True)
-class HasPlace:
+@dataclass(frozen=True, kw_only=True)
+class HasPlace(Check):
     """Rows have a place in the ``order`` of messages, whose last column is the offset."""
 
     order: tuple[str, ...]
     reason: str = BAD_OFFSET
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         return without_place(events, self.order)
 
 
-@dataclass(frozen=True)
-class RightLifetime:
+@dataclass(frozen=True, kw_only=True)
+class RightLifetime(Check):
     """The ``end`` of a row is behind its start, or null, and it touches no more than `TOUCHED_LIMIT` windows."""
 
     kind: Sliding
@@ -94,7 +89,6 @@ class RightLifetime:
     reason: str = BAD_WINDOW
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         ends = events[self.end].cast(pa.int64())
         last = pc.fill_null(ends, 0).to_numpy()
         # Far times would leave int64; a start of that kind has a reason of its own.
@@ -104,21 +98,20 @@ class RightLifetime:
         return bad if bad.any() else np.zeros(0, bool)
 
 
-@dataclass(frozen=True)
-class RightGap:
+@dataclass(frozen=True, kw_only=True)
+class RightGap(Check):
     """The gap of sessions in ``column`` is positive."""
 
     column: str
     reason: str = BAD_WINDOW
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         bad: Flags = gaps_us(events[self.column]).to_numpy() <= 0
         return bad if bad.any() else np.zeros(0, bool)
 
 
-@dataclass(frozen=True)
-class RightBounds:
+@dataclass(frozen=True, kw_only=True)
+class RightBounds(Check):
     """The window that a row names has a start before its end. Raises `UsageError` for a retraction, unless the
     operator applies these (``signed``).
     """
@@ -127,7 +120,6 @@ class RightBounds:
     reason: str = BAD_WINDOW
 
     def failing(self, events: pa.Table, times: Times) -> Flags:
-        """As in `Check`."""
         kinds = KIND in events.column_names and not self.signed
         if kinds and pc.any(pc.equal(events[KIND].cast(pa.string()), "retract")).as_py():
             raise UsageError(
@@ -142,10 +134,10 @@ class RightBounds:
 def window_checks(kind: Windows, *, signed: bool) -> tuple[Check, ...]:
     """What rows of windows must meet that they bring themselves: lifetimes, gaps, or whole windows."""
     if isinstance(kind, Sliding) and kind.end_column is not None:
-        return (RightLifetime(kind, kind.end_column),)
+        return (RightLifetime(kind=kind, end=kind.end_column),)
     if isinstance(kind, Sessions) and kind.gap_column is not None:
-        return (RightGap(kind.gap_column),)
-    return (RightBounds(signed),) if isinstance(kind, NamedWindow) else ()
+        return (RightGap(column=kind.gap_column),)
+    return (RightBounds(signed=signed),) if isinstance(kind, NamedWindow) else ()
 
 
 def without_place(events: pa.Table, order: Sequence[str]) -> Flags:

@@ -152,10 +152,10 @@ class Plan(ABC):
         keys = tuple(dict.fromkeys([*self.never_null, *self.order]))
         return (
             *window_checks(self.kind, signed=self.signed),
-            *((HasPlace(self.order),) if self.order else ()),
-            NotNull((self.event_time,), NULL_TIME),
-            NotNull(tuple(self.never_null), NULL_KEY),
-            ShortKey(keys),
+            *((HasPlace(order=self.order),) if self.order else ()),
+            NotNull(columns=(self.event_time,), reason=NULL_TIME),
+            NotNull(columns=tuple(self.never_null), reason=NULL_KEY),
+            ShortKey(columns=keys),
             TimeInRange(),
         )
 

@@ -23,16 +23,16 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 _DESCRIPTION = "spark.job.description"
 
 
-T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 
-class Broadcast(Protocol[T_co]):
+class Broadcast(Protocol[_T_co]):
     """A value that Spark brings to each worker once."""
 
     @property
-    def value(self) -> T_co:
-        """What was broadcast."""
+    def value(self) -> _T_co:
+        """The value that every worker gets."""
         ...
 
     def destroy(self) -> None:
@@ -61,9 +61,9 @@ class Platform:
         """The command that starts the Python of the workers."""
         return str(self.session.sparkContext.pythonExec)
 
-    def broadcast(self, value: T) -> Broadcast[T]:
+    def broadcast(self, value: _T) -> Broadcast[_T]:
         """Bring a value to each worker, once, when a task there asks for it."""
-        broadcast: Broadcast[T] = self.session.sparkContext.broadcast(value)
+        broadcast: Broadcast[_T] = self.session.sparkContext.broadcast(value)
         return broadcast
 
     @contextmanager

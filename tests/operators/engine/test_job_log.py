@@ -16,11 +16,12 @@ from tests.helpers.process import LONG
 from tidestate import Aggregation, agg
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.job_log import (
-    AheadWarnings,
+    WARN_EVERY_S,
     RejectedSince,
     Rejections,
     RejectionWarnings,
     crosses_gap,
+    is_minute_over,
 )
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.peaks import highest, leapt, peak_of, time_steps
@@ -142,13 +143,10 @@ def test_a_pause_as_long_as_those_before_is_no_gap() -> None:
     assert crosses_gap(0, later, 60 * SECOND, nights)
 
 
-def test_each_source_is_warned_of_once_a_minute() -> None:
-    """Since the last warning; one that was due and not logged is due again."""
-    ahead = AheadWarnings()
-    assert [ahead.due({"a": 1, "b": 0}, 100.0).take(name) for name in "ab"] == [1, 0]
-    ahead.due({"b": 7}, 120.0)
-    assert [ahead.due({"a": 2, "b": 3}, 159.9).take(name) for name in "ab"] == [0, 3]
-    assert [ahead.due({"a": 2, "b": 3}, 160.0).take(name) for name in "ab"] == [2, 0]
+def test_a_name_is_warned_of_once_a_minute() -> None:
+    warned_s = {"a": 100.0}
+    assert [is_minute_over(warned_s, name, 100.0 + WARN_EVERY_S - 0.1) for name in "ab"] == [False, True]
+    assert is_minute_over(warned_s, "a", 100.0 + WARN_EVERY_S)
 
 
 def test_rejected_rows_are_warned_of_once_a_minute_and_each_is_counted() -> None:

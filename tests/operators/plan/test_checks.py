@@ -40,12 +40,12 @@ def failing(check: Check, times: list[int] | None = None, **columns: Any) -> lis
 @pytest.mark.parametrize(
     ("check", "columns", "rows"),
     [
-        (NotNull(("a", "b"), "null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
-        (ShortKey(("a",)), {"a": ["short", LONG, None]}, [1]),
-        (HasPlace(("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
-        (HasPlace(("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
-        (RightGap("gap"), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
-        (RightBounds(False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
+        (NotNull(columns=("a", "b"), reason="null_key"), {"a": [1, None, 3, 4], "b": ["x", "y", None, "z"]}, [1, 2]),
+        (ShortKey(columns=("a",)), {"a": ["short", LONG, None]}, [1]),
+        (HasPlace(order=("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
+        (HasPlace(order=("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
+        (RightGap(column="gap"), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
+        (RightBounds(signed=False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
     ],
 )
 def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int]) -> None:
@@ -57,7 +57,7 @@ def test_which_rows_fail(check: Check, columns: dict[str, Any], rows: list[int])
 
 def test_times_and_lifetimes() -> None:
     assert failing(TimeInRange(), [0, LIMIT_US, LIMIT_US + 1, -LIMIT_US - 1], a=[1, 2, 3, 4]) == [2, 3]
-    check = RightLifetime(SlidingLifetimes(HOUR, HOUR, end="end"), "end")
+    check = RightLifetime(kind=SlidingLifetimes(HOUR, HOUR, end="end"), end="end")
     begins = [10, 10, 10, 10, LIMIT_US + 5]
     ends = [11, 10, None, 10 + HOUR * (TOUCHED_LIMIT + 2), LIMIT_US + 6]
     assert failing(check, begins, end=pa.array(ends, pa.int64())) == [1, 3]  # the last one's start says why
@@ -66,9 +66,9 @@ def test_times_and_lifetimes() -> None:
 def test_retractions_are_refused_unless_they_are_applied() -> None:
     panes = {"window_start": [0], "window_end": [5], "kind": ["retract"]}
     with pytest.raises(UsageError) as refused:
-        failing(RightBounds(False), **panes)
+        failing(RightBounds(signed=False), **panes)
     assert refused.value.code == "retractions"
-    assert failing(RightBounds(True), **panes) == []
+    assert failing(RightBounds(signed=True), **panes) == []
 
 
 def test_which_windows_bring_what() -> None:
