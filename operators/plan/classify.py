@@ -216,11 +216,20 @@ def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """``rows``, with the columns of ``schema`` in order, cast to its types. Raises `UsageError` if that fails."""
     if rows.schema.equals(schema):
         return rows
+    plain = plain_table(rows)
+    return pa.table([_cast(plain[field.name], field) for field in schema], schema=schema)
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     try:
-        return plain_table(rows).cast(schema)
+        return column.cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
         raise UsageError(
-            f"the types of the batch are not those of the first input ({error})", code="batch-type"
+            f"the values of a column do not fit its type in the first input ({error}): cast them",
+            code="batch-type",
+            column=field.name,
+            found=str(column.type),
+            needed=str(field.type),
         ) from None
 
 

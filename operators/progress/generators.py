@@ -339,7 +339,9 @@ class UserGenerator(RowGenerator):
         return delay if isinstance(delay, int) else 0
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> SourceReading:
-        """As the user's generator reads them. Raises `UsageError` (``own-function``) if it raises, or exits."""
+        """As the user's generator reads them. Raises `UsageError` (``own-function``) if it raises, exits, or returns
+        something else.
+        """
         reading = self._read(events, now_us, source or INPUT, by)
         strange = [name for name in reading.reports if name.partition("/")[0] != (source or INPUT).partition("/")[0]]
         if strange:
@@ -372,7 +374,7 @@ class UserGenerator(RowGenerator):
 
     def _call(self, events: pa.Table, now_us: int, source: str, by: str | None) -> SourceReading:
         try:
-            return self.reader.read(events, now_us, source=source, by=by)
+            reading = self.reader.read(events, now_us, source=source, by=by)
         except TidestateError:
             raise
         except (Exception, SystemExit) as error:
@@ -381,6 +383,15 @@ class UserGenerator(RowGenerator):
                 code="own-function",
                 **self._facts,
             ) from error
+        if not isinstance(reading, SourceReading):
+            raise UsageError(
+                f"the watermark generator {self._facts['generator']} returned no SourceReading, which read must "
+                "return: SourceReading(events, reports)",
+                code="own-function",
+                found=type(reading).__name__,
+                **self._facts,
+            )
+        return reading
 
 
 def given_watermarks(generator: WatermarkGenerator | Generator, by: str | None, declared: Sources) -> Watermarks:

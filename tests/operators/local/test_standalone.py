@@ -173,8 +173,9 @@ def test_a_batch_that_lacks_a_column_or_has_another_type(tmp_path: Path) -> None
     with pytest.raises(UsageError, match="column-missing"):
         next(running)
     text = STREAM[1].set_column(2, "v", pa.array(["four"]))
-    with pytest.raises(UsageError, match="batch-type"):
+    with pytest.raises(UsageError, match="batch-type") as refused:
         list(example().standalone(checkpoint=tmp_path).stream([STREAM[0], text]))
+    assert refused.value.context == {"column": "v", "found": "string", "needed": "int64"}
     with pytest.raises(IncompatibleError, match="input-differs"):
         list(example().standalone(checkpoint=tmp_path).stream([STREAM[1]]))
 

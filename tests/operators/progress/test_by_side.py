@@ -320,6 +320,20 @@ def test_an_error_of_a_generator_of_one_s_own_names_where_it_is(case: str) -> No
     assert isinstance(ending.value.__cause__, KeyError)
 
 
+class Silent(Broken):
+    """It returns nothing."""
+
+    def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Any:
+        """As a function without a return."""
+
+
+def test_a_generator_of_one_s_own_that_returns_no_reading_is_named() -> None:
+    harness = counted(ts.stream(event_time="t").watermark(Silent())).harness(SCHEMA)
+    with pytest.raises(UsageError, match="the watermark generator Silent returned no SourceReading") as ending:
+        harness.feed(rows(5))
+    assert (ending.value.code, ending.value.context["found"]) == ("own-function", "NoneType")
+
+
 def test_timeouts_of_sources_need_their_column() -> None:
     prices = ts.stream(event_time="t").watermark(own_timeouts={"prices": "5 minutes"})
     for job in (lambda: counted(prices), lambda: near(prices, ts.stream(event_time="t"))):
