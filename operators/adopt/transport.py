@@ -72,9 +72,8 @@ def _taken(
     context = Context.between(mark, mark, batch.was_us, batch.now_us, batch.store.budget_bytes)
     store = MemoryStore(operator.tables)
     moved, dues = finished(plan, store, adopted.take(plan, store, rows, context), context)
-    result = write_state(objects, batch, operator, partition, moved.changes, Restored())
-    state = msgspec.structs.replace(result.state, due_mark=None, due_us=dues.clock_us)
-    return msgspec.structs.replace(result, state=state), moved
+    dues = dues._replace(watermark=None)  # only the next step can tell
+    return write_state(objects, batch, operator, partition, moved.changes, dues, Restored()), moved
 
 
 def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:

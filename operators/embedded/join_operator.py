@@ -6,6 +6,7 @@ See docs/how-to/embed-an-operator.md.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +19,20 @@ from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
-from tidestate.operators.describe.windows import START, Sliding
-from tidestate.operators.embedded.embedded import EmbeddedOperator
-from tidestate.operators.embedded.queries import known_offsets, message_partitions, messages_of, side_windows
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.embedded.operator import EmbeddedOperator
+from tidestate.operators.embedded.queries import (
+    known_offsets,
+    latest_start,
+    message_partitions,
+    messages_of,
+    side_windows,
+)
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.joins.names import SESSIONS
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.classify import Classified
-from tidestate.operators.plan.step_result import StepResult
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context
 from tidestate.recovery.retention.rules import CheckpointRetention
@@ -36,10 +43,9 @@ from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import OFFSET, ORIGIN, MessageTables
-from tidestate.statestore.spec.changes import TableChanges
+from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.plain import ArrowRows, plain_schema
 from tidestate.statestore.spec.store import StateView, StoreConfig
-from tidestate.statestore.table.overlay import OverlayView
 
 SidedPlan = JoinPlan | SessionJoinPlan
 
@@ -155,8 +161,18 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     def _admit(self, batch: pa.Table, context: Context) -> Classified:
         return self._classify_new(batch, lambda view, rows: _known(self._plan, view, rows), context)
 
-    def _step(self, plan: SidedPlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
-        return join_operator_step(plan, state, arriving, context)
+    def _forgets(self, plan: SidedPlan, view: StateView, changes: ChangeSet, context: Context) -> bool:
+        if isinstance(plan, SessionJoinPlan):
+            return any((rows := changes[side].delete) is not None and rows.num_rows for side in SIDES)
+        if plan.joined.bounded:  # with only a distance, rows expire all the time
+            return False
+        bounds = {side: changes[side].expire for side in SIDES if side in changes}
+        return any(_is_further(bound, view[side].expired) for side, bound in bounds.items())
+
+    def _newest(self, steps: Sequence[Transition], max_event_us: int | None, context: Context) -> int | None:
+        if isinstance(self._plan, SessionJoinPlan):
+            return latest_start([moved.changes[SESSIONS] for moved in steps])
+        return _opened(self._plan, context, max_event_us)
 
 
 def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: pa.Schema) -> SidedPlan:
@@ -179,24 +195,8 @@ def bind_join_operator(description: Join | SessionJoin, left: pa.Schema, right: 
     return replace(plan, configuration=plan.configuration | {"operator": {"sides": list(SIDES)}})
 
 
-def join_operator_step(plan: SidedPlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
-    """Add the ``arriving`` messages, advance time, emit what is due, drop what is over."""
-    before = {side: bound for side in SIDES if (bound := state[side].expired) is not None}
-    moved = plan.step(state, arriving, context)
-    state.apply(moved.changes)
-    if isinstance(plan, SessionJoinPlan):
-        gone = any((rows := moved.changes[side].delete) is not None and rows.num_rows for side in SIDES)
-        return StepResult(moved, gone, _latest(moved.changes[SESSIONS]))
-    bounds = plan.expiry(context)
-    expired = any(bounds[side] > before.get(side, BEGINNING_US) for side in SIDES if side in bounds)
-    # With only a distance, rows expire all the time: no reason for a checkpoint of its own.
-    newest = pc.max(arriving[plan.event_time].cast(pa.int64())).as_py()
-    return StepResult(moved, expired and not plan.joined.bounded, _opened(plan, context, newest))
-
-
-def _latest(changes: TableChanges) -> int | None:
-    """The start of the latest session that is new, or another than it was."""
-    return None if changes.put is None else pc.max(changes.put[START]).as_py()
+def _is_further(bound: int | None, before: int | None) -> bool:
+    return bound is not None and bound > (BEGINNING_US if before is None else before)
 
 
 def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tidestate.operators.describe.runs import Batch, several
 from tidestate.operators.describe.sinks import ArrowSinks, Sinks
-from tidestate.operators.embedded.embedded import EmbeddedOperator
+from tidestate.operators.embedded.operator import EmbeddedOperator
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.statestore.arguments import checked

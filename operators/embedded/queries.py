@@ -25,6 +25,7 @@ from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError, expect
 from tidestate.statestore.messages.reads import get_messages, scan_messages
 from tidestate.statestore.messages.tables import MESSAGE_TIME, OFFSET, ORIGIN, MessageTables
+from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.spec.keyrange import key_range
 from tidestate.statestore.spec.lists import places_within
 from tidestate.statestore.spec.store import StateView
@@ -64,6 +65,12 @@ def messages_of(
     parts = [messages_in(tables, view, bounds, session, equal) for view in views]
     kept = expect(tables, "messages are read where they are kept")
     return _sorted(pa.concat_tables(parts), [kept.position, *kept.identity_names]) if len(parts) > 1 else parts[0]
+
+
+def latest_start(windows: Iterable[TableChanges]) -> int | None:
+    """The latest start of a window that is new, or another than it was, by the changes of a table of windows."""
+    tables = [rows for made in windows for rows in (made.put, made.merge) if rows is not None and rows.num_rows]
+    return max((int(pc.max(rows[START].cast(pa.int64())).as_py()) for rows in tables), default=None)
 
 
 def known_offsets(plan: JoinTables, tables: MessageTables, views: Iterable[StateView]) -> pa.Table:

@@ -23,19 +23,17 @@ from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.runs import Batch, JobHook, several
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
-from tidestate.operators.embedded.embedded import EmbeddedOperator
-from tidestate.operators.embedded.queries import message_partitions, messages_of
+from tidestate.operators.embedded.operator import EmbeddedOperator
+from tidestate.operators.embedded.queries import latest_start, message_partitions, messages_of
 from tidestate.operators.engine.job import no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
 from tidestate.operators.plan.classify import Classified, classify, conform
-from tidestate.operators.plan.step_result import StepResult
+from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.streams.pane_settings import with_messages
 from tidestate.operators.windows.messages.kept_windows import kept_windows, sorted_windows
 from tidestate.operators.windows.messages.plan import MessagePlan
-from tidestate.operators.windows.messages.rebuild import put_back
-from tidestate.operators.windows.messages.step import message_step
-from tidestate.operators.windows.messages.window_metadata import windows_replay_from
+from tidestate.operators.windows.messages.window_metadata import WindowTables, ending, windows_replay_from
 from tidestate.operators.windows.stored_windows import asked_for, partitions_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
@@ -45,8 +43,9 @@ from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.messages.identities import first_of_each, is_known
 from tidestate.statestore.messages.keys import Layout
 from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.plain import ArrowRows, as_table, plain_schema, schema_with_fields
-from tidestate.statestore.spec.store import StoreConfig
+from tidestate.statestore.spec.store import StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
 
@@ -199,12 +198,32 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         seen = plan.identities.seen
         return self._classify_new(rows, lambda view, own: is_known(view, seen, plan.known_by.of(own)), context, again)
 
-    def _step(self, plan: MessagePlan, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
-        if not plan.replaying:
-            return message_step(plan, state, arriving, context)
-        moved = put_back(plan, state, arriving, context)
-        state.apply(moved.changes)
-        return StepResult(moved)
+    def _forgets(self, plan: MessagePlan, view: StateView, changes: ChangeSet, context: Context) -> bool:
+        plan = plan.within(view)
+        windows, seen = plan.metadata.windows.name, plan.identities.seen.name
+        if plan.sessions:
+            return _ends_session(plan.metadata, view, changes)
+        deleted = changes[windows].delete if windows in changes else None
+        if plan.by_number and deleted is not None and deleted.num_rows:
+            return True  # they are full
+        until = changes[seen].expire if seen in changes else None
+        before = plan.forgotten_at(view, context.watermark_before)
+        return until is not None and (before is None or until > before)
+
+    def _newest(self, steps: Sequence[Transition], max_event_us: int | None, context: Context) -> int | None:
+        windows = self._plan.metadata.windows.name
+        return latest_start([moved.changes[windows] for moved in steps if windows in moved.changes])
+
+
+def _ends_session(tables: WindowTables, view: StateView, changes: ChangeSet) -> bool:
+    """Whether a session that was there before, or is new, expires with the ``changes`` of a step."""
+    ends = tables.ends
+    made = changes.get(ends.name)
+    if made is None or made.expire is None:
+        return False
+    with_new = OverlayView({ends.name: view[ends.name]}, [ends])
+    with_new.apply({ends.name: replace(made, expire=None)})
+    return ending(tables, with_new, None, made.expire).num_rows > 0
 
 
 def _with_messages(

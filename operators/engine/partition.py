@@ -1,7 +1,9 @@
-"""One state partition in one micro-batch: open its store, run the step, write the files of its state.
+"""The step of one state partition, and where its state is.
 
-The same function runs in a Spark task and in the standalone loop. It publishes nothing: the files have fresh names
-that only a manifest refers to. It is safe to run it twice, or in a zombie.
+The same function runs in a Spark task, in the standalone loop and under the calls of operators by hand. In a
+micro-batch a partition is opened for its step, and the files of its state are written then (`DurablePartitions`).
+Nothing is published: files have fresh names that only a manifest refers to. It is safe to run a step twice, or in a
+zombie.
 """
 
 from __future__ import annotations
@@ -10,8 +12,9 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -99,42 +102,74 @@ def open_partition(
     return open_store(batch.store, objects, name, operator.tables, operator.state(partition), watch)
 
 
+@dataclass(frozen=True)
+class PartitionStep:
+    """A step that a state partition takes, with the rows that arrive there."""
+
+    plan: Plan
+    arriving: pa.Table
+    context: Context
+
+    def on(self, view: StateView) -> tuple[Transition, Dues]:
+        """What the step does to this state, and when something is due next. Nothing is changed yet."""
+        return finished(self.plan, view, self.plan.step(view, self.arriving, self.context), self.context)
+
+
+class Partitions(Protocol):
+    """Where state partitions are: in files that a micro-batch adds to, or in RAM until they are flushed."""
+
+    def take(self, partition: int, step: PartitionStep) -> Transition:
+        """Let a state partition take a step, and keep what that changes and when something is due next. Returns what
+        the step did. If it raises, the partition is as it was.
+        """
+
+
 def run_partition(
     batch: MicroBatch,
     operator: OperatorInput,
     partition: int,
     arriving: pa.Table,
     context: Context,
-    objects: Objects,
-    watch: Stopwatch,
-) -> tuple[PartitionResult, Transition]:
-    """Run the step of a partition and write its state. Returns its answer, and what the step did.
+    partitions: Partitions,
+) -> Transition:
+    """Run the step of a partition. Raises `CorruptionError` for damaged files."""
+    check_partition(operator.plan, partition, batch.partitions, arriving)
+    return partitions.take(partition, PartitionStep(operator.plan, arriving, context))
 
-    Raises `CorruptionError` for damaged files.
+
+class DurablePartitions:
+    """State partitions of an operator in one micro-batch: each is opened for its step, and its files are written
+    then. ``answers``: those that have taken a step.
     """
-    prefer_jemalloc()
-    plan = operator.plan
-    check_partition(plan, partition, batch.partitions, arriving)
 
-    def attempt() -> tuple[PartitionResult, Transition]:
-        restore = RestoreMonitor(_log_restore(f"operator {plan.name}, partition {partition}"))
+    def __init__(self, batch: MicroBatch, operator: OperatorInput, objects: Objects, watch: Stopwatch) -> None:
+        self._batch, self._operator, self._objects, self._watch = batch, operator, objects, watch
+        self.answers: list[PartitionResult] = []
+
+    def take(self, partition: int, step: PartitionStep) -> Transition:
+        """As in `Partitions`: the partition is opened for the step, and its files are written."""
+        prefer_jemalloc()
+        try:
+            return self._attempt(partition, step)
+        except CorruptionError as error:
+            if not error.code.startswith("rocksdb-"):
+                raise with_rebuild(error, self._operator) from None
+            # Only the local cache is damaged. The step is pure, so it can run again.
+            forget_cache(self._batch.store, cache_identity(self._batch, self._operator, partition))
+            return self._attempt(partition, step)
+
+    def _attempt(self, partition: int, step: PartitionStep) -> Transition:
+        batch, operator, objects, watch = self._batch, self._operator, self._objects, self._watch
+        restore = RestoreMonitor(_log_restore(f"operator {operator.plan.name}, partition {partition}"))
         with open_partition(batch, operator, objects, partition, restore) as store, watch.timed("step"):
-            moved, dues = finished(plan, store, plan.step(store, arriving, context), context)
+            moved, dues = step.on(store)
         # The store is closed: what it has read is not held while levels are folded.
-        release_freed(arriving.nbytes + moved.panes.nbytes)
+        release_freed(step.arriving.nbytes + moved.panes.nbytes)
         folding = partial(watch.timed, "fold")
-        result = write_state(objects, batch, operator, partition, moved.changes, restore.restored, folding)
-        state = msgspec.structs.replace(result.state, due_mark=dues.watermark, due_us=dues.clock_us)
-        return msgspec.structs.replace(result, state=state), moved
-
-    try:
-        return attempt()
-    except CorruptionError as error:
-        if not error.code.startswith("rocksdb-"):
-            raise with_rebuild(error, operator) from None
-        # Only the local cache is damaged. The step is pure, so it can run again.
-        forget_cache(batch.store, cache_identity(batch, operator, partition))
-        return attempt()
+        self.answers.append(
+            write_state(objects, batch, operator, partition, moved.changes, dues, restore.restored, folding)
+        )
+        return moved
 
 
 def finished(plan: Plan, view: StateView, moved: Transition, context: Context) -> tuple[Transition, Dues]:
@@ -178,11 +213,12 @@ def write_state(
     operator: OperatorInput,
     partition: int,
     changes: ChangeSet,
+    dues: Dues,
     restored: Restored,
     folding: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> PartitionResult:
-    """Write the changes of a partition. What is due next is not known in the state that is returned. ``folding`` is
-    entered while files are folded.
+    """Write the changes of a partition, after which something is due next at ``dues``. ``folding`` is entered while
+    files are folded.
     """
     base, attempt = operator.state(partition), uuid.uuid4().hex
     log = PartitionLog(
@@ -195,7 +231,13 @@ def write_state(
         attempt,
         folding,
     )
-    return PartitionResult(partition, base.lineage, log.append(base, changes, batch.checkpoint_id), restored)
+    state = with_dues(log.append(base, changes, batch.checkpoint_id), dues)
+    return PartitionResult(partition, base.lineage, state, restored)
+
+
+def with_dues(state: PartitionState, dues: Dues) -> PartitionState:
+    """The same state partition, in which something is due next then."""
+    return msgspec.structs.replace(state, due_mark=dues.watermark, due_us=dues.clock_us)
 
 
 def _log_restore(name: str) -> RestoreCallback:

@@ -1,8 +1,9 @@
-"""`run_task`, the one function of all tasks: of Spark's, of threads, and of operators by hand.
+"""`run_task`, the one function of all tasks: of Spark's and of threads.
 
 Stage 0 is next to the input: it judges rows and makes blocks of them. Stage n is next to the state: it steps the
 operators of level n of the graph, in the state partitions of the task, and makes blocks of their panes for readers.
-A state partition without arrivals and with nothing due is not opened. Nothing here publishes: a task may run twice.
+A state partition without arrivals and with nothing due is not opened (`step_partitions`, which operators by hand call
+too). Nothing here publishes: a task may run twice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
 from tidestate.operators.engine.outputs import OutputFiles, write_outputs
-from tidestate.operators.engine.partition import TaskResult, run_partition
+from tidestate.operators.engine.partition import DurablePartitions, Partitions, TaskResult, run_partition
 from tidestate.operators.engine.phases import Stopwatch
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
-from tidestate.operators.progress.progress import Progress
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.progress import Context, Progress
 from tidestate.statestore.arrays import total
 from tidestate.statestore.storage.objects import Objects
 from tidestate.statestore.storage.write_behind import WriteBehind
@@ -139,23 +141,13 @@ def _step(
     watch: Stopwatch,
 ) -> tuple[TaskResult, Panes]:
     """Step the state partitions of ``span`` that have something to do."""
-    plan, context = operator.plan, batch.context(operator, after)
-    stepping = operator.stepping(context)
-    is_output, is_read = plan.name == batch.graph.output.name, bool(batch.graph.readers(plan.name))
-    nothing = plan.exchanged.schema.empty_table()
-    files = OutputFiles(objects, f"panes/{plan.name}", batch.checkpoint_id)
-    answers, counters, emitted = [], [arrived.counters], Panes()
+    name, context = operator.plan.name, batch.context(operator, after)
+    is_output, is_read = name == batch.graph.output.name, bool(batch.graph.readers(name))
+    files = OutputFiles(objects, f"panes/{name}", batch.checkpoint_id)
+    counters, emitted = [arrived.counters], Panes()
     ledger = [arrived.rejected] if arrived.rejected is not None else []
-    for partition in range(*span):
-        if partition not in arrived.by_partition and partition not in stepping:
-            continue
-        rows = arrived.by_partition.get(partition, nothing)
-        # Where nothing stored is due, a step need not look at it: when that is due next is known.
-        stored_due = None if partition in stepping else operator.base[partition].due_mark
-        answer, moved = run_partition(
-            batch, operator, partition, rows, replace(context, stored_due=stored_due), objects, watch
-        )
-        answers.append(answer)
+    partitions = DurablePartitions(batch, operator, objects, watch)
+    for partition, moved in step_partitions(batch, operator, span, arrived.by_partition, context, partitions):
         counters.append(moved.counters)
         ledger += [moved.rejected] if moved.rejected is not None else []
         if is_output:
@@ -163,19 +155,38 @@ def _step(
         if moved.panes.num_rows and is_read:
             emitted[partition] = moved.panes
     result = TaskResult(
-        operator=plan.name,
+        operator=name,
         span=span,
-        answers=tuple(answers),
+        answers=tuple(partitions.answers),
         progress=after,
-        expire=plan.expiry(context) if len(answers) < span[1] - span[0] else {},
+        expire=operator.plan.expiry(context) if len(partitions.answers) < span[1] - span[0] else {},
         max_event_us=arrived.max_event_us,
         inputs=arrived.pieces,
         panes=files.finish(),
-        late=write_outputs(objects, f"late/{plan.name}", batch.checkpoint_id, ledger),
+        late=write_outputs(objects, f"late/{name}", batch.checkpoint_id, ledger),
         counters=total(counters),
-        rejected=rejections_of(plan, pa.concat_tables(ledger) if ledger else None),
+        rejected=rejections_of(operator.plan, pa.concat_tables(ledger) if ledger else None),
     )
     return result, emitted
+
+
+def step_partitions(
+    batch: MicroBatch,
+    operator: OperatorInput,
+    span: PartitionSpan,
+    arriving: Mapping[int, pa.Table],
+    context: Context,
+    partitions: Partitions,
+) -> Iterator[tuple[int, Transition]]:
+    """Let the state partitions of ``span`` that get some of what is ``arriving``, or have something due, take their
+    steps, one after another. Gives the number of each, and what its step did.
+    """
+    stepping, nothing = operator.stepping(context), operator.plan.exchanged.schema.empty_table()
+    for number in range(*span):
+        if number in arriving or number in stepping:
+            # Where nothing stored is due, a step need not look at it: when that is due next is known.
+            own = replace(context, stored_due=None if number in stepping else operator.base[number].due_mark)
+            yield number, run_partition(batch, operator, number, arriving.get(number, nothing), own, partitions)
 
 
 def _to_readers(

@@ -128,17 +128,20 @@ def _layer(spec: TableSpec, layer: Layer) -> Layer:
             code="table-expiry-merge",
             table=spec.name,
         )
-    _limit("bytes of one change to a table", rows.nbytes, CHANGE_BYTES, table=spec.name)
     _check_keys(spec, rows)
     if layer.op == PUT:
         _check_unique(spec, rows)
-    if layer.op != DELETE:
-        _check_values(spec, rows)
+    if rows.nbytes > KEY_BYTES:  # the smallest limit: rows that are within it together need no closer look
+        _check_sizes(spec, rows, with_values=layer.op != DELETE)
     return Layer(layer.op, clustered(rows))
 
 
-def _check_values(spec: TableSpec, rows: pa.Table) -> None:
+def _check_sizes(spec: TableSpec, rows: pa.Table, *, with_values: bool) -> None:
     """A row is limited as a whole, but for lists that it collects: these value by value, so that they may grow."""
+    _limit("bytes of one change to a table", rows.nbytes, CHANGE_BYTES, table=spec.name)
+    _limit("bytes in the key of a row", _widest(rows.select(spec.key_names)), KEY_BYTES, table=spec.name)
+    if not with_values:
+        return
     fixed = [column.name for column in spec.values if column.name not in spec.lengthening]
     _limit("bytes in the values of a row", _widest(rows.select(fixed)), ROW_BYTES, table=spec.name)
     for name in spec.lengthening:
@@ -152,7 +155,6 @@ def _check_keys(spec: TableSpec, rows: pa.Table) -> None:
     for name in spec.key_names:
         if rows[name].null_count:
             raise UsageError("a key column must not be null", code="key-null", table=spec.name, column=name)
-    _limit("bytes in the key of a row", _widest(rows.select(spec.key_names)), KEY_BYTES, table=spec.name)
 
 
 def _check_unique(spec: TableSpec, rows: pa.Table) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,34 +24,26 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.overlay import OverlayView
 
 
-class Forgotten(NamedTuple):
-    """``purged``: whether windows were forgotten, or bounds moved; ``settled``: whether the retention of this state
-    lets nothing more go before a message arrives.
+def forget_passed(plan: MessageWindows, state: OverlayView, context: Context) -> bool:
+    """Forget windows that are over, their messages, and which messages there were. Returns whether the retention of
+    this state lets nothing more go before a message arrives.
     """
-
-    purged: bool
-    settled: bool
-
-
-def forget_passed(plan: MessageWindows, state: OverlayView, context: Context) -> Forgotten:
-    """Forget windows that are over, their messages, and which messages there were."""
     over, settled = _over(plan, state, context.watermark)
     if over is None:
-        return Forgotten(False, settled)
+        return settled
     was, bound = plan.forgotten_at(state, context.watermark_before), plan.needless_at(over)
-    ended, lost_too = None, False
-    if plan.sessions:
+    lost_too = False
+    if plan.sessions and plan.messages is not None:
         ended = ending(plan.metadata, state, None, over)
-        if plan.messages is not None and ended.num_rows:
+        if ended.num_rows:
             state.apply(_retired(plan, plan.messages, state, ended))
             lost_too = plan.loss is not None and plan.messages.counts_sizes
-    further = bound is not None and (was is None or bound > was)
     needless = was if was is not None and bound is not None and bound < was else bound
     bounds = message_expiry(plan, over, needless)
     state.apply(with_expiry(_marked(plan, state, needless), bounds))
     if lost_too and plan.messages is not None:
         state.apply(_without_lost(plan, plan.messages, state))
-    return Forgotten(further if ended is None else bool(ended.num_rows), settled)
+    return settled
 
 
 def message_expiry(plan: MessageWindows, over: int, needless: int | None) -> dict[str, int]:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import Counted
-from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.tables import NUMBER, MessageWindows, Read, with_key
 from tidestate.operators.windows.names import COUNTED, END, START
@@ -24,18 +23,11 @@ from tidestate.statestore.spec.changes import TableChanges
 from tidestate.statestore.table.overlay import OverlayView
 
 
-def forget_full(
-    plan: MessageWindows, state: OverlayView, groups: TableChanges | None, context: Context, read: Read
-) -> bool:
-    """Forget windows that the step has found full, messages without a window, and identities by lateness; whether
-    there were any. ``read`` reads messages of windows.
-    """
-    over, aged = plan.over_at(context.watermark), plan.forgotten_at(state, context.watermark_before)
-    bound = None if over is None else plan.needless_at(over)
-    further = bound is not None and (aged is None or bound > aged)
+def forget_full(plan: MessageWindows, state: OverlayView, groups: TableChanges | None, read: Read) -> None:
+    """Forget windows that the step has found full, and messages without one. ``read`` reads messages of windows."""
     gone = groups.delete if groups is not None else None
     if gone is None or not gone.num_rows:
-        return further
+        return
     if plan.messages is not None and plan.retention is not None:
         _forget_messages(plan, plan.messages, state, gone, read)
     windows, offsets = plan.metadata.windows, plan.metadata.offsets
@@ -48,7 +40,6 @@ def forget_full(
     )
     if plan.retention is not None and not plan.identities.layout.by_time:
         _forget_offsets(plan, state)
-    return True
 
 
 def _forget_messages(

@@ -17,7 +17,6 @@ from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.statestore.arrays import Times
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.table.overlay import OverlayView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +65,4 @@ class MessagePlan(MessageWindows, WindowPlan):
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         if self.replaying:
             return put_back(self, view, arriving, context)
-        state = OverlayView(view, self.tables)
-        moved = message_step(self, state, arriving, context).moved
-        return replace(moved, changes=state.changes())
+        return message_step(self, view, arriving, context)

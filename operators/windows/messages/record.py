@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -34,18 +33,10 @@ Pairs: TypeAlias = tuple[Numbers, Numbers, Numbers]
 """Indices of messages, starts and ends of windows."""
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Messages and metadata in one change set; ``newest`` is the latest start of a window that got a message."""
-
-    changes: ChangeSet
-    newest: int | None
-
-
-def record(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> Recorded:
+def record(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> ChangeSet:
     """Store ``accepted`` messages, and their offsets in the metadata of their windows."""
     if not accepted.num_rows:
-        return Recorded({}, None)
+        return {}
     numbers = _numbers(plan, view, accepted) if isinstance(plan.kind, Counted) else None
     refused = _refused_by_rule(plan, view, accepted, context) if plan.metadata.refuses else None
     pairs, kept = message_windows(plan, accepted, numbers, context), None
@@ -82,7 +73,7 @@ def record_taken(
         both = zip((index[out], starts[out], ends[out]), _refused_by_rule(plan, view, events, context), strict=True)
         places, begins, over = (np.concatenate(pair) for pair in both)
         refused = places, begins, over
-    return _recorded(plan, view, events, [taken], refused, numbers, context, kept).changes
+    return _recorded(plan, view, events, [taken], refused, numbers, context, kept)
 
 
 def _recorded(
@@ -94,15 +85,14 @@ def _recorded(
     numbers: Numbers | None,
     context: Context,
     kept: Flags | None = None,
-) -> Recorded:
+) -> ChangeSet:
     """Of ``accepted`` messages, each once: what is in a window by ``pairs``, and what windows ``refused``. Those that
     are not ``kept`` (by default all are) were refused by all of their windows.
     """
-    parts, newest, again = [], None, []
+    parts, again = [], []
     for index, starts, ends in pairs:
         batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
         parts.append(_sessions(plan, view, batch, context) if plan.sessions else add_messages(plan.metadata, batch))
-        newest = max([int(starts.max()), *([] if newest is None else [newest])]) if len(starts) else newest
         if refused is not None and plan.reprocessing:
             again.append(plan.metadata.refused.conform_keys(batch))
     changes = {**_messages(plan, view, accepted, numbers, context, kept), **_together(plan, parts)}
@@ -111,7 +101,7 @@ def _recorded(
         batch = batch_of(plan, accepted.take(pa.array(index)), starts, ends)
         put = plan.metadata.refused.conform(batch if kept is None else batch.filter(pa.array(kept[index])))
         changes[plan.metadata.refused.name] = TableChanges(pa.concat_tables(again) if again else None, put)
-    return Recorded(changes, newest)
+    return changes
 
 
 def record_between(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> ChangeSet:
@@ -128,13 +118,6 @@ def between_windows(plan: MessageWindows, events: pa.Table) -> Flags:
     times = events[plan.event_time].cast(pa.int64()).to_numpy()
     none: Flags = sliding_windows(kind, times, events)[1] == 0
     return none
-
-
-def latest_start(plan: MessageWindows, changes: ChangeSet) -> int | None:
-    """The latest start of a window whose metadata changes."""
-    made = changes.get(plan.metadata.windows.name)
-    starts = [rows[START].cast(pa.int64()) for rows in (made.put, made.merge) if rows] if made is not None else []
-    return max((int(pc.max(one).as_py()) for one in starts if len(one)), default=None)
 
 
 def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> Pairs:

@@ -38,7 +38,7 @@ from tests.helpers.operator_messages import (
 )
 from tests.helpers.process import examples, in_turn, some
 from tidestate import agg, trigger
-from tidestate.operators.embedded import embedded
+from tidestate.operators.embedded import operator as embedded_operator
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
@@ -220,6 +220,15 @@ def test_what_is_forgotten_alone_is_flushed_too(tmp_path: Path) -> None:
         assert running.get_windows().num_rows == 1
 
 
+def test_a_session_is_flushed_when_it_starts_and_when_it_is_forgotten(tmp_path: Path) -> None:
+    """Not when it grows. The first one ends at 10, and is kept until the watermark is at 30."""
+    with operator(description(ts.sessions("5 seconds"), allowed=20), tmp_path, Parquet()) as running:
+        calls = (3, 2), (5, 2), (13, 3), (16, 3), (20, 3), (24, 3), (28, 3), (31, 3), (33, 4)
+        for number, (at, expected) in enumerate(calls):
+            running.add_messages(table([Message("x", number, at, "a", 1)]))
+            assert head_of(running).id == expected, at
+
+
 def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> None:
     with operator(description(ts.tumbling("10 seconds"), allowed=0), tmp_path, Parquet()) as running:
         head = lambda: head_of(running).id  # noqa: E731
@@ -236,7 +245,7 @@ def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> N
 
 def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many messages are flushed though they open no window and show nothing."""
-    monkeypatch.setattr(embedded, "MAX_UNFLUSHED", 3)
+    monkeypatch.setattr(embedded_operator, "MAX_UNFLUSHED", 3)
     with operator(description(ts.tumbling("10 seconds")), tmp_path, Parquet()) as running:
         head = lambda: head_of(running).id  # noqa: E731
         for number, expected in enumerate((2, 2, 2, 3, 3, 3, 4), 1):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ import pyarrow as pa
 
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.describe.sinks import Sinks
-from tidestate.operators.embedded.unflushed import OpenPartitions, Unflushed, run_partitions, written
+from tidestate.operators.embedded.pending import OpenPartitions, PendingPartitions, Unflushed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
@@ -29,13 +28,14 @@ from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
 from tidestate.operators.engine.partition import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
+from tidestate.operators.engine.tasks import step_partitions
 from tidestate.operators.plan.classify import Classified, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
 from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
-from tidestate.operators.plan.step_result import StepResult
-from tidestate.operators.progress.input_progress import combined_progress, stored_progress
+from tidestate.operators.plan.transition import Transition
+from tidestate.operators.progress.input_progress import stored_progress
 from tidestate.operators.progress.progress import Context, Progress, watermark_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import END_OF_TIME_US, CheckpointKind
@@ -43,9 +43,10 @@ from tidestate.recovery.log.outputs import DeliveryId, output_of
 from tidestate.recovery.retention.rules import CheckpointRetention
 from tidestate.recovery.start.policy import Policy
 from tidestate.statestore.arguments import checked
-from tidestate.statestore.arrays import Flags, total
+from tidestate.statestore.arrays import Counters, Flags, total
 from tidestate.statestore.durations import clock_us, moment_us
 from tidestate.statestore.errors import CorruptionError, UsageError, of_type
+from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
@@ -73,6 +74,15 @@ class EmbeddedState:
     now_us: int | None
     newest: int | None = None
     since: Unflushed = field(default_factory=Unflushed)
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What the steps of a call gave: counters; whether they emitted panes, or a window is over; and `_newest`."""
+
+    counters: Counters
+    ends: bool
+    newest: int | None
 
 
 class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
@@ -113,8 +123,16 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Classify messages; without those that are known, where lateness is decided before the state is read."""
 
     @abstractmethod
-    def _step(self, plan: _P, state: OverlayView, arriving: pa.Table, context: Context) -> StepResult:
-        """The step of a state partition, which applies its changes to ``state``, by this variant of the plan."""
+    def _forgets(self, plan: _P, view: StateView, changes: ChangeSet, context: Context) -> bool:
+        """Whether a window is over, or what is kept longer is forgotten: by the ``changes`` of a step on ``view``, of
+        this variant of the plan.
+        """
+
+    @abstractmethod
+    def _newest(self, steps: Sequence[Transition], max_event_us: int | None, context: Context) -> int | None:
+        """A number that grows when a window later than any before is opened, after ``steps`` with accepted events up
+        to ``max_event_us``; None where these open none.
+        """
 
     @checked
     def timeout(self, now_us: int, *, watermark_us: int | None = None) -> None:
@@ -124,12 +142,12 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """
         clock, mark_us = clock_us(now_us), moment_us(watermark_us)
         self._check_taking()
-        was, now = self._clock(clock)
-        after = combined_progress(self._plan.watermarks, self._standing.progress, [], now)
+        batch = self._micro_batch(clock)
+        after = batch.after({})[self._plan.name]
         if mark_us is not None:
             after = after.advanced_to(mark_us)
         with self._all_or_nothing():
-            if self._advance(was, now, after, now):
+            if self._advance(batch, after, batch.now_us):
                 self._flush()
 
     def get_result(self) -> list[EmbeddedResult]:
@@ -201,9 +219,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             return
         self._job.micro_batch().graph.check_whole()
         at = self._standing
-        now, after = at.now_us or 0, at.progress.advanced_to(END_OF_TIME_US)
         with self._all_or_nothing():
-            self._advance(now, now, after, at.now_us)
+            self._advance(self._micro_batch(), at.progress.advanced_to(END_OF_TIME_US), at.now_us)
             self._flush(drained=True)
 
     @property
@@ -214,7 +231,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     @property
     def due_us(self) -> int | None:
         """The processing time at which `timeout` would show something that is held until then; None for nothing."""
-        return self._standing.since.due_us(self._input(self._micro_batch()).base)
+        states = self._input(self._micro_batch()).base.values()
+        return min((state.due_us for state in states if state.due_us is not None), default=None)
 
     @property
     def drained(self) -> bool:
@@ -265,17 +283,13 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         head = self._job.head
         return (self.watermark_us, self._standing.now_us) != (head.watermark_us, head.processing_us)
 
-    def _clock(self, now_us: int | None) -> tuple[int, int]:
-        """The processing time before and after a step that is given this one."""
-        was = self._standing.now_us
-        now = max((time for time in (was, now_us) if time is not None), default=0)
-        return now if was is None else was, now
-
-    def _micro_batch(self, was: int = 0, now: int = 0, rows_are: RowKind = "live") -> MicroBatch:
-        """The next checkpoint, from what is in RAM."""
-        batch, name = self._job.micro_batch(rows_are=rows_are), self._plan.name
-        inputs = {name: replace(batch.inputs[name], progress=self._standing.progress)}
-        return replace(batch, inputs=inputs, was_us=was, now_us=now)
+    def _micro_batch(self, now_us: int | None = None, rows_are: RowKind = "live") -> MicroBatch:
+        """The next checkpoint, from what is in RAM, at this processing time: by default that of the last call."""
+        batch, name, at = self._job.micro_batch(rows_are=rows_are), self._plan.name, self._standing
+        operator = batch.inputs[name]
+        operator = replace(operator, progress=at.progress, base=at.since.states(operator.base))
+        now = max((time for time in (at.now_us, now_us) if time is not None), default=0)
+        return replace(batch, inputs={name: operator}, was_us=now if at.now_us is None else at.now_us, now_us=now)
 
     def _input(self, batch: MicroBatch) -> OperatorInput:
         """What the only operator begins with."""
@@ -322,28 +336,23 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
                 raise with_rebuild(error, self._input(self._micro_batch())) from None
             raise
 
-    def _take(self, batch: pa.Table, now_us: int | None = None) -> dict[str, int]:
+    def _take(self, rows: pa.Table, now_us: int | None = None) -> dict[str, int]:
         """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
         self._check_taking()
-        was, now = self._clock(clock_us(now_us))
-        standing, micro_batch = self._standing, self._micro_batch(was, now)
-        operator = self._input(micro_batch)
+        batch, standing = self._micro_batch(clock_us(now_us)), self._standing
         with self._all_or_nothing():
-            admitted = self._admit(batch, micro_batch.start(operator))
-            after = combined_progress(self._plan.watermarks, standing.progress, [admitted.claims], now)
-            after = operator.observed(after, [admitted.claims])
-            steps = self._run(micro_batch, admitted, after, batch.num_rows)
-            newest = max((one.newest for one in steps if one.newest is not None), default=None)
-            opened = newest is not None and (standing.newest is None or newest > standing.newest)
+            admitted = self._admit(rows, batch.start(self._input(batch)))
+            after = batch.after({self._plan.name: [admitted.claims]})[self._plan.name]
+            call = self._run(batch, admitted, after, rows.num_rows)
+            opened = call.newest is not None and (standing.newest is None or call.newest > standing.newest)
             self._standing = replace(
                 self._standing,
-                now_us=standing.now_us if now_us is None else now,
-                progress=stored_progress(after),
-                newest=newest if opened else standing.newest,
+                now_us=standing.now_us if now_us is None else batch.now_us,
+                newest=call.newest if opened else standing.newest,
             )
-            if opened or _ends(steps) or self._standing.since.messages >= MAX_UNFLUSHED:
+            if opened or call.ends or self._standing.since.messages >= MAX_UNFLUSHED:
                 self._flush()
-        return total([admitted.counters, *(one.moved.counters for one in steps)])
+        return call.counters
 
     def _classify_new(
         self,
@@ -363,16 +372,13 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
     def _reprocess(self, rows: pa.Table, rows_are: RowKind, *, whole: bool = False) -> dict[str, int]:
         """Process late messages or a replay, durable at once; ``whole``: they are all that the late ledger has."""
-        standing = self._standing
-        now = standing.now_us or 0
-        batch = self._micro_batch(now, now, rows_are)
+        batch = self._micro_batch(rows_are=rows_are)
         operator = self._input(batch)
         with self._all_or_nothing():
             admitted = classify(operator.plan, rows, batch.start(operator), batch.partitions)
-            after = stored_progress(operator.observed(standing.progress, [admitted.claims]))
-            steps = self._run(batch, admitted, after)
+            call = self._run(batch, admitted, operator.progress)
             self._flush(fed=whole, rebuilt=rows_are == "replay")
-        return total([admitted.counters, *(one.moved.counters for one in steps)])
+        return call.counters
 
     def _rebuild(self, replay: Iterable[pa.Table]) -> None:
         """Put back lost messages of a replay; each table is durable at once."""
@@ -382,29 +388,33 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         for rows in replay:
             self._reprocess(rows, "replay")
 
-    def _advance(self, was: int, now: int, after: Progress, clock_us: int | None) -> bool:
+    def _advance(self, batch: MicroBatch, after: Progress, clock_us: int | None) -> bool:
         """A step without messages; whether it must be durable."""
-        batch = self._micro_batch(was, now)
-        after = self._input(batch).observed(after, ())
-        steps = self._run(batch, nothing_classified(self._plan), after)
-        self._standing = replace(self._standing, now_us=clock_us, progress=stored_progress(after))
-        return _ends(steps)
+        call = self._run(batch, nothing_classified(self._plan), after)
+        self._standing = replace(self._standing, now_us=clock_us)
+        return call.ends
 
-    def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> list[StepResult]:
-        """A step of the state partitions, with what was ``admitted`` of so many ``messages``."""
-        since, operator = self._standing.since, self._input(batch)
-        step = partial(self._step, of_type(operator.plan, type(self._plan)))
-        changed, steps = run_partitions(since, batch, operator, admitted, after, self._view, step)
-        self._standing = replace(self._standing, since=since.with_step(admitted, messages, changed, steps))
-        return steps
+    def _run(self, batch: MicroBatch, admitted: Classified, after: Progress, messages: int = 0) -> CallResult:
+        """The steps of state partitions, with what was ``admitted`` of so many ``messages``."""
+        operator, partitions = self._input(batch), PendingPartitions(self._view)
+        plan = of_type(operator.plan, type(self._plan))
+        after = operator.observed(after, [admitted.claims])
+        context, arriving = batch.context(operator, after), dict(admitted.partials.parts())
+        steps, ends = list[Transition](), False
+        span = 0, batch.partitions
+        for number, moved in step_partitions(batch, operator, span, arriving, context, partitions):
+            steps.append(moved)
+            ends = ends or moved.panes.num_rows > 0 or self._forgets(plan, self._view(number), moved.changes, context)
+        since = self._standing.since.with_steps(admitted, messages, partitions.stepped, steps)
+        self._standing = replace(self._standing, progress=stored_progress(after), since=since)
+        counters = total([admitted.counters, *(moved.counters for moved in steps)])
+        return CallResult(counters, ends, self._newest(steps, admitted.max_event_us, context) if steps else None)
 
     def _flush(self, *, drained: bool = False, fed: bool | None = None, **how: bool) -> None:
         """One checkpoint of everything since the last."""
         job, head, at = self._job, self._job.head, self._standing
         batch = job.micro_batch(at.now_us)
-        result = written(
-            job.checkpoint.objects, batch, self._input(batch), at.since, at.progress, self._open.restored
-        )
+        result = at.since.written(job.checkpoint.objects, batch, self._input(batch), at.progress, self._open.restored)
         kind: CheckpointKind = "feed" if fed is not None else "batch" if at.since.messages else "tick"
         position = Position(processing_us=at.now_us)
         try:
@@ -419,8 +429,3 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _durable(self) -> EmbeddedState:
         """The state as of the newest checkpoint."""
         return EmbeddedState(self._job.progress[self._plan.name], self._job.head.processing_us)
-
-
-def _ends(steps: list[StepResult]) -> bool:
-    """Whether steps emitted panes, or a window is over."""
-    return any(one.purged or one.moved.panes.num_rows for one in steps)
