@@ -128,17 +128,17 @@ def _layer(spec: TableSpec, layer: Layer) -> Layer:
             code="table-expiry-merge",
             table=spec.name,
         )
+    _limit("bytes of one change to a table", rows.nbytes, CHANGE_BYTES, table=spec.name)
     _check_keys(spec, rows)
     if layer.op == PUT:
         _check_unique(spec, rows)
-    if rows.nbytes > KEY_BYTES:  # the smallest limit: rows that are within it together need no closer look
+    if rows.nbytes > KEY_BYTES:  # the least limit of a row: within it together, rows need no closer look
         _check_sizes(spec, rows, with_values=layer.op != DELETE)
     return Layer(layer.op, clustered(rows))
 
 
 def _check_sizes(spec: TableSpec, rows: pa.Table, *, with_values: bool) -> None:
     """A row is limited as a whole, but for lists that it collects: these value by value, so that they may grow."""
-    _limit("bytes of one change to a table", rows.nbytes, CHANGE_BYTES, table=spec.name)
     _limit("bytes in the key of a row", _widest(rows.select(spec.key_names)), KEY_BYTES, table=spec.name)
     if not with_values:
         return
