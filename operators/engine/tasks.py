@@ -181,12 +181,13 @@ def step_partitions(
     """Let the state partitions of ``span`` that get some of what is ``arriving``, or have something due, take their
     steps, one after another. Gives the number of each, and what its step did.
     """
-    stepping, nothing = operator.stepping(context), operator.plan.exchanged.schema.empty_table()
+    stepping = operator.stepping(context)
     for number in range(*span):
         if number in arriving or number in stepping:
             # Where nothing stored is due, a step need not look at it: when that is due next is known.
-            own = replace(context, stored_due=None if number in stepping else operator.base[number].due_mark)
-            yield number, run_partition(batch, operator, number, arriving.get(number, nothing), own, partitions)
+            own = context if number in stepping else replace(context, stored_due=operator.base[number].due_mark)
+            rows = arriving[number] if number in arriving else operator.plan.exchanged.schema.empty_table()
+            yield number, run_partition(batch, operator, number, rows, own, partitions)
 
 
 def _to_readers(
