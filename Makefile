@@ -21,7 +21,7 @@ help:
 export PYTHONDONTWRITEBYTECODE :=
 
 STORE ?= parquet
-# Test files at a time: each may start a Spark of its own, and waits for it.
+# Processes: one has the session of Spark that tests share, the others start some of their own and wait for them.
 JOBS ?= 3
 
 demo: $(VENV)/installed-demo
