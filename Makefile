@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs site bench release clean
+.PHONY: help demo test quick test-long archive rewritten spark-matrix check lint types layers docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -40,6 +40,10 @@ test-long: archive
 # Spark's classes as loaded: its starts take half as long.
 archive: $(VENV)/installed-dev
 	-@$(PY) -m tools.class_archive
+
+# pytest rewrites each test file once and keeps it: else each process does it, all at the same time, as the tests begin.
+rewritten: $(VENV)/installed-dev
+	@$(PY) -m pytest -qq --collect-only >/dev/null
 
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)

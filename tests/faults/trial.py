@@ -128,7 +128,7 @@ class Few:
     of a job that makes calls of many kinds less often.
     """
 
-    of_kinds = 12
+    of_kinds = 8
 
     def __init__(self, number: int) -> None:
         self._number, self._chance = number, random.Random(number)
