@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long archive spark-matrix check lint types layers docs site bench release clean
+.PHONY: help demo test quick test-long archive rewritten spark-matrix check lint types layers docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -21,14 +21,14 @@ help:
 export PYTHONDONTWRITEBYTECODE :=
 
 STORE ?= parquet
-# Test files at a time: each may start a Spark of its own, and waits for it.
+# Processes: one has the session of Spark that tests share, the others start some of their own and wait for them.
 JOBS ?= 3
 
 demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: archive
-	@echo "==> running the tests ($(JOBS) at a time, 17 to 26 minutes on two cores, by machine)"
+	@echo "==> running the tests ($(JOBS) at a time, 15 to 23 minutes on two cores, by machine)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev
@@ -40,6 +40,10 @@ test-long: archive
 # Spark's classes as loaded: its starts take half as long.
 archive: $(VENV)/installed-dev
 	-@$(PY) -m tools.class_archive
+
+# pytest rewrites each test file once and keeps it: else each process does it, all at the same time, as the tests begin.
+rewritten: $(VENV)/installed-dev
+	@$(PY) -m pytest -qq --collect-only >/dev/null
 
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)

@@ -15,10 +15,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 # Helpers assert too: what they compare is printed as in a test.
 pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
@@ -70,29 +71,23 @@ if OWN:
 
 
 FIRST = (
+    "spark/test_adopt",
     "spark/test_cluster",
     "statestore/stores/test_contract",
     "operators/sinks/test_each_once",
     "spark/test_kafka",
     "spark/test_s3",
-    "spark/test_jobs_killed",
     "faults/test_crash",
-    "spark/test_adopt",
     "faults/test_simulation",
-    "spark/test_direct_scan",
     "examples/test_examples",
     "faults/test_targets_killed",
     "recovery/damage/test_every_file",
-    "spark/test_bootstrap",
-    "spark/test_in_driver",
     "spark/test_chaos",
     "package/test_package",
     "operators/test_runners",
     "operators/chaos/test_chaos",
     "operators/engine/test_skipped_twin",
     "operators/windows/test_messages",
-    "spark/test_included_sinks",
-    "spark/test_reading",
     "operators/windows/test_cut_triggers",
     "recovery/spark/test_spark_checkpoint",
     "operators/embedded/test_window_operator_killed",
@@ -101,8 +96,20 @@ FIRST = (
     "recovery/damage/test_hostile",
     "operators/embedded/test_window_operator",
 )
-"""The longest files: begun last, one of them would run alone while the other processes have nothing to do."""
-
+"""The longest files: begun last, one of them would run alone while the other processes have nothing to do. Of those
+on the shared session of Spark, which one process runs, the first stands for all.
+"""
+SPARK_OF_ITS_OWN = ("test_chaos", "test_cluster", "test_kafka", "test_kill", "test_s3", "test_sent_package")
+"""Files of ``tests/spark`` whose tests start the Spark that they need."""
+SHARES_SPARK = (
+    "tests/examples/",
+    "tests/golden/test_spark_roots.py",
+    "tests/operators/adopt/test_buffers.py",
+    "tests/operators/aggregates/test_custom.py",
+    "tests/recovery/moves/test_fork.py",
+    "tests/recovery/start/",
+)
+"""Other files and folders with tests that ask for the shared session."""
 
 OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_themselves_are_allowed")
 """The slow ones of the contract of a store, which ships and knows no marks of ours."""
@@ -145,9 +152,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="of the long form"))
         if item.name in OF_CONTRACT:
             item.add_marker("slow")
+        if "spark" in getattr(item, "fixturenames", ()) and not shares_spark(item.nodeid):
+            raise pytest.UsageError(f"{item.nodeid} asks for the shared session: name its file in SHARES_SPARK")
         for fixture, mark in (("spark", "spark"), ("s3_endpoint", "slow")):
             if fixture in getattr(item, "fixturenames", ()):
                 item.add_marker(mark)
+
+
+def shares_spark(nodeid: str) -> bool:
+    """Whether a test is in a file, any of whose tests may ask for the shared session of Spark."""
+    if nodeid.startswith("tests/spark/"):
+        return Path(nodeid.partition("::")[0]).stem not in SPARK_OF_ITS_OWN
+    return nodeid.startswith(SHARES_SPARK)
+
+
+class OneSpark(LoadFileScheduling):
+    """A file is run by one process, and all files on the shared session of Spark by the same one: a session that has
+    run the code of a hundred batches takes a third of the time that three new ones take.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "shared Spark" if shares_spark(nodeid) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSpark | None:
+    """In the long form the tests of Spark take hours: there each process has a session."""
+    return OneSpark(config, log) if config.getvalue("dist") == "loadfile" and not LONG else None
 
 
 def _has_turn(item: pytest.Item) -> bool:

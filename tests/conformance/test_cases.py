@@ -14,7 +14,7 @@ from tests.conformance.run import run
 from tests.helpers.checkout import CASES
 from tests.helpers.process import LONG
 
-TURNS = ("memory", "memory", "memory", "parquet", "memory", "memory", "memory", "memory", "rocksdb")
+TURNS = (*["memory"] * 3, "parquet", *["memory"] * 11, "rocksdb", *["memory"] * 4)
 """Of cases in the default form: a RocksDB is opened at each step, which takes longer than the step."""
 
 

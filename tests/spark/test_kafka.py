@@ -218,6 +218,8 @@ def test_rewound_to_before_its_first_batch(driver: Driver, topic: Topic, root: P
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+# In every run `tests.spark.test_mended` has torn files of a query over files, `tests.recovery.spark` of each kind.
+@pytest.mark.long
 def test_torn_in_a_power_cut(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     """No list of files here: offsets and commits, and where Kafka's source began."""
     log = root / "spark"
@@ -232,6 +234,8 @@ def test_torn_in_a_power_cut(driver: Driver, topic: Topic, root: Path, tmp_path:
     is_exact(ends(root), root, topic, tmp_path / "alone")
 
 
+# In every run `tests.spark.test_bootstrap` goes on at the offset of a source that is no files.
+@pytest.mark.long
 def test_bootstrapped(driver: Driver, topic: Topic, before: Path, tmp_path: Path) -> None:
     root, history = tmp_path / "root", positions(before)[1][1]
     driver.ask("bootstrap", str(root), {"ending": {TOPIC: history}}, until="bootstrapped")
@@ -273,6 +277,8 @@ def test_the_documents_name_what_was_tested() -> None:
     assert f"Kafka {RELEASE}" in text
 
 
+# In every run `tests.spark.test_adopt` has a source of any other kind that goes on at its offset.
+@pytest.mark.long
 @pytest.mark.skipif(not SPARK_4, reason="Spark reads its state from 4.0 on")
 @pytest.mark.usefixtures("before")
 def test_query_of_sparks_own_is_adopted_at_its_offsets(driver: Driver, topic: Topic, tmp_path: Path) -> None:

@@ -12,12 +12,15 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers.other_python import other_python
 from tests.helpers.spark_inputs import batch, job, sample, write
 from tests.helpers.spark_runs import stream
+from tests.servers.s3 import s3_endpoint as s3_endpoint
+from tests.servers.s3 import s3_root as s3_root
 from tidestate.operators.spark import query
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.worker_facts import worker_facts
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import RocksDB
+from tidestate.statestore.storage.objects import Objects
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +41,15 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
 def test_a_watermark_of_spark_is_refused(rows: DataFrame, tmp_path: Path) -> None:
     error = refused(rows.withWatermark("t", "1 minute"), tmp_path / "cp")
     assert error.code == "watermark-of-spark"
+
+
+def test_a_spark_without_s3a_is_reported_what_it_lacks(rows: DataFrame, s3_root: str) -> None:
+    root = f"{s3_root}/untouched"
+    with pytest.raises(UsageError, match="hadoop-aws") as caught:
+        job().on_spark(rows, checkpoint=root).start()
+    assert caught.value.code == "spark-storage"
+    assert "S3AFileSystem not found" in caught.value.context["reason"]
+    assert Objects(root).names("") == []
 
 
 def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,19 +16,16 @@ from typing import Any
 import boto3
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.children.driver import Driver
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import json_lines, tidestate
 from tests.helpers.spark_inputs import job, sample
-from tests.helpers.spark_runs import output, stream
+from tests.helpers.spark_runs import output
 from tests.servers.packages import S3A, WITHOUT_BUNDLE
 from tests.servers.s3 import VARIABLES, Proxy, s3_endpoint, s3_front  # noqa: F401  (fixtures)
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.statestore.errors import UsageError
-from tidestate.statestore.storage.objects import Objects
 from tools.demo.child import ChildFailedError
 
 pytestmark = pytest.mark.spark
@@ -254,15 +251,6 @@ def test_killed(driver: Driver, root: str, alone: Path) -> None:
 def test_nothing_secret_was_written(driver: Driver, bucket: Bucket) -> None:
     assert bucket.holds(SECRET) == []
     assert SECRET not in driver.log.read_text()
-
-
-def test_a_spark_without_s3a_is_reported_what_it_lacks(spark: SparkSession, bucket: Bucket, tmp_path: Path) -> None:
-    (tmp_path / "input").mkdir()
-    with pytest.raises(UsageError, match="hadoop-aws") as caught:
-        job().on_spark(stream(spark, tmp_path / "input"), checkpoint=bucket.url("untouched")).start()
-    assert caught.value.code == "spark-storage"
-    assert "S3AFileSystem not found" in caught.value.context["reason"]
-    assert Objects(bucket.url("untouched")).names("") == []
 
 
 def test_the_documents_name_what_was_tested() -> None:

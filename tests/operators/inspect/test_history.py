@@ -300,6 +300,9 @@ def _rejected(checkpoint: Checkpoint, start: int, key: str) -> list[Event]:
     return [one for one in window_history(checkpoint, text, {"k": key}).events if one.kind == "rejected"]
 
 
+# In every run: the same on a disk, and what is different on S3 by `tests.statestore.storage`, a whole job there by
+# `tests.operators.local.test_remote_roots`.
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_s3(s3_root: str) -> None:
     example("retracting").standalone(checkpoint=s3_root, store=Parquet(), partitions=2).run(STREAM)

@@ -94,6 +94,9 @@ def test_a_checkpoint_of_a_real_spark_job(tmp_path: Path) -> None:
     assert {row["end"] for row in layer["data"]["values"]} == {end / 1000 for end in ends}
 
 
+# In every run: the same on a disk, and what is different on S3 by `tests.statestore.storage`, a whole job there by
+# `tests.operators.local.test_remote_roots`.
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_root_on_s3(s3_root: str, tmp_path: Path) -> None:
     example().standalone(checkpoint=s3_root, store=Parquet()).run(STREAM[:2])

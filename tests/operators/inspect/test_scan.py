@@ -323,6 +323,8 @@ def test_a_fork_has_its_own_panes_and_reads_the_state_of_its_root(tmp_path: Path
     assert rows(scan_panes(tmp_path / "fork")) == []
 
 
+# In every run: the same on a disk, and on S3 `test_a_filter_on_another_column_reads_footers_only`.
+@pytest.mark.long
 def test_on_s3(s3_root: str) -> None:  # noqa: F811  (fixture)
     sink = run(s3_root, drain=True)
     assert rows(scan_panes(s3_root)) == sink.rows

@@ -142,6 +142,9 @@ def test_killed_and_done_again(tmp_path: Path, moment: str) -> None:
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
 
 
+# In every run: the same on a disk, and what is different on S3 by `tests.statestore.storage`, a whole job there by
+# `tests.operators.local.test_remote_roots`.
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_s3(s3_root: str, tmp_path: Path) -> None:
     tables = sample(4, 60)

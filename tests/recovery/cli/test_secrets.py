@@ -56,7 +56,7 @@ def test_on_s3(s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         monkeypatch.setenv(f"AWS_{name}", value)
     example("retracting").standalone(checkpoint=s3_root).run(STREAM[:4])
     fork(s3_root, f"{s3_root}-fork")
-    for verb in some(VERBS, 7):
+    for verb in some(VERBS, 3):
         assert clean(answered(s3_root, verb)), verb
     assert clean(answered(s3_root, ["report", "--output", str(tmp_path / "report.html")]))
     assert clean((tmp_path / "report.html").read_bytes())

@@ -202,6 +202,9 @@ def test_killed_around_the_rescale(root: Path, tmp_path: Path, moment: str) -> N
     assert rows(found) == rows(whole)
 
 
+# In every run: the same on a disk, and what is different on S3 by `tests.statestore.storage`, a whole job there by
+# `tests.operators.local.test_remote_roots`.
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_s3(s3_root: str, tmp_path: Path) -> None:  # noqa: F811  (fixture)
     whole = job().standalone(checkpoint=tmp_path / "whole").run(TABLES, drain=True)

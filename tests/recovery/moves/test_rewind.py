@@ -85,6 +85,9 @@ def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     assert (again.returncode, again.stdout) == (0, "checkpoint 14 is the newest: there is nothing to undo\n")
 
 
+# In every run: the same on a disk, and what is different on S3 by `tests.statestore.storage`, a whole job there by
+# `tests.operators.local.test_remote_roots`.
+@pytest.mark.long
 def test_on_s3(s3_root: str) -> None:  # noqa: F811  (fixture)
     batches = STREAM[:4]
     example().standalone(checkpoint=s3_root).run(batches, drain=True)

@@ -228,6 +228,8 @@ def test_what_was_abandoned_goes_with_its_output(root: Path) -> None:
     whole(root)
 
 
+# In every run `tests.faults.test_network` collects on S3, over a bad line.
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_s3(s3_root: str) -> None:
     run(s3_root, 6)
