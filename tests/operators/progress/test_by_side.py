@@ -321,7 +321,7 @@ def test_an_error_of_a_generator_of_one_s_own_names_where_it_is(case: str) -> No
 
 
 class Silent(Broken):
-    """It returns nothing."""
+    """Its function has no return, as one forgets it."""
 
     def read(self, events: pa.Table, now_us: int, *, source: str, by: str | None = None) -> Any:
         """As a function without a return."""
