@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,11 +72,19 @@ def test_a_terminal_is_renewed_until_ctrl_c(tmp_path: Path) -> None:
         JOB.standalone(checkpoint=tmp_path).run(TABLES[:3])
         _read_until(ours, "5, made")
         watching.send_signal(signal.SIGINT)
+        _read_to_the_end(ours)
         assert watching.wait(PATIENCE_S) == 0
     finally:
         watching.kill()
         watching.wait()
         os.close(ours)
+
+
+def _read_to_the_end(terminal: int) -> None:
+    """Read until the other side is closed: a terminal that nobody reads is full, and its program waits for room."""
+    with suppress(OSError):  # closed
+        while os.read(terminal, 1 << 16):
+            pass
 
 
 def _read_until(terminal: int, text: str) -> None:
