@@ -65,7 +65,9 @@ def test_a_terminal_is_renewed_until_ctrl_c(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "tidestate.recovery.cli.main", "watch", str(tmp_path), "--every", "10 ms"]
     environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm"}
-    watching = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment)
+    watching = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment, preexec_fn=_hears_ctrl_c
+    )
     os.close(theirs)
     try:
         _read_until(ours, "3, made")
@@ -78,6 +80,11 @@ def test_a_terminal_is_renewed_until_ctrl_c(tmp_path: Path) -> None:
         watching.kill()
         watching.wait()
         os.close(ours)
+
+
+def _hears_ctrl_c() -> None:
+    """Tests that a shell runs in the background ignore it, and so would their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _read_to_the_end(terminal: int) -> None:
