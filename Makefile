@@ -28,7 +28,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: archive
-	@echo "==> running the tests ($(JOBS) at a time, 15 to 23 minutes on two cores, by machine)"
+	@echo "==> running the tests ($(JOBS) at a time, 17 to 29 minutes on two cores, by machine)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev

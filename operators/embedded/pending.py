@@ -91,6 +91,7 @@ class PendingPartitions:
         """As in `Partitions`: a copy of the partition takes the step, and is in ``stepped``."""
         view = self._view(partition)
         moved, dues = step.on(view)
+        # A copy: if a later step of this call raises, the partition is as it was before all of them.
         after = view.fork()
         after.apply(moved.changes)
         self.stepped[partition] = PendingPartition(after, dues)

@@ -185,9 +185,11 @@ def step_partitions(
     for number in range(*span):
         if number in arriving or number in stepping:
             # Where nothing stored is due, a step need not look at it: when that is due next is known.
-            own = context if number in stepping else replace(context, stored_due=operator.base[number].due_mark)
+            of_partition = (
+                context if number in stepping else replace(context, stored_due=operator.base[number].due_mark)
+            )
             rows = arriving[number] if number in arriving else operator.plan.exchanged.schema.empty_table()
-            yield number, run_partition(batch, operator, number, rows, own, partitions)
+            yield number, run_partition(batch, operator, number, rows, of_partition, partitions)
 
 
 def _to_readers(

@@ -44,12 +44,12 @@ def check_plan(stream: DataFrame) -> None:
     """Raise `UsageError` for a watermark of Spark that nothing reads; log a warning where Spark keeps state."""
     steps = list(analysed_plan(stream).steps())
     stateful = [step for step in steps if step.name in STATEFUL and all(below.streaming for below in step.below)]
-    kept = sorted({step.name for step in stateful})
-    if kept:
+    keeping_state = sorted({step.name for step in stateful})
+    if keeping_state:
         log.warning(
             "spark keeps state of its own before this job (%s), which rewind, repair and fork cannot take along: "
             "to drop duplicates, use .deduplicate(…) or .messages(…), which keep it in the checkpoint",
-            ", ".join(kept),
+            ", ".join(keeping_state),
         )
     elif "EventTimeWatermark" in {step.name for step in steps}:
         raise UsageError(

@@ -66,6 +66,7 @@ class SparkTransport:
             if results is None:
                 results = self._by_frame.run(batch, BatchInput(None, given.blocks, given.after))
             return results
+        # Cheapest first: no Spark job, a job without a plan, a job that is planned anew.
         if rows.direct is not None:
             try:
                 results = here.take(batch, rows.direct) if here is not None else None

@@ -63,7 +63,7 @@ class _Sent:
         self.states = SentStates(self._broadcast)
 
     def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
-        """As in `Transport`."""
+        """As in `Transport`, and what Spark's tasks would be sent is counted."""
         if given.rows is None:
             return self.tasks.run(batch, given)
         self.bytes = 0
@@ -78,7 +78,7 @@ class _Sent:
         return _Held(packed)
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-        """As in `Transport`."""
+        """As in `Transport`, on the calling thread."""
         return self.tasks.read(checkpoint, delivery)
 
 
