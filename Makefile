@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-long archive rewritten spark-matrix check lint types layers docs site bench release clean
+.PHONY: help demo test quick test-wide test-long archive rewritten spark-matrix check lint types layers docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
 	@echo "make test       all tests"
 	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
+	@echo "make test-wide  each of the long tests once, with few examples: 40 minutes"
 	@echo "make test-long  the long forms of the slow tests"
 	@echo "make spark-matrix  the tests of Spark on each Spark from 3.5 on (SPARKS='3.5.9 4.0.5' PYTHONS=3.12)"
 	@echo "make check      lint, types, layers, the docs checks and the site"
@@ -33,6 +34,10 @@ test: archive
 
 quick: $(VENV)/installed-dev
 	@TIDESTATE_QUICK=1 $(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not spark and not kill and not slow" $(ARGS)
+
+# What is left out of `make test` once, with as few examples: before a release, and after a change that reaches far.
+test-wide: archive
+	@TIDESTATE_WIDE=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: archive
 	@TIDESTATE_LONG=1 $(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --timeout 0 $(ARGS)

@@ -1,7 +1,8 @@
 """Hypothesis profiles, and no cache of this process carried from one test into the next.
 
 ``ci`` is the default; ``TIDESTATE_LONG=1`` chooses ``long``, ``TIDESTATE_QUICK=1`` (make quick) ``quick``. Tests take
-shares of ``settings.default.max_examples``.
+shares of ``settings.default.max_examples``. With ``TIDESTATE_WIDE=1`` tests of the long form run with the examples of
+the default.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from xdist.scheduler import LoadFileScheduling
 # Helpers assert too: what they compare is printed as in a test.
 pytest.register_assert_rewrite("tests.helpers", "tests.twins", "tests.conformance", "tests.faults")
 
-from tests.helpers.process import LONG, QUICK, SCRATCH, forget  # noqa: E402
+from tests.helpers.process import LONG, QUICK, SCRATCH, WIDE, forget  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,7 +150,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("long")
         if item.nodeid.endswith(VOLATILE_KILLED) or not _has_turn(item):
             item.add_marker("long")
-        if not LONG and item.get_closest_marker("long"):
+        if not (LONG or WIDE) and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))
         if item.name in OF_CONTRACT:
             item.add_marker("slow")

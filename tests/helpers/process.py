@@ -7,11 +7,14 @@ from collections.abc import Iterable
 from itertools import cycle, islice, product
 from typing import Any
 
+import pytest
+
 from tidestate.statestore.files import footers
 from tidestate.statestore.storage import local
 from tidestate.statestore.stores import opening
 
 LONG = os.environ.get("TIDESTATE_LONG") == "1"
+WIDE = os.environ.get("TIDESTATE_WIDE") == "1"
 QUICK = os.environ.get("TIDESTATE_QUICK") == "1"
 
 
@@ -25,6 +28,11 @@ def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     values = [list(axis) for axis in axes]
     longest = max(map(len, values))
     return list(product(*values) if LONG else islice(zip(*map(cycle, values), strict=False), longest))
+
+
+def longer(*cases: Any) -> list[Any]:
+    """Cases of the long form, for the list of a parameter next to those of every run."""
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
 def some(cases: Iterable[Any], count: int) -> list[Any]:
