@@ -10,16 +10,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sink, accepts, is_ready
 from tidestate.operators.plan.plan import Plan
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
-from tidestate.recovery.log.manifest import OutputKind
+from tidestate.recovery.log.manifest import OperatorState, OutputKind
 from tidestate.recovery.log.outputs import DeliveryId, Output
+from tidestate.recovery.log.renames import names_now, records_of, together
 from tidestate.statestore.errors import UnavailableError
 from tidestate.statestore.files import tails
 from tidestate.statestore.files.refs import FileRef
@@ -38,26 +40,57 @@ _NOT_READY = "the sink is not ready"
 class Delivery:
     """What a sink is offered at once: files of one checkpoint, with panes or with the late rows of one operator.
 
-    ``plan``: its rows have the columns of this operator; None if the columns are those of the files.
+    ``plan``: its rows have the columns of this operator; None if the columns are those of the files. ``names``: what
+    columns are called now that were renamed since, by their name in the files; nothing for one that is gone and whose
+    name is another's.
     """
 
     kind: OutputKind
     id: DeliveryId
     files: tuple[FileRef, ...]
     plan: Plan | None
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         what = "panes" if self.kind == "panes" else f"late rows of {self.id.operator}"
         return f"the {what} of checkpoint {self.id.checkpoint}"
 
 
-def deliveries(kind: OutputKind, output: Output, plans: Mapping[str, Plan]) -> list[Delivery]:
+def deliveries(
+    kind: OutputKind, output: Output, plans: Mapping[str, Plan], states: Mapping[str, OperatorState]
+) -> list[Delivery]:
     """What a sink is offered of the output of a checkpoint, in order. The operators of the job, or their columns, may
-    have been different then.
+    have been different then: ``states`` are those of today.
     """
     files = output.ledgers if kind == "late" else {output.delivery_id: output.panes}
     writers = {delivery_id: refs[0].path.split("/")[1] for delivery_id, refs in files.items() if refs}
-    return [Delivery(kind, one, files[one], plans.get(name)) for one, name in writers.items()]
+    return [
+        Delivery(kind, delivery_id, files[delivery_id], plans.get(name), _names(kind, name, output.id, plans, states))
+        for delivery_id, name in writers.items()
+    ]
+
+
+def _names(
+    kind: OutputKind,
+    name: str,
+    checkpoint: int,
+    plans: Mapping[str, Plan],
+    states: Mapping[str, OperatorState],
+) -> dict[str, str]:
+    if name not in plans or name not in states:
+        return {}
+    plan, state = plans[name], states[name]
+    if kind == "panes":
+        return present_names(plan, state, checkpoint)
+    return names_now(state.renamed, checkpoint, plan.late_schema.names)
+
+
+def present_names(plan: Plan, state: OperatorState, checkpoint: int) -> dict[str, str]:
+    """What renamed columns of panes of a checkpoint are called now, by their name there. Of the input windows have
+    the key alone: results may have the names of its other columns.
+    """
+    of_input = records_of(plan.key_names, state.renamed) if isinstance(plan, GroupTables) else state.renamed
+    return names_now(together(of_input, state.results), checkpoint, plan.pane_schema.names)
 
 
 class Offers:
@@ -192,13 +225,21 @@ def _pauses() -> Iterator[float]:
 
 
 def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
-    """The rows of a delivery, in the columns of its plan if they were written in these."""
-    tables, plan = as_written(checkpoint, delivery.files), delivery.plan
+    """The rows of a delivery under the names of today, in the columns of its plan if they were written in these."""
+    tables = [_under_names(table, delivery.names) for table in as_written(checkpoint, delivery.files)]
+    plan = delivery.plan
     if plan is not None:
         schema = plan.pane_schema if delivery.kind == "panes" else plan.late_schema
         if all(_columns(table.schema) == _columns(schema) for table in tables):
             tables = [table.cast(schema) for table in tables]
     return pa.concat_tables(tables)
+
+
+def _under_names(table: pa.Table, names: Mapping[str, str]) -> pa.Table:
+    if not names.keys() & set(table.column_names):
+        return table
+    kept = table.select([name for name in table.column_names if names.get(name, name)])
+    return kept.rename_columns([names.get(name, name) for name in kept.column_names])
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

@@ -217,7 +217,7 @@ class Lanes(Generic[_P]):
         """Offer what a sink lacks of an output; False once it is refused."""
         job, head = self._job, self._job.head
         invariant(output.id <= head.id, "what is delivered is published", id=output.id)
-        due = deliveries(lane.kind, output, job.graph.plans)
+        due = deliveries(lane.kind, output, job.graph.plans, head.operators)
         for one in due:
             if one.id not in lane.parts:
                 if not offer(one):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 
 import pyarrow as pa
@@ -39,11 +39,13 @@ def plan_start(
     runner: Runner | None = None,
     streams: Sequence[str] | None = None,
     sources: int | None = None,
+    fit_sinks: Callable[[Graph], None] | None = None,
 ) -> StartPlan:
     """What a start of ``description`` at ``root`` would do under ``policy``. Input has the types that it had at the
     newest checkpoint, unless there is a ``schema``, by name where there are several ``streams``; times without a zone
-    are in ``time_zone``. ``sources`` is how many a query of Spark reads, if that is known. Raises `CorruptionError`
-    where a start would, and `UsageError` where the description does not fit the input; nothing is touched.
+    are in ``time_zone``. ``sources`` is how many a query of Spark reads, if that is known. ``fit_sinks`` tells sinks
+    what they would get, and raises `UsageError` for what they could not store. Raises `CorruptionError` where a start
+    would, and `UsageError` where the description does not fit the input; nothing is touched.
     """
     policy = policy or Policy()
     if time_zone is not None:
@@ -53,11 +55,11 @@ def plan_start(
         checkpoint = Checkpoint.open(root)
     except NotFoundError:
         check_unused(Objects(root))
-        return _new_root(description, str(root), columns)
+        return _new_root(description, str(root), columns, fit_sinks)
     head, number, notes = _newest(checkpoint, policy)
     where = checkpoint.objects.root
     if head is None:
-        return _new_root(description, where, columns)
+        return _new_root(description, where, columns, fit_sinks)
     try:
         by_hand = runner_of(head) == "by hand"  # which no description alone goes on with
         check_runner(head, "standalone" if runner is None and by_hand else runner)
@@ -66,6 +68,7 @@ def plan_start(
     graph = _bound(description, head, columns)
     comparison = compare_graph(graph, head, policy.dropped)
     errors = [
+        *_of_sinks(graph, fit_sinks),
         *_errors(checkpoint, head, graph),
         *comparison.refusals,
         *_after(checkpoint, head, policy, runner, sources),
@@ -86,15 +89,26 @@ def plan_start(
     return StartPlan(public_url(where), number, tuple(comparison.changes), refusals, tuple(notes), ended=head.drained)
 
 
-def _new_root(description: Runnable, root: str, schema: Schemas | None) -> StartPlan:
+def _new_root(
+    description: Runnable, root: str, schema: Schemas | None, fit_sinks: Callable[[Graph], None] | None
+) -> StartPlan:
     if schema is None:
         return StartPlan(
             public_url(root),
             None,
             notes=("the columns of its input are not known: give files or a schema to check them",),
         )
-    bind_graph(description, schema)
-    return StartPlan(public_url(root), None)
+    errors = _of_sinks(bind_graph(description, schema), fit_sinks)
+    return StartPlan(public_url(root), None, refusals=tuple(map(StartRefusal.of, errors)))
+
+
+def _of_sinks(graph: Graph, fit_sinks: Callable[[Graph], None] | None) -> list[TidestateError]:
+    try:
+        if fit_sinks is not None:
+            fit_sinks(graph)
+    except UsageError as error:
+        return [error]
+    return []
 
 
 def _newest(checkpoint: Checkpoint, policy: Policy) -> tuple[Manifest | None, int | None, list[str]]:

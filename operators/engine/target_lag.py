@@ -85,7 +85,7 @@ def delivered_to(counted: CountedRows, name: str, last: LastOfRun) -> int:
 def _compared(counted: CountedRows, name: str, last: LastOfRun) -> int:
     up_to, gone, lacking, partly = counted.up_to, counted.gone, list[int](), 0
     for output in counted.newest_first(gone):
-        found = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans)]
+        found = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans, {})]
         if None in found:
             raise NotAskedError("this target cannot tell")
         ends = [one or 0 for one in found]

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidestate.operators.describe.sides import AT as TIME_OF_PAIR
+from tidestate.operators.engine.delivery import present_names
 from tidestate.operators.inspect.history.emitted import statistic
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
@@ -29,7 +30,6 @@ from tidestate.recovery.inspect.scans import RowScan, between, computed_file
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.prefetch import prefetch
-from tidestate.recovery.log.renames import names_now, records_of, together
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.refs import FileRef
@@ -155,12 +155,8 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
 
 
 def pane_names(plan: Plan, state: OperatorState) -> NamesOfFile:
-    """What columns of panes of a checkpoint are called now. Of the input windows have the key alone: results may have
-    the names of its other columns.
-    """
-    of_input = records_of(plan.key_names, state.renamed) if isinstance(plan, GroupTables) else state.renamed
-    records, current = together(of_input, state.results), plan.pane_schema.names
-    return lambda checkpoint: names_now(records, checkpoint, current)
+    """What columns of panes of a checkpoint are called now."""
+    return partial(present_names, plan, state)
 
 
 def _repeated(plan: Plan, schema: pa.Schema) -> tuple[str, ...]:

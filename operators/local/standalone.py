@@ -207,6 +207,10 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     def head(self) -> Manifest:
         return self._measured.head
 
+    def fit_sinks(self, graph: Graph) -> None:
+        """Tell the sinks what they get. Raises `UsageError`."""
+        self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
+
     def _started(self, otherwise: str) -> Driver[Batches, pa.Table]:
         if self._driver is None:
             raise UsageError(otherwise, code="no-input")
@@ -217,7 +221,7 @@ class StandaloneRunner(MeasuredByDriver, Standalone):
     ) -> Driver[Batches, pa.Table]:
         if self._driver is None:
             graph = bind_graph(self.description, schemas)
-            self._sinks.fit(emitted_by(graph.output, graph.plans.values()))
+            self.fit_sinks(graph)
 
             def check_start(head: Manifest | None) -> None:
                 if head is None:

@@ -106,8 +106,9 @@ class RootVerbs(Rooted):
         policy: Policy | None = None,
         time_zone: str | None = None,
     ) -> StartPlan:
-        """What a start of ``job``, a stream, at this root would change, drop, and be refused for. Nothing is touched,
-        and there is nothing to execute: start the job. Arguments as of its own ``plan``.
+        """What a start of ``job``, a stream, at this root would change, drop, and be refused for; of what runs a job,
+        also what its sinks could not store. Nothing is touched, and there is nothing to execute: start the job.
+        Arguments as of its own ``plan``.
         """
         self._check_whole("plan(…)")
         streams = streams_of_job(job)
@@ -118,6 +119,7 @@ class RootVerbs(Rooted):
             policy=policy,
             time_zone=time_zone,
             streams=streams.names,
+            fit_sinks=getattr(job, "fit_sinks", None),
         )
 
     @checked

@@ -73,6 +73,7 @@ class JobOnSpark(StreamJob, SparkJob):
             policy=self.policy,
             runner="spark",
             sources=self._sources,
+            fit_sinks=self.fit_sinks,
         )
 
     @property

@@ -5,6 +5,7 @@ the files themselves, else as a job over a DataFrame.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -77,13 +78,13 @@ class SparkTransport:
         return self._by_frame.run(batch, BatchInput(rows.frame))
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> DataFrame:
-        """As in `Transport`, in the columns of the files."""
+        """As in `Transport`, in the columns of the files, under the names of today."""
         objects = checkpoint.objects
         for ref in delivery.files:
             read_verified(objects, ref)
         paths = [objects.url(ref.path).translate(_LITERAL) for ref in delivery.files]
         try:
-            return self._platform.session.read.parquet(*paths)
+            return _under_names(self._platform.session.read.parquet(*paths), delivery.names)
         except AnalysisException as error:
             if "COLUMN_ALREADY_EXISTS" not in str(error):
                 raise
@@ -93,3 +94,10 @@ class SparkTransport:
                 code="column-twice",
                 delivery=str(delivery),
             ) from None
+
+
+def _under_names(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
+    if not names.keys() & set(frame.columns):
+        return frame
+    kept = frame.drop(*(name for name in frame.columns if not names.get(name, name)))
+    return kept.toDF(*(names.get(name, name) for name in kept.columns))

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner
 
 import tidestate as ts
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation, agg, trigger
+from tidestate.operators import DeliveryId
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import IncompatibleError
@@ -125,3 +126,29 @@ def test_a_source_more_before_the_first_batch(spark: SparkSession, tmp_path: Pat
     assert head is not None
     assert head.manifest.spark is not None
     assert len(head.manifest.spark.end) == 2
+
+
+def test_arrears_have_the_names_of_today(spark: SparkSession, tmp_path: Path) -> None:
+    """Panes that were committed before a result was renamed; names with dots and quotes too."""
+    write(tmp_path / "input", 0, sample(1, 50)[0])
+
+    def counted(name: str) -> Aggregation:
+        began = ts.stream("s", event_time="t").group_by("k").window(ts.tumbling("1 second"))
+        return began.aggregate(**{name: agg.count(), "b`": agg.count()})
+
+    def broken(_panes: DataFrame, _delivery: DeliveryId) -> None:
+        raise RuntimeError("for good")
+
+    rows, root, took = stream(spark, tmp_path / "input"), tmp_path / "root", list[list[str]]()
+    with pytest.raises(RuntimeError, match="for good"):
+        counted("a.n").on_spark(rows, checkpoint=root, sink=broken).start().processAllAvailable()
+
+    def taken(panes: DataFrame, _delivery: DeliveryId) -> None:
+        assert panes.count() > 0
+        took.append(panes.columns)
+
+    renamed = counted("c.n").renamed(aggregates={"a.n": "c.n"})
+    query = renamed.on_spark(rows, checkpoint=root, sink=taken).start()
+    query.processAllAvailable()
+    query.stop()
+    assert [{"a.n", "c.n", "b`"} & set(columns) for columns in took] == [{"c.n", "b`"}]

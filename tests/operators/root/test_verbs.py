@@ -195,6 +195,16 @@ def test_where_there_is_nothing_to_do_nothing_is_done(folders: tuple[Path, Path]
     assert files(folders[0]) == before
 
 
+def test_a_plan_of_what_runs_a_job_says_what_its_sinks_cannot_store(example_root: Path, tmp_path: Path) -> None:
+    """Of a root that has begun, and of one that has not."""
+    sink = ParquetSink(tmp_path / "target", columns=["window_start", "gone"])
+    for folder, schema in ((example_root / "root", None), (tmp_path / "new", STREAM[0].schema)):
+        runs = example("retracting").standalone(checkpoint=folder, sink=sink)
+        assert [refusal.code for refusal in Root(folder).plan(runs, schema=schema).refusals] == ["sink-columns"]
+        assert Root(folder).plan(example("retracting"), schema=schema).starts
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_plan_that_is_out_of_date_refuses(folders: tuple[Path, Path]) -> None:
     root = Root(folders[0] / "root")
     plan, other = root.rewind(3), root.rescale(4)

@@ -210,3 +210,47 @@ def test_a_table_gets_the_column_of_the_id_by_choice(kind: str, target: Target) 
     target.sink(schema="merge", delivery_column="delivery")(DELIVERIES[1], at(2))
     ids = target.table()["delivery"].to_pylist()
     assert sorted(ids, key=str) == sorted([None, None, *[str(at(2))] * 3], key=str)
+
+
+def broken(_rows: pa.Table, _delivery: DeliveryId) -> None:
+    raise RuntimeError("for good")
+
+
+def test_arrears_have_the_names_of_today(tmp_path: Path) -> None:
+    """Of keys, and of results however often they were renamed, also if another result has their first name by now."""
+    root, wide = tmp_path / "root", ts.tumbling("1 second")
+    by_k = ts.stream("s", event_time="t").group_by("k").window(wide)
+    by_airport = ts.stream("s", event_time="t").group_by("airport").window(wide)
+    with pytest.raises(RuntimeError, match="for good"):
+        by_k.aggregate(a=agg.count()).standalone(checkpoint=root, sink=broken).run([BATCH])
+    once = by_k.aggregate(b=agg.count()).renamed(aggregates={"a": "b"})
+    with pytest.raises(RuntimeError, match="for good"):
+        once.standalone(checkpoint=root, sink=broken).run([BATCH])
+    twice = by_airport.aggregate(flights=agg.count(), a=agg.count_distinct("airport"))
+    twice = twice.renamed(columns={"k": "airport"}, aggregates={"b": "flights"})
+    sink = ParquetSink(tmp_path / "t", columns={"airport": "place", "flights": "total", "kind": "kind"})
+    twice.standalone(checkpoint=root, sink=sink).run([BATCH.rename_columns(["t", "airport"])], drain=True)
+    stored = target_of(f"parquet:{tmp_path / 't'}").table()
+    assert sorted(stored.to_pylist(), key=str) == [
+        {"place": "a", "total": 2, "kind": "emit"},
+        {"place": "b", "total": 1, "kind": "emit"},
+    ]
+
+
+def test_late_arrears_have_the_names_of_today(tmp_path: Path) -> None:
+    root, late = tmp_path / "root", BATCH.slice(0, 1)
+    counted = ts.stream("s", event_time="t").group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count())
+    counted = counted.allowed_lateness("0 seconds")
+    with pytest.raises(RuntimeError, match="for good"):
+        counted.standalone(checkpoint=root, late_sink=broken).run([BATCH, late])
+    took: list[pa.Table] = []
+
+    def taken(rows: pa.Table, _delivery: DeliveryId) -> None:
+        took.append(rows)
+
+    renamed = ts.stream("s", event_time="time").group_by("airport").window(ts.tumbling("1 second"))
+    renamed = renamed.aggregate(n=agg.count()).allowed_lateness("0 seconds")
+    renamed = renamed.renamed(columns={"t": "time", "k": "airport"})
+    again = [rows.rename_columns(["time", "airport"]) for rows in (BATCH, late)]
+    renamed.standalone(checkpoint=root, late_sink=taken).run(again)
+    assert [rows.select(["airport", "time"]).to_pylist() for rows in took] == [[again[1].to_pylist()[0]]]
