@@ -83,7 +83,8 @@ def test_rows_in_the_formats_of_other_tools(root: Path, tmp_path: Path) -> None:
     tables = []
     for form in ("parquet", "arrow", "csv"):
         path = tmp_path / form
-        assert tidestate("panes", root, "--format", form, "--output", path).returncode == 0
+        arguments = ["panes", str(root), "--format", form, "--output", str(path)]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
         tables.append(path.read_bytes())
     parquet = pq.read_table(io.BytesIO(tables[0]))
     assert pa.ipc.open_stream(tables[1]).read_all().equals(parquet)

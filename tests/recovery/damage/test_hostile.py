@@ -55,7 +55,7 @@ def in_their_turn(each: Sequence[Any], number: int, count: int) -> Sequence[Any]
 
 
 @pytest.mark.slow
-@settings(max_examples=settings.default.max_examples if LONG else 4)
+@settings(max_examples=settings.default.max_examples if LONG else 3)
 @given(data=st.data())
 def test_manifests_that_lie(roots: list[Path], data: st.DataObject) -> None:
     root = data.draw(st.sampled_from(roots))
@@ -320,7 +320,7 @@ def test_whatever_a_checkpoint_says_it_can_be_named(root: Path) -> None:
     """Errors of the tree of ours alone, from the library too."""
     tree = tree_of(root)
     for number, place in enumerate(places(tree)):
-        for value in in_their_turn([None, "x", -1, BIG, [], {}], number, 3):
+        for value in in_their_turn([None, "x", -1, BIG, [], {}], number, 5):
             body = json.dumps(changed(tree, place, value, "put")).encode()
             try:
                 decode(b'{"checksum":"%s",\n"manifest":%s}\n' % (checksum(body).encode(), body), "m")

@@ -146,7 +146,7 @@ EXPECTED = {}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sessions", *longer("tumbling")])
 @given(
-    steps=st.lists(STEPS, max_size=12),
+    steps=st.lists(STEPS, max_size=12 if LONG else 7),
     stores=st.lists(st.sampled_from(range(len(STORES))), min_size=1, max_size=4),
 )
 @settings(max_examples=settings.default.max_examples // 2 if LONG else 2)

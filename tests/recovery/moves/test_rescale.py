@@ -99,7 +99,7 @@ def step(job: Harness, kind: Kind, number: int, batch: list[Event] | int) -> pa.
 steps = st.lists(
     st.tuples(st.lists(st.integers(1, 7), max_size=2), st.one_of(st.lists(events, max_size=25), st.integers(0, 20))),
     min_size=4,
-    max_size=8,
+    max_size=8 if LONG else 6,
 )
 
 
