@@ -153,7 +153,7 @@ OF_EACH_KIND = (
 """Of the contract too."""
 TURNS = {"TestRocksDB": (0,), "TestParquetOnFiles": (3,), "TestMemory": (0, 1, 2)}
 """Of each four cases a store has these: each case is in one of them in every run."""
-ELSEWHERE = (
+PROVED_ELSEWHERE = (
     *KILLED_IF_LONG,
     *(f"::Test{store}::{name}" for store in ("RocksDB", "ParquetOnFiles") for name in ONE_STORE),
 )
@@ -172,7 +172,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("long")
         if SPILLED in item.nodeid and item.name not in ALSO_SPILLED:
             item.add_marker("long")
-        if item.nodeid.endswith(ELSEWHERE) or not _has_turn(item):
+        if item.nodeid.endswith(PROVED_ELSEWHERE) or not _has_turn(item):
             item.add_marker("long")
         if not (LONG or WIDE) and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))

@@ -146,9 +146,9 @@ def test_what_is_not_there_is_reported(root: Path, options: list[str], code: str
         assert done.returncode in (4, 5)
         assert f"[{code}]" in done.stderr
         assert done.stdout == ""
-    here = CliRunner().invoke(app, ["state", str(root), *options])
-    assert isinstance(here.exception, TidestateError)
-    assert (here.exception.code, here.stdout) == (code, "")
+    answer = CliRunner().invoke(app, ["state", str(root), *options])
+    assert isinstance(answer.exception, TidestateError)
+    assert (answer.exception.code, answer.stdout) == (code, "")
 
 
 def test_operators_of_a_chain_are_asked_by_name(tmp_path: Path) -> None:

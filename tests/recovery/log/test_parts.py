@@ -100,7 +100,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def whole(first: Path, tmp_path: Path) -> Path:
+def root(first: Path, tmp_path: Path) -> Path:
     """A job that has taken all batches."""
     return Path(shutil.copytree(first, tmp_path / "root"))
 
@@ -110,18 +110,18 @@ def paths(root: Path, kind: str = "") -> list[Path]:
     return [root / ref.path for ref in (getattr(operator, kind) if kind else operator.parts)]
 
 
-def test_the_manifest_names_parts_and_readers_see_all_partitions(whole: Path, twin: Path) -> None:
-    for written, inline in zip(evidence.manifests(whole), evidence.manifests(twin), strict=True):
+def test_the_manifest_names_parts_and_readers_see_all_partitions(root: Path, twin: Path) -> None:
+    for written, inline in zip(evidence.manifests(root), evidence.manifests(twin), strict=True):
         found, other = (one["operators"]["job"] for one in (written, inline))
         assert (found["partitions"], found["count"], len(other["partitions"])) == ([], PARTITIONS, PARTITIONS)
         assert len(found["base"]) == len(found["copies"])
         assert (other["base"], other["copies"], other["changes"]) == ([], [], [])
-        read = Checkpoint.open(whole).read(written["id"]).manifest.operators["job"]
+        read = Checkpoint.open(root).read(written["id"]).manifest.operators["job"]
         named = [[(ref.table, ref.kind, ref.rows) for ref in one.files] for one in read.partitions]
         assert named == [[(ref["table"], ref.get("kind", "changelog"), ref["rows"]) for ref in one["files"]]
                          for one in other["partitions"]]  # fmt: skip
-    assert len(newest(whole).operators["job"].base) > 1
-    report = verify(Checkpoint.open(whole), read_percent=100)
+    assert len(newest(root).operators["job"].base) > 1
+    report = verify(Checkpoint.open(root), read_percent=100)
     assert (report.findings, report.good) == ((), 7)
 
 
@@ -192,24 +192,24 @@ def test_a_few_partitions_are_in_the_manifest(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.partitions.json"))
 
 
-def test_collection_keeps_the_parts_that_are_needed(whole: Path) -> None:
-    (whole / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
-    needed = {ref.path for ref in state_files(newest(whole))}
-    collect(Checkpoint.open(whole), CheckpointRetention(newest=1, grace="0 seconds"))
-    there = {path.relative_to(whole).as_posix() for path in (whole / "data").rglob("*") if path.is_file()}
+def test_collection_keeps_the_parts_that_are_needed(root: Path) -> None:
+    (root / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
+    needed = {ref.path for ref in state_files(newest(root))}
+    collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
+    there = {path.relative_to(root).as_posix() for path in (root / "data").rglob("*") if path.is_file()}
     assert {path for path in there if path.endswith(".json")} - needed <= {f"data/job/8-{'0' * 32}.partitions.json"}
     assert needed <= there
-    assert verify(Checkpoint.open(whole), read_percent=100).findings == ()
-    run(whole, partitions=PARTITIONS)
+    assert verify(Checkpoint.open(root), read_percent=100).findings == ()
+    run(root, partitions=PARTITIONS)
 
 
-def test_going_back(whole: Path) -> None:
-    then = Checkpoint.open(whole).read(4).manifest.operators["job"]
-    reset_to(Checkpoint.open(whole), 4)
-    now = newest(whole).operators["job"]
+def test_going_back(root: Path) -> None:
+    then = Checkpoint.open(root).read(4).manifest.operators["job"]
+    reset_to(Checkpoint.open(root), 4)
+    now = newest(root).operators["job"]
     assert (now.base, now.changes, now.partitions) == (then.base, then.changes, then.partitions)
-    run(whole)
-    assert verify(Checkpoint.open(whole), read_percent=100).findings == ()
+    run(root)
+    assert verify(Checkpoint.open(root), read_percent=100).findings == ()
 
 
 @pytest.mark.long
@@ -281,25 +281,25 @@ def test_a_damaged_part_of_a_base_has_a_copy(tmp_path: Path, kind: str, damage: 
         pytest.param("both", flip, id="both-flipped", marks=pytest.mark.long),
     ],
 )
-def test_without_a_copy_the_job_goes_back(whole: Path, kind: str, damage: Callable[[Path], None]) -> None:
-    operator = newest(whole).operators["job"]
+def test_without_a_copy_the_job_goes_back(root: Path, kind: str, damage: Callable[[Path], None]) -> None:
+    operator = newest(root).operators["job"]
     if kind == "changes" and not operator.changes:
         pytest.skip("the newest checkpoint has a new base")
     refs = operator.changes[-1:] if kind == "changes" else (operator.base[0], operator.copies[0])
     for ref in refs:
-        damage(whole / ref.path)
+        damage(root / ref.path)
     with pytest.raises(CorruptionError):
-        newest(whole)
-    report = verify(Checkpoint.open(whole), read_percent=100)
+        newest(root)
+    report = verify(Checkpoint.open(root), read_percent=100)
     assert report.findings
-    done = repair(Checkpoint.open(whole))
+    done = repair(Checkpoint.open(root))
     assert done.reset is not None
     assert done.reset.to == report.good
-    run(whole)
+    run(root)
 
 
-def test_a_manifest_names_each_partition_once(whole: Path) -> None:
-    path = next((whole / "manifests").glob(f"{newest(whole).id:020d}.json"))
+def test_a_manifest_names_each_partition_once(root: Path) -> None:
+    path = next((root / "manifests").glob(f"{newest(root).id:020d}.json"))
     manifest, _ = decode(path.read_bytes(), str(path))
     operator = manifest.operators["job"]
     base = operator.base

@@ -92,8 +92,8 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
         first.reprocess_late()
     answered = caplog.messages[-1]
     command = answered[answered.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
-    (done,) = json_here(*command[1:], "--json")
-    assert done["files"] > 0
+    (result,) = json_here(*command[1:], "--json")
+    assert result["files"] > 0
     second = job.standalone(checkpoint=tmp_path / "second")
     second.run([near(1, 1)])
     second.reprocess_late(near(2, 5))

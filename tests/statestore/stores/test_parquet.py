@@ -123,15 +123,15 @@ def test_a_range_has_the_rows_at_the_edges_of_its_files(tmp_path: Path) -> None:
 def test_what_arrow_holds_of_large_state_keeps_to_its_budget(tmp_path: Path) -> None:
     """While it is written, folded, looked up and scanned. The next test counts all of a process."""
     default = pa.default_memory_pool()
-    counted = pa.proxy_memory_pool(default)
-    pa.set_memory_pool(counted)
+    pool = pa.proxy_memory_pool(default)
+    pa.set_memory_pool(pool)
     try:
         facts = large(tmp_path, budget_mb=1, times=14)
     finally:
         pa.set_memory_pool(default)
     assert facts["state_mb"] >= 14
     assert facts["found"] == 1000
-    assert counted.max_memory() < 10 << 20
+    assert pool.max_memory() < 10 << 20
 
 
 @pytest.mark.long
