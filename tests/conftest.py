@@ -117,10 +117,27 @@ OF_CONTRACT = ("test_any_history", "test_many_change_sets", "test_the_limits_the
 """The slow ones of the contract of a store, which ships and knows no marks of ours."""
 ON_S3 = "::TestParquetOnS3::"
 """Of the store that has each request answered by a server: its tests and cases are the same as on files."""
-ALSO_ON_S3 = ("test_killed_at_any_moment",)
-"""Those of them that are in each run: it is opened again too."""
-VOLATILE_KILLED = ("::TestMemory::test_killed_at_any_moment", "::TestParquet::test_killed_at_any_moment")
-"""These come back empty, as `test_opened_again_and_again` has them do."""
+ALSO_ON_S3 = ("test_a_loaded_store_opens_again",)
+"""Those of them that are in each run."""
+KILLED_IF_LONG = tuple(f"::Test{name}::test_killed_at_any_moment" for name in ("Memory", "Parquet", "RocksDB"))
+"""The first two come back empty, as `test_opened_again_and_again` has them do; RocksDB is killed in each run by
+`tests/statestore/stores/test_rocksdb_faults.py`.
+"""
+SPILLED = "::TestParquet::"
+"""Of the store in RAM that reads as that on files: what spills more is in each run."""
+ALSO_SPILLED = (
+    "test_a_snapshot_loads_into_another_store",
+    "test_any_history",
+    "test_expired_rows_are_never_seen[int32]",
+    "test_many_change_sets",
+)
+ONE_STORE = (
+    "test_a_loaded_store_opens_again",
+    "test_limits_are_kept",
+    "test_scans_stay_in_order_from_batch_to_batch",
+    "test_the_limits_themselves_are_allowed",
+)
+"""`TestMemory` has these in every run: stores check limits by the same code."""
 OF_EACH_KIND = (
     "test_a_sum_never_wraps",
     "test_columns_have_any_name",
@@ -129,12 +146,17 @@ OF_EACH_KIND = (
     "test_refused_whole",
     "test_rows_have_their_tables_columns",
     "test_rows_of_a_key_combine",
+    "test_scans_keep_to_their_bounds",
     "test_values_of_every_type",
     "test_wrong_bounds_are_refused",
 )
-"""Of the contract too. `TestMemory` has each type, combiner, name and refusal in every run."""
-TURNS = {"TestRocksDB": 0, "TestParquetOnFiles": 1, "TestParquet": 2}
-"""These stores have one in three, each another one."""
+"""Of the contract too."""
+TURNS = {"TestRocksDB": (0,), "TestParquetOnFiles": (3,), "TestMemory": (0, 1, 2)}
+"""Of each four cases a store has these: each case is in one of them in every run."""
+PROVED_ELSEWHERE = (
+    *KILLED_IF_LONG,
+    *(f"::Test{store}::{name}" for store in ("RocksDB", "ParquetOnFiles") for name in ONE_STORE),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -148,7 +170,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kill")
         if ON_S3 in item.nodeid and item.name not in ALSO_ON_S3:
             item.add_marker("long")
-        if item.nodeid.endswith(VOLATILE_KILLED) or not _has_turn(item):
+        if SPILLED in item.nodeid and item.name not in ALSO_SPILLED:
+            item.add_marker("long")
+        if item.nodeid.endswith(PROVED_ELSEWHERE) or not _has_turn(item):
             item.add_marker("long")
         if not (LONG or WIDE) and item.get_closest_marker("long"):
             item.add_marker(pytest.mark.skip(reason="of the long form"))
@@ -188,7 +212,7 @@ def _has_turn(item: pytest.Item) -> bool:
     if store not in TURNS or getattr(item, "originalname", "") not in OF_EACH_KIND:
         return True
     place = next(iter(item.callspec.indices.values()))  # type: ignore[attr-defined]
-    return bool(place % len(TURNS) == TURNS[store])
+    return place % 4 in TURNS[store]
 
 
 def pytest_collection_finish() -> None:

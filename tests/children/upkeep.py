@@ -29,7 +29,7 @@ def delete(self: Objects, path: str) -> None:
 
 
 def main() -> None:
-    upkeep.LEAST_PAUSE_S = 0.001
+    upkeep.LEAST_PAUSE_S, upkeep.TIMES_AS_LONG = 0.001, 0
     Objects.delete = delete  # type: ignore[method-assign]
     job: Any = JOB.standalone(
         checkpoint=sys.argv[1], store=STORE, checkpoints=CheckpointRetention(newest=3, grace="0 seconds")

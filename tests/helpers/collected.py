@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.forks import JOB
+from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import sample
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.inspect.rows import Wanted, state_rows
@@ -29,9 +32,18 @@ def run(root: object, batches: int, **more: Any) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    run(tmp_path / "root", 10)
-    return tmp_path / "root"
+def root(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """After ten batches. A copy of the first one, but in the long form: hours later that has old checkpoints."""
+    if LONG:
+        run(tmp_path / "root", 10)
+        return tmp_path / "root"
+    return Path(shutil.copytree(_first(tmp_path_factory.getbasetemp()), tmp_path / "root"))
+
+
+@cache
+def _first(folder: Path) -> Path:
+    run(folder / "collected", 10)
+    return folder / "collected"
 
 
 def observed(checkpoint: Checkpoint) -> list[tuple[int, list[Any]]]:

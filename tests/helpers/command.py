@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 from tests.helpers.checkout import ROOT
 from tests.helpers.plain_reports import plain_reports
 from tests.helpers.worked_example import STREAM, example
+from tidestate.recovery.cli.main import app
 from tidestate.statestore.spec.store import Parquet
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -52,6 +55,17 @@ def tidestate(
         process.join()
         assert process.exitcode is not None
         return subprocess.CompletedProcess(command, process.exitcode, *(path.read_text() for path in outputs))
+
+
+def json_here(*arguments: object) -> list[dict[str, Any]]:
+    """What a verb prints with ``--json``, run in this process: where streams and exit codes are not in question."""
+    errors = io.StringIO()
+    with tempfile.TemporaryFile("w+") as output:
+        with redirect_stdout(output), redirect_stderr(errors):
+            code = app([*map(str, arguments)], standalone_mode=False)
+        assert (code or 0, errors.getvalue()) == (0, "")
+        output.seek(0)
+        return [json.loads(line) for line in output]
 
 
 def _run(command: list[str], environment: dict[str, str], outputs: list[Path]) -> None:

@@ -15,6 +15,11 @@ class Interrupted(Objects):
         super().__init__(root)
         self._left, self._act = moment, act
 
+    @property
+    def acted(self) -> bool:
+        """Whether there were as many calls."""
+        return self._left <= 0
+
     def _turn(self) -> None:
         self._left -= 1
         if self._left == 0:

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from typer.testing import CliRunner
 
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.example_manifest import example
 from tests.helpers.forks import JOB, job
+from tests.helpers.process import LONG
 from tidestate.operators import DeliveryId
+from tidestate.recovery.cli.main import app
 from tidestate.recovery.inspect.health import health
 from tidestate.recovery.inspect.limits import (
     HealthCheck,
@@ -234,7 +237,7 @@ def test_what_was_collected_is_waited_for_and_is_in_no_sum(tmp_path: Path) -> No
 
 def test_a_pipe_that_nobody_reads_changes_no_exit_code(tmp_path: Path) -> None:
     JOB.standalone(checkpoint=tmp_path).run([rows(1)])
-    for options, code in ((["--running"], 1), (["--running", "--json"], 1), ([], 0)):
+    for options, code in ((["--running"], 1), *([(["--running", "--json"], 1), ([], 0)] if LONG else [])):
         ours, theirs = os.pipe()
         os.close(ours)
         assert tidestate("check", tmp_path, *options, stdout=theirs).returncode == code
@@ -248,7 +251,7 @@ def test_exit_codes(tmp_path: Path) -> None:
     starting = tidestate("check", root, "--starting-ok", "--json")
     assert (starting.returncode, json.loads(starting.stdout)["checkpoint"]) == (0, None)
     JOB.standalone(checkpoint=root).run([rows(1), rows(100), rows(2)])
-    assert tidestate("check", root, "--max-rejected", "1").returncode == 0
+    assert CliRunner().invoke(app, ["check", str(root), "--max-rejected", "1"]).exit_code == 0
     unhealthy = tidestate("check", root, "--running", "--max-rejected", "0%", "--max-lag", "1 hour", columns=80)
     assert unhealthy.returncode == 1
     assert [line.partition(":")[2].partition(":")[0] for line in unhealthy.stderr.splitlines()] == [
@@ -257,12 +260,12 @@ def test_exit_codes(tmp_path: Path) -> None:
         " rejected",
     ]
     assert max(map(len, unhealthy.stdout.splitlines())) <= 80
-    printed = json.loads(tidestate("check", root, "--running", "--json").stdout)
+    printed = json.loads(CliRunner().invoke(app, ["check", str(root), "--running", "--json"]).stdout)
     assert (printed["holds"], [check["name"] for check in printed["checks"] if not check["holds"]]) == (
         False,
         ["running"],
     )
-    assert tidestate("check", root, "--max-lag", "soon").returncode == 2
+    assert CliRunner().invoke(app, ["check", str(root), "--max-lag", "soon"]).exit_code == 2
     (root / "tidestate.json").rename(tmp_path / "marker")
     assert tidestate("check", root, "--starting-ok").returncode == 4
     (tmp_path / "marker").rename(root / "tidestate.json")

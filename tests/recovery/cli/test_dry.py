@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command import json_lines, tidestate
+from tests.helpers.command import json_here
 from tests.helpers.example_root import copy, damaged, root  # noqa: F401  (fixtures)
 
 VERBS = {
@@ -26,8 +26,8 @@ def test_nothing_happens_without_confirm(verb: str, copy: Path) -> None:  # noqa
     if verb == "repair":
         damaged(copy, "gone")
     before = files(copy)
-    (planned,) = json_lines(tidestate(verb, copy, *VERBS[verb], "--json"))
+    (planned,) = json_here(verb, copy, *VERBS[verb], "--json")
     assert files(copy) == before
-    (done,) = json_lines(tidestate(verb, copy, *VERBS[verb], "--json", "--confirm"))
+    (done,) = json_here(verb, copy, *VERBS[verb], "--json", "--confirm")
     assert files(copy) != before
     assert (planned["done"], done["done"]) == (False, True)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 import tidestate as ts
 from tests.helpers.command import tidestate
-from tests.helpers.process import forget
+from tests.helpers.process import LONG, forget
 from tidestate import agg
 
 JOBS = """
@@ -60,7 +60,8 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
             "refused",
         ],
     )
-    assert tidestate("plan", root, f"{jobs}:made").stdout == same.stdout
+    if LONG:
+        assert tidestate("plan", root, f"{jobs}:made").stdout == same.stdout
 
     more = tidestate("plan", root, f"{jobs}:more", "--json")
     planned = json.loads(more.stdout)
@@ -73,8 +74,9 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
     assert 'window: tumbling("10 seconds") -> tumbling("20 seconds"): state is kept by window' in size.stdout
 
     assert "loses values: operator windows: aggregate total" in tidestate("plan", root, f"{jobs}:less").stdout
-    kept = tidestate("plan", root, f"{jobs}:less", "--dropped", "refuse")
-    assert (kept.returncode, "configuration-changed" in kept.stdout) == (1, True)
+    if LONG:
+        kept = tidestate("plan", root, f"{jobs}:less", "--dropped", "refuse")
+        assert (kept.returncode, "configuration-changed" in kept.stdout) == (1, True)
 
     other = tidestate("plan", root, f"{jobs}:other")
     assert (other.returncode, "[column-missing]" in other.stderr, other.stdout) == (5, True, "")
@@ -87,5 +89,6 @@ def test_what_a_start_would_do_is_printed_and_nothing_is_touched(tmp_path: Path)
         f"{tmp_path / 'none'}: a new root\n"
         "the columns of its input are not known: give files or a schema to check them\n",
     )
-    assert tidestate("plan", root, f"{jobs}:nothing").returncode == 5
+    if LONG:
+        assert tidestate("plan", root, f"{jobs}:nothing").returncode == 5
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before

@@ -14,7 +14,7 @@ import tidestate as ts
 from tests.helpers.checkout import ROOT
 from tests.helpers.collected import TABLES
 from tests.helpers.command import tidestate
-from tests.helpers.process import some
+from tests.helpers.process import LONG, some
 from tests.helpers.worked_example import STREAM, example
 from tidestate import agg
 from tidestate.recovery import cli
@@ -65,7 +65,7 @@ def loaded(arguments: list[str], **environment: str) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "arguments", some([["list"], ["list", "--json"], ["show"], ["show", "--help"], ["list", "--help"]], 3)
+    "arguments", some([["list"], ["list", "--json"], ["list", "--help"], ["show"], ["show", "--help"]], 2)
 )
 def test_looking_loads_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=tmp_path / "root", store=Parquet()).run(STREAM[:2])
@@ -80,6 +80,7 @@ def test_the_list_of_all_verbs_loads_none_of_ours() -> None:
     assert {one for one in modules if one.startswith("tidestate.operators")} == PLUG_IN
 
 
+@pytest.mark.long  # by the same code as the list of all verbs
 def test_completing_a_verb_loads_none_of_ours() -> None:
     modules = loaded([], _TIDESTATE_COMPLETE="complete_bash", COMP_WORDS="tidestate re", COMP_CWORD="1")
     assert modules & (HEAVY | STATE) == set()
@@ -105,6 +106,7 @@ def bash(script: str, environment: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.long  # in every run the two tests below
 def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
     ask = (
         "source <(tidestate --show-completion); COMP_WORDS=({words}); COMP_CWORD={place}; "
@@ -148,15 +150,17 @@ def test_bash_completes_what_a_root_has(
         f"windows {root} --operator f": {"first"},
         f"state {root} --operator first --table g": {"groups"},
         f"show {tmp_path / 'none'} ": set(),
+        "restore --par": {"--parallel"},
     }
     last = f"state {root} --operator first --table g"
-    place = len(last.split(" "))
-    listed = " ".join(f"'{one}'" for one in ["tidestate", *last.split(" ")])
-    script = f"source <(tidestate --show-completion); COMP_WORDS=({listed}); COMP_CWORD={place}; "
-    found = bash(f'{script}_tidestate_completion tidestate; echo "${{COMPREPLY[@]}}"', shell)
-    assert set(found.split()) == lines[last]
+    if LONG:  # in every run `test_completion_installs_itself_for_bash` has a real one
+        place = len(last.split(" "))
+        listed = " ".join(f"'{one}'" for one in ["tidestate", *last.split(" ")])
+        script = f"source <(tidestate --show-completion); COMP_WORDS=({listed}); COMP_CWORD={place}; "
+        found = bash(f'{script}_tidestate_completion tidestate; echo "${{COMPREPLY[@]}}"', shell)
+        assert set(found.split()) == lines[last]
     monkeypatch.setenv("_TIDESTATE_COMPLETE", "complete_bash")  # as the function of bash does
-    for line, words in lines.items():
+    for line, words in some(lines.items(), 6):
         monkeypatch.setenv("COMP_WORDS", f"tidestate {line}")
         monkeypatch.setenv("COMP_CWORD", str(len(line.split(" "))))
         assert set(tidestate().stdout.split()) == words, line

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.helpers.hostile import check_answers, put, run
+from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.statestore.checksums import checksum
@@ -158,7 +159,10 @@ def test_a_manifest_that_is_not_as_its_files_is_refused(
     LIES[lie](forged)
     forged.publish()
     refused = set()
-    for reader in READERS:
+    turn = [*LIES].index(lie) % (len(READERS) - 1)
+    for reader in (READERS[-1], *READERS[turn:-1], *READERS[:turn]):
+        if not LONG and len(refused) > 1:
+            break  # others are asked about other lies
         if lie == "of another operator" and reader[0] in ("panes", "late", "history"):
             continue  # they ask for what that one has observed, which is nothing
         done = run(root, reader)

@@ -135,8 +135,9 @@ def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None
         for name in (*strange, "x y.json", os.fsdecode(b"\xff.json"), f"{3:020d}.json~", "-1.json", "1-2-3.json"):
             if not (folder == "pins" and is_pin(name.removesuffix(".json"))):
                 (copy / folder / name).write_bytes(b"{}")
-        assert answered(copy) == whole
-        assert check_answers(copy, VERBS) == codes
+        if LONG or folder == "alive":  # the last one
+            assert answered(copy) == whole
+            assert check_answers(copy, VERBS) == codes
 
 
 def test_a_boundary_that_is_listed_and_leads_nowhere(root: Path, tmp_path: Path) -> None:
@@ -160,11 +161,13 @@ def test_what_is_no_file_in_place_of_one(root: Path, tmp_path: Path, kind: str) 
     named = {path.parent: path for path in sorted(copy.rglob("*")) if path.is_file()}
     before = signal.signal(signal.SIGALRM, stop)
     try:
-        for path in list(named.values()) if LONG else list(named.values())[NO_FILES.index(kind) % 3 :: 3]:
+        asked = [["state"], *VERBS[2:6], VERBS[-2], VERBS[-1]]
+        paths = list(named.values())
+        for number, path in enumerate(paths if LONG else paths[NO_FILES.index(kind) % 3 :: 3]):
             path.rename(tmp_path / "aside")
             with in_place(path, kind):
                 signal.alarm(30)
-                codes = check_answers(copy, [["state"], *VERBS[2:6], VERBS[-2], VERBS[-1]])
+                codes = check_answers(copy, asked if LONG else asked[number % 3 :: 3])
                 assert codes <= {"not-a-file", "storage", "reset-damaged"}, (path, codes)
             (tmp_path / "aside").rename(path)
     finally:
@@ -199,9 +202,10 @@ def test_records_without_end_are_not_read(root: Path, name: str, tmp_path: Path)
     with (copy / name).open("r+b") as file:
         file.truncate(1 << 40)  # a hole: takes no room
     assert "record-damaged" in check_answers(copy, VERBS)
-    for broken in (b"", b"\xff\xfe", b"[" * 100_000, sealed(b"[" * 50_000 + b"]" * 50_000), sealed(b"7")):
+    deep = sealed(b"[" * 50_000 + b"]" * 50_000)
+    for number, broken in enumerate((b"", b"\xff\xfe", b"[" * 100_000, deep, sealed(b"7"))):
         (copy / name).write_bytes(broken)
-        assert "record-damaged" in check_answers(copy, VERBS)
+        assert "record-damaged" in check_answers(copy, VERBS if LONG else [VERBS[5], *VERBS[number::4]])
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b"7", b"\xff", b'[{"id":"x"}]'])
@@ -212,7 +216,7 @@ def test_an_index_of_outputs_that_is_none(root: Path, body: bytes, tmp_path: Pat
     (copy / part["path"]).write_bytes(body)
     tree["outputs"][0] = part | {"bytes": len(body), "checksum": checksum(body)}
     (copy / BOUNDARY).write_bytes(sealed(json.dumps(tree).encode()))
-    assert "record-damaged" in check_answers(copy, VERBS)
+    assert "record-damaged" in check_answers(copy, VERBS if LONG else [VERBS[5], *VERBS[len(body) % 4 :: 4]])
 
 
 @pytest.mark.parametrize("reported", [b"[" * 100_000, b"7", b"\xff\xfe", b'{"name":"x","key":[],"values":[]}'])

@@ -15,7 +15,7 @@ import tidestate as ts
 from tests.helpers.collected import NOW, files, observed, run, whole
 from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, in_turn, longer
 from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.inspect.report import points
 from tidestate.recovery.inspect.rows import Wanted, output_rows, state_difference, state_rows
@@ -137,7 +137,7 @@ def test_any_record_gone_empty_or_swapped_is_reported_or_harmless(root: Path) ->
         good = path.read_bytes()
         path.unlink() if data is None else path.write_bytes(data)
         try:
-            now = answers(root) if LONG else answers(root, number % 2, 2)
+            now = answers(root) if LONG else answers(root, number % 5, 5)
         finally:
             path.write_bytes(good)
         for name, answer in now.items():
@@ -187,7 +187,7 @@ def test_nothing_is_deleted_where_a_manifest_is_gone(copy: Path, lost: tuple[int
     assert files(copy) == there
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [1, *longer(2)])
 def test_nothing_is_deleted_where_the_first_manifests_are_gone(tmp_path: Path, count: int) -> None:
     """Of a root that was never collected: no boundary says where it begins."""
     run(tmp_path, 8)
@@ -238,8 +238,14 @@ def outcome(root: Path) -> list[Any]:
     return [rows for _, rows in observed(Checkpoint.open(root))]
 
 
+PUT_BACK = in_turn([2, 3, 5], [True, False])
+"""In every run `test_a_pin_knows_of_a_checkpoint_that_is_gone` is without notes."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "notes"), in_turn([2, 3, 5], [True, False]))
+@pytest.mark.parametrize(
+    ("count", "notes"), [PUT_BACK[0], *(pytest.param(*case, marks=pytest.mark.long) for case in PUT_BACK[1:])]
+)
 def test_a_root_that_was_put_back_goes_on_above_what_it_saw(tmp_path: Path, count: int, notes: bool) -> None:
     """The manifests of an older copy with the files of now: refused, and with a word gone on, no id used twice."""
     root = tmp_path / "root"

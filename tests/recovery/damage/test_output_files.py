@@ -14,7 +14,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.forked import Forked
 from tests.helpers.hostile import run
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, longer
 from tests.helpers.worked_example import STREAM, example
 from tidestate import agg
 from tidestate.operators.inspect.report.document import write_report
@@ -63,11 +63,11 @@ def flipped(root: Path, path: Path, step: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["panes", "late"])
+@pytest.mark.parametrize("kind", ["panes", *longer("late")])
 def test_a_wrong_bit_of_a_footer_is_noticed(root: Path, kind: str) -> None:
     files = [path for path in outputs(root) if path.relative_to(root).parts[0] == kind]
     for path in files if LONG else files[:1]:
-        assert set(flipped(root, path, 3 if LONG else 397)) == {"ours file-damaged"}
+        assert set(flipped(root, path, 3 if LONG else 797)) == {"ours file-damaged"}
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_columns_of_other_types(root: Path, kind: str, tmp_path: Path) -> None:
     was = path.read_bytes(), (root / manifest_path(number)).read_bytes()
     rows = pq.read_table(path)
     cases = in_turn(COLUMNS[kind], VALUES if LONG else VALUES[:5])
-    for name, value in [*cases, *((name, None) for name in COLUMNS[kind])]:
+    for place, (name, value) in enumerate([*cases, *((name, None) for name in COLUMNS[kind])]):
         if value is None:
             other = rows.drop_columns([name])
         else:
@@ -69,7 +69,8 @@ def test_columns_of_other_types(root: Path, kind: str, tmp_path: Path) -> None:
         data = path.read_bytes()
         tree[kind][0] |= {"bytes": len(data), "checksum": checksum(data), "tail": tail_of(data)}
         put(root, number, json.dumps(tree).encode())
-        check_answers(root, [*READERS[kind], HISTORY])
+        readers = [*READERS[kind], HISTORY]
+        check_answers(root, readers if LONG else readers[place % len(readers) :][:1])
     write_report(root, tmp_path / "report.html")
     path.write_bytes(was[0])
     (root / manifest_path(number)).write_bytes(was[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.process import examples
+from tests.helpers.process import LONG, examples, longer
 from tests.helpers.worked_example import batch
 from tidestate import Aggregation, agg
 from tidestate.recovery.inspect.rows import Wanted, state_rows
@@ -41,11 +42,16 @@ BATCHES = [batch([(10 * number + place, key, 0) for place, key in enumerate("abc
 
 
 @pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few(first: Path, twin: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for the ``twin``, which is made before."""
+    few(monkeypatch)
+
+
+def few(patch: pytest.MonkeyPatch) -> None:
     """Small jobs have parts, too, and many of them."""
-    monkeypatch.setattr(parts, "INLINE_PARTITIONS", 2)
-    monkeypatch.setattr(parts, "PART_BYTES", 1500)
-    monkeypatch.setattr(parts, "MAX_CHANGES", 3)
+    patch.setattr(parts, "INLINE_PARTITIONS", 2)
+    patch.setattr(parts, "PART_BYTES", 1500)
+    patch.setattr(parts, "MAX_CHANGES", 3)
 
 
 def job(late: str = "0 seconds") -> Aggregation:
@@ -76,13 +82,27 @@ def state(root: Path) -> list[str]:
     return sorted(repr(row) for table in tables for row in table.to_pylist())
 
 
-@pytest.fixture
-def twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same job with its partitions in the manifests."""
-    with monkeypatch.context() as patch:
-        patch.setattr(parts, "INLINE_PARTITIONS", 64)
-        run(tmp_path / "twin", partitions=PARTITIONS)
-    return tmp_path / "twin"
+    root = tmp_path_factory.mktemp("parts") / "twin"
+    run(root, partitions=PARTITIONS)
+    return root
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("parts") / "root"
+    with pytest.MonkeyPatch.context() as patch:
+        few(patch)
+        run(root, partitions=PARTITIONS)
+    return root
+
+
+@pytest.fixture
+def root(first: Path, tmp_path: Path) -> Path:
+    """A job that has taken all batches."""
+    return Path(shutil.copytree(first, tmp_path / "root"))
 
 
 def paths(root: Path, kind: str = "") -> list[Path]:
@@ -90,24 +110,23 @@ def paths(root: Path, kind: str = "") -> list[Path]:
     return [root / ref.path for ref in (getattr(operator, kind) if kind else operator.parts)]
 
 
-def test_the_manifest_names_parts_and_readers_see_all_partitions(tmp_path: Path, twin: Path) -> None:
-    run(tmp_path / "root", partitions=PARTITIONS)
-    for written, inline in zip(evidence.manifests(tmp_path / "root"), evidence.manifests(twin), strict=True):
+def test_the_manifest_names_parts_and_readers_see_all_partitions(root: Path, twin: Path) -> None:
+    for written, inline in zip(evidence.manifests(root), evidence.manifests(twin), strict=True):
         found, other = (one["operators"]["job"] for one in (written, inline))
         assert (found["partitions"], found["count"], len(other["partitions"])) == ([], PARTITIONS, PARTITIONS)
         assert len(found["base"]) == len(found["copies"])
         assert (other["base"], other["copies"], other["changes"]) == ([], [], [])
-        read = Checkpoint.open(tmp_path / "root").read(written["id"]).manifest.operators["job"]
+        read = Checkpoint.open(root).read(written["id"]).manifest.operators["job"]
         named = [[(ref.table, ref.kind, ref.rows) for ref in one.files] for one in read.partitions]
         assert named == [[(ref["table"], ref.get("kind", "changelog"), ref["rows"]) for ref in one["files"]]
                          for one in other["partitions"]]  # fmt: skip
-    assert len(newest(tmp_path / "root").operators["job"].base) > 1
-    report = verify(Checkpoint.open(tmp_path / "root"), read_percent=100)
+    assert len(newest(root).operators["job"].base) > 1
+    report = verify(Checkpoint.open(root), read_percent=100)
     assert (report.findings, report.good) == ((), 7)
 
 
 def test_a_restarted_job_goes_on(tmp_path: Path, twin: Path) -> None:
-    for number in range(1, 7):
+    for number in range(1, 7) if LONG else (1, 3, 4, 6):
         run(tmp_path / "root", number, partitions=PARTITIONS)
     assert state(tmp_path / "root") == state(twin)
     panes = [
@@ -173,28 +192,27 @@ def test_a_few_partitions_are_in_the_manifest(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.partitions.json"))
 
 
-def test_collection_keeps_the_parts_that_are_needed(tmp_path: Path) -> None:
-    run(tmp_path, partitions=PARTITIONS)
-    (tmp_path / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
-    needed = {ref.path for ref in state_files(newest(tmp_path))}
-    collect(Checkpoint.open(tmp_path), CheckpointRetention(newest=1, grace="0 seconds"))
-    there = {path.relative_to(tmp_path).as_posix() for path in (tmp_path / "data").rglob("*") if path.is_file()}
+def test_collection_keeps_the_parts_that_are_needed(root: Path) -> None:
+    (root / "data" / "job" / f"8-{'0' * 32}.partitions.json").write_bytes(b"left by a crash")
+    needed = {ref.path for ref in state_files(newest(root))}
+    collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
+    there = {path.relative_to(root).as_posix() for path in (root / "data").rglob("*") if path.is_file()}
     assert {path for path in there if path.endswith(".json")} - needed <= {f"data/job/8-{'0' * 32}.partitions.json"}
     assert needed <= there
-    assert verify(Checkpoint.open(tmp_path), read_percent=100).findings == ()
-    run(tmp_path, partitions=PARTITIONS)
+    assert verify(Checkpoint.open(root), read_percent=100).findings == ()
+    run(root, partitions=PARTITIONS)
 
 
-def test_going_back(tmp_path: Path) -> None:
-    run(tmp_path, partitions=PARTITIONS)
-    then = Checkpoint.open(tmp_path).read(4).manifest.operators["job"]
-    reset_to(Checkpoint.open(tmp_path), 4)
-    now = newest(tmp_path).operators["job"]
+def test_going_back(root: Path) -> None:
+    then = Checkpoint.open(root).read(4).manifest.operators["job"]
+    reset_to(Checkpoint.open(root), 4)
+    now = newest(root).operators["job"]
     assert (now.base, now.changes, now.partitions) == (then.base, then.changes, then.partitions)
-    run(tmp_path)
-    assert verify(Checkpoint.open(tmp_path), read_percent=100).findings == ()
+    run(root)
+    assert verify(Checkpoint.open(root), read_percent=100).findings == ()
 
 
+@pytest.mark.long
 def test_a_fork_of_a_fork(tmp_path: Path, twin: Path) -> None:
     run(tmp_path / "root", 3, partitions=PARTITIONS)
     fork(tmp_path / "root", tmp_path / "one")
@@ -208,7 +226,7 @@ def test_a_fork_of_a_fork(tmp_path: Path, twin: Path) -> None:
     assert state(tmp_path / "three") == state(twin)
 
 
-@pytest.mark.parametrize("partitions", [1, 5, 14])
+@pytest.mark.parametrize("partitions", [5, *longer(1, 14)])
 def test_a_rescale(tmp_path: Path, twin: Path, partitions: int) -> None:
     run(tmp_path / "root", 3, partitions=PARTITIONS)
     rescale(tmp_path / "root", partitions)
@@ -219,6 +237,7 @@ def test_a_rescale(tmp_path: Path, twin: Path, partitions: int) -> None:
     assert verify(Checkpoint.open(tmp_path / "root"), read_percent=100).findings == ()
 
 
+@pytest.mark.long
 def test_another_configuration(tmp_path: Path) -> None:
     run(tmp_path, 3, partitions=PARTITIONS)
     run(tmp_path, 6, late="1 hour")
@@ -231,8 +250,15 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
-@pytest.mark.parametrize("kind", ["base", "copies"])
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        pytest.param("base", flip, id="base-flipped"),
+        pytest.param("copies", Path.unlink, id="copies-gone"),
+        pytest.param("base", Path.unlink, id="base-gone", marks=pytest.mark.long),
+        pytest.param("copies", flip, id="copies-flipped", marks=pytest.mark.long),
+    ],
+)
 def test_a_damaged_part_of_a_base_has_a_copy(tmp_path: Path, kind: str, damage: Callable[[Path], None]) -> None:
     run(tmp_path, 5, partitions=PARTITIONS)
     before = newest(tmp_path)
@@ -246,29 +272,34 @@ def test_a_damaged_part_of_a_base_has_a_copy(tmp_path: Path, kind: str, damage: 
     run(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "gone"])
-@pytest.mark.parametrize("kind", ["changes", "both"])
-def test_without_a_copy_the_job_goes_back(tmp_path: Path, kind: str, damage: Callable[[Path], None]) -> None:
-    run(tmp_path, 6, partitions=PARTITIONS)
-    operator = newest(tmp_path).operators["job"]
+@pytest.mark.parametrize(
+    ("kind", "damage"),
+    [
+        pytest.param("changes", flip, id="changes-flipped"),
+        pytest.param("both", Path.unlink, id="both-gone"),
+        pytest.param("changes", Path.unlink, id="changes-gone", marks=pytest.mark.long),
+        pytest.param("both", flip, id="both-flipped", marks=pytest.mark.long),
+    ],
+)
+def test_without_a_copy_the_job_goes_back(root: Path, kind: str, damage: Callable[[Path], None]) -> None:
+    operator = newest(root).operators["job"]
     if kind == "changes" and not operator.changes:
         pytest.skip("the newest checkpoint has a new base")
     refs = operator.changes[-1:] if kind == "changes" else (operator.base[0], operator.copies[0])
     for ref in refs:
-        damage(tmp_path / ref.path)
+        damage(root / ref.path)
     with pytest.raises(CorruptionError):
-        newest(tmp_path)
-    report = verify(Checkpoint.open(tmp_path), read_percent=100)
+        newest(root)
+    report = verify(Checkpoint.open(root), read_percent=100)
     assert report.findings
-    done = repair(Checkpoint.open(tmp_path))
+    done = repair(Checkpoint.open(root))
     assert done.reset is not None
     assert done.reset.to == report.good
-    run(tmp_path)
+    run(root)
 
 
-def test_a_manifest_names_each_partition_once(tmp_path: Path) -> None:
-    run(tmp_path, 6, partitions=PARTITIONS)
-    path = next((tmp_path / "manifests").glob(f"{newest(tmp_path).id:020d}.json"))
+def test_a_manifest_names_each_partition_once(root: Path) -> None:
+    path = next((root / "manifests").glob(f"{newest(root).id:020d}.json"))
     manifest, _ = decode(path.read_bytes(), str(path))
     operator = manifest.operators["job"]
     base = operator.base

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.helpers.command import json_here
 from tests.helpers.forks import JOB, after
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import batch, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation
@@ -35,7 +34,7 @@ def finish(spark: SparkSession, folder: Path, root: Path) -> Manifest:
     return query.manifest
 
 
-@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(), RocksDB()], ids=repr)
+@pytest.mark.parametrize("store", [Parquet(max_levels=2, snapshot_bytes=1), *longer(Memory(), RocksDB())], ids=repr)
 def test_a_fork_goes_on_as_the_first_job_did(tmp_path: Path, store: StoreConfig) -> None:
     tables = sample(6, 120)
     first = JOB.standalone(checkpoint=tmp_path / "first", store=store)
@@ -93,11 +92,8 @@ def test_purged_events_come_with_the_command_that_takes_them_in(
         first.reprocess_late()
     answered = caplog.messages[-1]
     command = answered[answered.index("tidestate fork") :].replace("NEW_FOLDER", str(tmp_path / "second")).split()
-    done = subprocess.run(
-        [sys.executable, "-m", "tidestate.recovery.cli.main", *command[1:], "--json"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["files"] > 0
+    (result,) = json_here(*command[1:], "--json")
+    assert result["files"] > 0
     second = job.standalone(checkpoint=tmp_path / "second")
     second.run([near(1, 1)])
     second.reprocess_late(near(2, 5))
@@ -137,6 +133,7 @@ def test_a_fork_of_a_spark_job_reads_on_from_its_checkpoint(spark: SparkSession,
     assert output(tmp_path / "first", "panes")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_spark_lost_stands_in_the_manifests(spark: SparkSession, tmp_path: Path) -> None:
     tables = sample(3, 20)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.helpers.collected import root as root
 from tests.helpers.collected import run, whole
+from tests.helpers.process import longer
 from tidestate.recovery.cli.main import app
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import state_files
@@ -79,6 +80,7 @@ def test_other_pins_stay(root: Path, forked: Path) -> None:
     assert {one.fork for one in read_pins(Objects(root))} == {"", str(root.parent / "third")}
 
 
+@pytest.mark.long
 def test_a_root_that_is_gone_keeps_nothing(root: Path, forked: Path) -> None:
     shutil.rmtree(root)
     assert collect(Checkpoint.open(forked), NEWEST).freed == ()
@@ -96,7 +98,7 @@ class Forked(Objects):
         return self._base if number else self
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", *longer("after")])
 def test_dead_while_it_lets_go_and_finished_by_the_next(root: Path, forked: Path, when: When) -> None:
     checkpoint = Checkpoint.open(forked)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.every_store import new_folder
-from tests.helpers.process import LONG, forget
+from tests.helpers.process import LONG, forget, longer
 from tests.helpers.spark_inputs import rows, sample
 from tidestate import Aggregation, agg
 from tidestate.recovery.inspect.verify import verify
@@ -144,12 +144,12 @@ EXPECTED = {}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", ["sessions", *longer("tumbling")])
 @given(
-    steps=st.lists(STEPS, max_size=12),
+    steps=st.lists(STEPS, max_size=12 if LONG else 7),
     stores=st.lists(st.sampled_from(range(len(STORES))), min_size=1, max_size=4),
 )
-@settings(max_examples=max(3, settings.default.max_examples // (2 if LONG else 4)))
+@settings(max_examples=settings.default.max_examples // 2 if LONG else 2)
 def test_whatever_is_done_to_a_root_its_job_goes_on(
     name: str, steps: list[tuple[str, int]], stores: list[int]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,13 +49,19 @@ def run(root: Path, batches: int, policy: Policy | None = None) -> None:
     job.run(STREAM[:batches])
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints 1 to 3 of this version, then 4 to 6 of the newer one."""
-    run(tmp_path / "root", 2)
+    root = tmp_path_factory.mktemp("newer") / "root"
+    run(root, 2)
     with newer_version():
-        run(tmp_path / "root", 4)
-    return tmp_path / "root"
+        run(root, 4)
+    return root
+
+
+@pytest.fixture
+def root(first: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(first, tmp_path / "root"))
 
 
 def needs(root: Path) -> dict[int, list[str] | None]:

@@ -51,7 +51,7 @@ SEEDS = range(100 if os.environ.get("TIDESTATE_LONG") else 1)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", some(KINDS, 2))
+@pytest.mark.parametrize("name", some(KINDS, 1))
 def test_every_event_is_once_whatever_is_done_and_however_the_rest_is_cut(name: str, seed: int) -> None:
     with new_folder() as path:
         root = history(KINDS[name], random.Random(f"{name} {seed}"), path, lambda root: check_exact(root, name))
@@ -59,6 +59,7 @@ def test_every_event_is_once_whatever_is_done_and_however_the_rest_is_cut(name: 
         assert verify(root.checkpoint, read_percent=100).worst is None
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS[:50])
 @pytest.mark.parametrize("name", some(JOINS, 1))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.process import LONG, SCRATCH, some
+from tests.helpers.process import LONG, SCRATCH, longer, some
 from tests.helpers.rescaled_jobs import KEYS, KINDS, SECOND, Event, Kind, events
 from tests.helpers.spark_inputs import rows
 from tidestate.operators.local.harness import Harness
@@ -99,7 +99,7 @@ def step(job: Harness, kind: Kind, number: int, batch: list[Event] | int) -> pa.
 steps = st.lists(
     st.tuples(st.lists(st.integers(1, 7), max_size=2), st.one_of(st.lists(events, max_size=25), st.integers(0, 20))),
     min_size=4,
-    max_size=8,
+    max_size=8 if LONG else 6,
 )
 
 
@@ -114,7 +114,7 @@ def judged(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(KINDS, 4))
+@pytest.mark.parametrize("name", some(KINDS, 2))
 @settings(
     max_examples=60 if LONG else 2,
     deadline=None,
@@ -166,7 +166,7 @@ def test_pairs_that_are_held_keep_apart(tmp_path: Path) -> None:
     assert sorted(observed["k"].to_pylist()) == sorted([a, b])
 
 
-@pytest.mark.parametrize("name", ["join", "session join"])
+@pytest.mark.parametrize("name", ["join", *longer("session join")])
 def test_running_numbers_go_on_from_the_largest(tmp_path: Path, name: str) -> None:
     """A row without an offset is distinguished from others of its time by a number that no row of its key has had."""
     kind, (a, b) = KINDS[name], two_keys()

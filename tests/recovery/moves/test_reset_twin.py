@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.helpers import evidence
-from tests.helpers.every_store import STORES, new_folder, store_config
+from tests.helpers.every_store import new_folder, store_config
+from tests.helpers.process import longer
 from tests.twins import streams
 from tests.twins.naive import Setting, Twin
 from tidestate.operators.describe.sinks import Sinks
@@ -97,7 +98,7 @@ class Job:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", ["rocksdb", *longer("memory", "parquet")])
 @settings(max_examples=max(2, settings.default.max_examples // 4))
 @given(setting=streams.settings(), stream=streams.batches(), steps=STEPS, limits=LIMITS)
 def test_it_ends_as_the_twin_does(

@@ -14,7 +14,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.command import json_lines, tidestate
+from tests.helpers.command import json_here, tidestate
 from tests.helpers.manifests import files_below, following
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)
@@ -63,7 +63,7 @@ def test_a_plan_says_all_and_changes_nothing(root: Path) -> None:
         "               1 pane of checkpoint 8, already delivered to the sink",
         "dry run, nothing was changed: use --confirm to do it",
     ]
-    found = json.loads(tidestate("rewind", root, "--to", 4, "--json").stdout)
+    (found,) = json_here("rewind", root, "--to", 4, "--json")
     assert (found["done"], found["reset"], found["abandoned"], found["events"]) == (False, 9, [[5, 8]], 5)
     assert found["panes"][-1] == {"checkpoint": 8, "rows": 1, "delivered": True}
     assert files_below(root) == before
@@ -73,7 +73,7 @@ def test_rewound_over_a_drain_the_job_goes_on_to_the_same(root: Path) -> None:
     wanted = observed(root)
     done = tidestate("rewind", root, "--to", 4, "--confirm")
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done")
-    kinds = {row["id"]: row["abandoned"] for row in json_lines(tidestate("list", root, "--json"))}
+    kinds = {row["id"]: row["abandoned"] for row in json_here("list", root, "--json")}
     assert kinds == {number: 5 <= number <= 8 for number in range(1, 10)}
     assert "abandoned" in tidestate("list", root).stdout
     came: list[int] = []
@@ -220,7 +220,7 @@ def test_what_cannot_be_gone_back_to(root: Path) -> None:
     ):
         done = tidestate(*arguments, "--confirm")
         assert (done.returncode, word in done.stderr) == (code, True), done.stderr
-    found = json.loads(tidestate("repair", root, "--to", "newest-good", "--confirm", "--json").stdout)
+    (found,) = json_here("repair", root, "--to", "newest-good", "--confirm", "--json")
     assert found == {"done": False, "findings": [], "reset": None}
     assert files_below(root) == before
 

@@ -13,7 +13,6 @@ from tests.helpers.collected import NOW, TABLES, files, observed, run, state, wh
 from tests.helpers.collected import root as root
 from tests.helpers.command import tidestate
 from tests.helpers.manifests import chain, following
-from tests.helpers.process import some
 from tests.servers.s3 import s3_endpoint as s3_endpoint
 from tests.servers.s3 import s3_root as s3_root
 from tidestate.recovery.inspect.verify import verify
@@ -58,6 +57,7 @@ def test_old_checkpoints_go_and_their_output_stays(root: Path) -> None:
     assert collect(checkpoint, NOW).files == ()
 
 
+@pytest.mark.long
 def test_the_job_goes_on_and_is_collected_again_and_again(root: Path, tmp_path: Path) -> None:
     for batches in (10, 11, 12, 13, 14):
         collect(Checkpoint.open(root), NOW)
@@ -295,8 +295,10 @@ def test_the_root_it_was_forked_from_is_gone(root: Path, tmp_path: Path) -> None
     whole(tmp_path / "second")
 
 
+# In every run `tests/faults/test_simulation.py` has more, in any order.
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", some(range(4), 2))
+@pytest.mark.parametrize("seed", range(4))
 def test_random_histories(tmp_path: Path, seed: int) -> None:
     """Batches, restarts, pins, forks, resets and collections in any order: all that is kept is as it was."""
     chance = random.Random(seed)

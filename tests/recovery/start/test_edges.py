@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.process import in_turn
 from tidestate import Aggregation, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import SparkPosition
@@ -154,9 +155,10 @@ def test_a_mean_of_numbers_beyond_two_to_the_53(tmp_path: Path) -> None:
     assert panes["m"].to_pylist() == pytest.approx([10**15 + 1])
 
 
-@pytest.mark.parametrize("kind", [pa.decimal128(10, 2), pa.uint64()], ids=str)
 @pytest.mark.parametrize(
-    "store", [Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=2)], ids=lambda s: s.name
+    ("store", "kind"),
+    in_turn([Parquet(max_levels=2, snapshot_bytes=1), Memory(max_levels=2)], [pa.decimal128(10, 2), pa.uint64()]),
+    ids=lambda one: str(getattr(one, "name", one)),
 )
 def test_decimals_and_large_numbers_survive_folding(tmp_path: Path, store: StoreConfig, kind: pa.DataType) -> None:
     values = pa.array([Decimal(7)]).cast(kind)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.checkout import ROOT
+from tests.helpers.forked import Forked
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tests.helpers.worked_example import STREAM, example
@@ -44,17 +42,21 @@ def eventually(what: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def driver(root: Path) -> Iterator[subprocess.Popen[str]]:
+def driver(root: Path) -> Iterator[Forked]:
     """A process that has taken a batch and waits before the next."""
-    command = [sys.executable, "-m", "tests.children.lease", str(root)]
-    child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = Forked("tests.children.lease", root)
     try:
-        assert child.stdout is not None
         assert child.stdout.readline() == "took 1\n"
         yield child
     finally:
         child.kill()
-        child.communicate()
+        child.wait()
+
+
+def told(child: Forked, lines: str) -> str:
+    """What it still prints when it has been given these lines."""
+    child.stdin.write(lines)
+    return child.communicate()[0]
 
 
 def test_a_lease_is_renewed_under_fresh_names_and_given_back(checkpoint: Checkpoint) -> None:
@@ -116,7 +118,7 @@ def test_a_second_driver_takes_over_and_the_first_publishes_nothing_more(tmp_pat
         example("retracting").standalone(checkpoint=tmp_path / "root").run(STREAM[:1])
         before = evidence.manifests(tmp_path / "root")
         assert [one["epoch"] for one in before] == [1, 1, 2]
-        output, _ = first.communicate("go\n")
+        output = told(first, "go\n")
     assert output == "fenced\n"
     assert evidence.manifests(tmp_path / "root") == before
 
@@ -131,7 +133,7 @@ def test_a_second_driver_that_refuses_leaves_the_first_alone(tmp_path: Path) -> 
         with pytest.raises(UsageError, match=rf"force=True.*pid={first.pid} "):
             check_idle(Checkpoint.open(tmp_path / "root"))
         assert evidence.manifests(tmp_path / "root") == before
-        output, _ = first.communicate("\n" * len(STREAM))
+        output = told(first, "\n" * len(STREAM))
     assert output.splitlines()[-1] == "done"
     assert not names(Checkpoint.open(tmp_path / "root"))
     second.run(STREAM, drain=True)
@@ -167,6 +169,7 @@ def test_a_drained_start_is_nobody_at_work(tmp_path: Path) -> None:
     example("retracting").standalone(checkpoint=tmp_path, policy=ts.Policy(second="refuse")).run(STREAM, drain=True)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(3, 100)):
@@ -194,16 +197,17 @@ def test_a_query_of_spark_says_so_until_it_ends(spark: SparkSession, tmp_path: P
     assert not names(checkpoint)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_who_is_running_on_s3(s3_root: str) -> None:  # noqa: F811
     refusing = example("retracting").standalone(checkpoint=s3_root, policy=ts.Policy(second="refuse"))
     first = example("retracting").standalone(checkpoint=s3_root)
-    panes = first.stream(STREAM[:2])
+    panes = first.stream(STREAM[:1])
     next(panes)
     leases = all_leases(checkpoint := Checkpoint.open(s3_root))
     assert [checkpoint.objects.age_us(path) is not None for path in leases] == [True]
     with pytest.raises(UsageError, match=r"wait \d+ s if it has died.*\[running\]"):
         refusing.run(STREAM)
     panes.close()  # type: ignore[attr-defined]
-    assert refusing.run(STREAM[:2], drain=True).num_rows
+    assert refusing.run(STREAM[:1], drain=True).num_rows
     assert not all_leases(Checkpoint.open(s3_root))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.helpers.command import json_lines, tidestate
+from tests.helpers.command import json_here, tidestate
 from tests.helpers.process import forget
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
@@ -232,6 +231,7 @@ def test_the_rocksdb_store_says_which_package_it_needs(tmp_path: Path, monkeypat
         run_restore_drill(checkpoint, checkpoint.read(3).manifest, "rocksdb")
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Path) -> None:
     root, description = tmp_path / "root", job()
@@ -256,7 +256,7 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     assert "s predicted into rocksdb, budget 30 s" in observed.stdout
     assert f"restored {len(needed)} files" in observed.stdout
     assert " ago)" in observed.stdout
-    listed = json_lines(tidestate("list", root, "--json"))
+    listed = json_here("list", root, "--json")
     assert listed[0]["recovery"] is None
     assert listed[-1]["recovery"]["store"] == "rocksdb"
 
@@ -265,7 +265,7 @@ def test_a_restart_and_a_drill_of_a_spark_job(spark: SparkSession, tmp_path: Pat
     assert max(map(len, drill.stdout.splitlines())) <= 80
     assert f"checkpoint {head.manifest.id} into rocksdb, 2 partitions at a time\npredicted" in drill.stdout
     there = state_of(head.manifest)
-    older = json.loads(tidestate("restore", root, "--at", 3, "--store", "memory", "--json").stdout)
+    (older,) = json_here("restore", root, "--at", 3, "--store", "memory", "--json")
     assert older["whole"]["files"] == len(state_of(checkpoint.read(3).manifest))
     assert drill.stdout.splitlines()[2].split()[1] == f"{len(there)}"
     assert set(files_of(head.manifest)) >= set(there)

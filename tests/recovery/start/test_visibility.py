@@ -1,4 +1,6 @@
-"""What another process says it has written is named by a manifest only when this one has seen it."""
+"""What another process says it has written is named by a manifest only when this one has seen it. Real workers that
+see another folder are in the long form: in every run one process stands for them.
+"""
 
 from __future__ import annotations
 
@@ -158,6 +160,7 @@ exec unshare -m sh -c 'mount -t tmpfs tmpfs "$0" && exec "$@"' "{root}" "{python
 """A Python of workers that has a file system of its own at a root, as if it were on another host."""
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.skipif(not may_mount(), reason=WHY_NOT)
 def test_workers_with_a_folder_of_their_own_at_the_root(

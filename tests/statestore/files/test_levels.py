@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.process import LONG, longer
 from tests.helpers.table_model import KeyRow, TableModel, as_tuples, table
 from tidestate.statestore.files import compaction, folding, partition_log, sortedfile
 from tidestate.statestore.files.compaction import under_way
@@ -112,7 +113,7 @@ def test_a_large_table_holds_what_was_written_while_it_is_folded_in_pieces(spec:
     written = Table(spec, tmp_path, 1)
     for number in range(1, 51):
         written.write(number, 100)
-        if number % 10 == 0:
+        if number % (10 if LONG else 25) == 0:
             written.check()
         assert len(written.levels) <= CONFIG.max_levels + 4
     assert written.pieces > 1
@@ -120,6 +121,7 @@ def test_a_large_table_holds_what_was_written_while_it_is_folded_in_pieces(spec:
 
 
 @pytest.mark.slow
+@settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(spec=st.sampled_from([BY_KEY, BY_VALUE]), seed=st.integers(0, 1000), rows=st.integers(1, 150))
 def test_no_mix_of_sizes_changes_what_a_table_holds(spec: TableSpec, seed: int, rows: int) -> None:
     with TemporaryDirectory() as folder:
@@ -130,7 +132,7 @@ def test_no_mix_of_sizes_changes_what_a_table_holds(spec: TableSpec, seed: int, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["memory", "rocksdb"])
+@pytest.mark.parametrize("name", ["rocksdb", *longer("memory")])
 def test_a_store_follows_and_rebuilds_while_a_table_is_folded_in_pieces(name: str, tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     config = Memory() if name == "memory" else RocksDB(cache_dir=cache)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.helpers.process import LONG
 from tests.helpers.races import processes_race, threads_race
 from tests.servers.s3 import Proxy, s3_endpoint, s3_front, s3_proxy, s3_root  # noqa: F401  (fixtures)
 from tidestate.statestore.checksums import checksum
@@ -127,9 +128,12 @@ def test_a_name_is_taken_once(objects: Objects, s3_proxy: Proxy, first: bytes) -
 
 @pytest.mark.slow
 def test_many_threads_race_and_one_wins(objects: Objects) -> None:
-    assert sorted(threads_race(objects, racers=6, rounds=8)) == list(range(8))
+    racers, rounds = (6, 8) if LONG else (4, 4)
+    assert sorted(threads_race(objects, racers, rounds)) == list(range(rounds))
 
 
+# In every run threads race on S3, and processes on a disk.
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_processes_race_and_one_wins(objects: Objects) -> None:
     assert sorted(processes_race(objects, racers=3, rounds=8)) == list(range(8))

@@ -17,7 +17,7 @@ import pytest
 from rocksdict import WriteBatch
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH, longer
 from tests.helpers.rocks_tables import PLAIN, SPECS, VALUE, fill, numbers, opened, rows_of, sst_files
 from tidestate.statestore.errors import CorruptionError, TidestateError, UnavailableError, UsageError
 from tidestate.statestore.spec.changes import Applied
@@ -98,11 +98,12 @@ def test_flipped_bytes_are_never_believed(folder: Path) -> None:
     rows = fill(folder)
     [file] = sst_files(folder)
     size, seen = file.stat().st_size, set()
-    for offset in random.Random(1).sample(range(size), 25):
+    ways = ("scan", "reverse", "lookup", "ranges")
+    for place, offset in enumerate(random.Random(1).sample(range(size), 25)):
         copy = folder.with_name("damaged")
         shutil.copytree(folder, copy)
         flip(copy / file.name, offset)
-        seen |= {outcome(copy, rows, way) for way in ("scan", "reverse", "lookup", "ranges")}
+        seen |= {outcome(copy, rows, way) for way in (ways if LONG else ways[place % 2 :: 2])}
         shutil.rmtree(copy)
     assert seen == {"right", "rocksdb-damaged"}
 
@@ -216,7 +217,7 @@ for sequence in range(1, 1000):
 """
 
 
-@pytest.mark.parametrize("at", [30, 120])
+@pytest.mark.parametrize("at", [60, *longer(30, 120)])
 def test_a_killed_process_leaves_a_prefix(folder: Path, at: int) -> None:
     command = [sys.executable, "-c", CHILD + KILLED, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
