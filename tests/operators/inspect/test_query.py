@@ -24,7 +24,7 @@ from tests.helpers.operator_messages import (
     stream,
     table,
 )
-from tests.helpers.process import in_turn, some
+from tests.helpers.process import LONG, in_turn, some
 from tidestate import agg
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.log.lease import LEASE_FOLDER
@@ -61,7 +61,8 @@ def files(root: Path) -> dict[str, float]:
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 
 
-CASES = in_turn(("parquet", "memory", "rocksdb"), ("tumbling", "counted", "session", "sliding"))
+KINDS = ("sliding", "counted", "session", *(("tumbling",) if LONG else ()))
+CASES = in_turn(("parquet", "memory", "rocksdb"), KINDS)
 
 
 @pytest.mark.slow
