@@ -13,11 +13,11 @@ from tests.helpers.targets import target_of
 from tidestate.operators import DeliveryId
 from tools.demo.job import say
 
-BATCHES = sample(4, 40)
+DELIVERED_BATCHES = sample(4, 40)
 
 
 def main(target: str, form: str, root: str, pause: str) -> None:
-    """Run until the kill."""
+    """Run until it is killed, between the two commits."""
     sink, number = target_of(target).sink(form), 0  # type: ignore[arg-type]
 
     def taken(rows: Any, delivery: DeliveryId) -> None:
@@ -28,7 +28,7 @@ def main(target: str, form: str, root: str, pause: str) -> None:
             say("paused", checkpoint=delivery.checkpoint)
             time.sleep(600)
 
-    job().standalone(checkpoint=root, sink=taken).run(BATCHES, drain=True)
+    job().standalone(checkpoint=root, sink=taken).run(DELIVERED_BATCHES, drain=True)
 
 
 if __name__ == "__main__":

@@ -166,6 +166,13 @@ def test_the_verb_says_what_was_found_and_how_to_repeat_it(clicks: Path, tmp_pat
     assert "left something else than the undisturbed run" in text
     assert first["differences"][0]["extra"][0][:60] in text
     assert set(charts(report)) == {"rounds-0"}
+
+
+# In every run: the same seed draws the same rounds.
+@pytest.mark.long
+def test_a_round_that_is_repeated_finds_the_same(clicks: Path) -> None:
+    names = ["--sink", f"{EXAMPLE}:sink_that_repeats", "--sink-rows", f"{EXAMPLE}:sink_rows"]
+    where = ["--input", clicks, *names, "--only", "sink-kill", "--for", "1 millisecond", "--seed", 3]
     again = tidestate("chaos", f"{EXAMPLE}:clicks", *where, "--round", 1, columns=80)
     assert again.returncode == 1
     assert "round 1: differs" in again.stdout
@@ -186,6 +193,7 @@ def test_a_module_that_ends_the_process_is_refused(clicks: Path, tmp_path: Path)
     assert "(SystemExit: 7)" in done.stderr
 
 
+@pytest.mark.long
 def test_what_is_ended_early_prints_the_rounds_until_then(clicks: Path, tmp_path: Path) -> None:
     folder = tmp_path / "rounds"
     options = [

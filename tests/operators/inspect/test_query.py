@@ -61,6 +61,7 @@ def files(root: Path) -> dict[str, float]:
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
 
 
+BATCHES = 3 if LONG else 2
 KINDS = ("sliding", "counted", "session", *(("tumbling",) if LONG else ()))
 CASES = in_turn(("parquet", "memory", "rocksdb"), KINDS)
 
@@ -70,13 +71,13 @@ CASES = in_turn(("parquet", "memory", "rocksdb"), KINDS)
 def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreName, kind: str) -> None:
     root, then = tmp_path / "root", {}
     with operator(description(WINDOWS[kind]), root, store_config(name, tmp_path / "cache")) as running:
-        for batch in stream(11, 3):
+        for batch in stream(11, BATCHES):
             running.add_messages(table(batch))
             then[running.flush()] = answers(running, kind)
             lying = files(root)
             assert answers(query(root), kind) == then[head_of(running).id], "while the operator runs"
             assert files(root) == lying, "nothing is written"
-    assert len(then) == 3
+    assert len(then) == BATCHES
     for checkpoint_id, wanted in then.items():
         asked = query(root, checkpoint=checkpoint_id)
         assert asked.checkpoint == checkpoint_id

@@ -81,7 +81,7 @@ def target(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "form"), ON_HOST)
+@pytest.mark.parametrize(("kind", "form"), some(ON_HOST, 6))
 def test_a_target_has_the_chosen_columns_by_their_names_there(form: Form, target: Target) -> None:
     columns, names, wanted = STORED[form]
     for number, rows in enumerate(DELIVERIES, 1):

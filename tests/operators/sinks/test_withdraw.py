@@ -186,7 +186,7 @@ def test_nothing_is_there_yet(target: Target, rewound: Path) -> None:
         pytest.param("delta", False, marks=pytest.mark.long),
         pytest.param("delta", True, marks=pytest.mark.long),
         ("iceberg", True),
-        ("postgres", False),
+        pytest.param("postgres", False, marks=pytest.mark.long),
     ],
 )
 def test_rows_of_before_the_column(kind: str, target: Target, merged: bool, tmp_path: Path) -> None:
@@ -246,6 +246,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (again["done"], again["deliveries"]) == (True, [])
 
 
+# In every run: rows of before the column are unclear, and of another job unknown.
+@pytest.mark.long
 def test_who_has_removed_them_by_hand_goes_on(postgres: Postgres, tmp_path: Path) -> None:
     root, target = tmp_path / "root", target_of(f"postgres:{postgres.uri}#by_hand")
     run(root, target.sink(), 2)
