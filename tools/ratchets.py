@@ -98,7 +98,7 @@ class Source:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
+        return walk(self.tree)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -118,6 +118,26 @@ class Source:
         """Strings that are statements: of modules, classes and functions, and of the constant or field above."""
         statements = [node.value for node in self.nodes if isinstance(node, ast.Expr)]
         return [node for node in statements if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """What `ast.iter_child_nodes` gives but contexts of names, in half of its time: there are a million nodes."""
+    found: list[ast.AST] = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and field != "ctx":
+            found.append(value)
+    return found
+
+
+def walk(tree: ast.AST) -> list[ast.AST]:
+    """A node and all below it, level by level."""
+    nodes = [tree]
+    for node in nodes:
+        nodes += children(node)
+    return nodes
 
 
 # Names
@@ -143,7 +163,7 @@ def names(tree: ast.Module) -> list[Finding]:
 def _collect_names(
     parent: ast.AST, scopes: list[dict[str, int]], scope: dict[str, int] | None, attributes: dict[str, int] | None
 ) -> None:
-    for node in ast.iter_child_nodes(parent):
+    for node in children(parent):
         inner, owner = scope, attributes
         opens = isinstance(node, Function | ast.Lambda | ast.ClassDef)
         if opens or (scope is None and isinstance(node, Comprehension)):
@@ -276,12 +296,12 @@ class Index:
             if isinstance(statement, Function | ast.ClassDef):
                 members.add(statement.name)
                 if isinstance(statement, Function) and isinstance(node, ast.ClassDef):
-                    stores = [child for child in ast.walk(statement) if isinstance(child, ast.Attribute)]
+                    stores = [child for child in walk(statement) if isinstance(child, ast.Attribute)]
                     members.update(name for store in stores if (name := bound_name(store)))
             elif isinstance(statement, ast.ImportFrom):
                 members.update(alias.asname or alias.name for alias in statement.names)
             else:
-                members.update(name for child in ast.walk(statement) if (name := bound_name(child)))
+                members.update(name for child in walk(statement) if (name := bound_name(child)))
 
     def _add_imported(self, node: ast.Import | ast.ImportFrom) -> None:
         modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]

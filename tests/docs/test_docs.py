@@ -29,6 +29,7 @@ RUN_ELSEWHERE = {
     "start/join-and-daily-totals.md": "tests/examples/test_start_pages.py",
     "start/on-spark.md": "tests/examples/test_start_pages.py",
     "start/orders-into-delta.md": "tests/examples/test_start_pages.py",
+    "from/structured-streaming.md": "tests/examples/test_start_pages.py",
     "how-it-works/message-store.md": "tests/statestore/messages/test_messages.py",
     "how-to/embed-an-operator.md": "tests/operators/embedded/test_window_operator.py",
     "how-to/test-a-job.md": "tests/operators/local/test_harness.py",

@@ -117,6 +117,23 @@ def module(file: Path) -> ModuleType:
     return sys.modules[file.stem]
 
 
+def test_the_windows_of_structured_streaming_are_those_of_the_page(
+    folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`structured-streaming.md` compares them; it asks for a session, which is this one, and changes its settings."""
+    (text,) = [text for kind, text in blocks(ROOT / "docs" / "from" / "structured-streaming.md") if kind == "python"]
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    names = ("spark.sql.session.timeZone", "spark.sql.shuffle.partitions")
+    before, printed = [spark.conf.get(name) for name in names], io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(text, "structured-streaming.md", "exec"), {"__name__": "__main__"})
+    finally:
+        for name, value in zip(names, before, strict=True):
+            spark.conf.set(name, value)
+    assert printed.getvalue() == "4\n"
+
+
 def test_the_first_job_on_spark_prints_what_its_page_has(folder: Path, spark: SparkSession) -> None:
     check(START / "on-spark.md")
 

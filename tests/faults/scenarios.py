@@ -320,11 +320,16 @@ SIMILAR = (
     "discarding",
     "clock",
     "join with updates",
+    "join with CTIs",
     "join by windows",
     "session join",
     "join of lifetimes",
+    "join by hand",
     "session join by hand",
+    "bootstrap",
+    "rewind",
+    "fork",
 )
 """Of the long form: they commit as another one does, and differ in what is in their tables, which the twins compare
-after restarts in every run.
+after restarts in every run. Bootstrap, rewind and fork are steps of ``everything``.
 """

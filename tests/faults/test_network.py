@@ -73,6 +73,8 @@ def test_exact_over_a_bad_line(
 ) -> None:
     faults, ends = Counter[str](), Counter[str]()
     monkeypatch.setattr(storage_faults, "ATTEMPTS", 2)  # so that errors come through
+    if not LONG:
+        monkeypatch.setattr(storage_faults, "FIRST_WAIT", 0.01)
     s3_proxy.chance = bad_line(f"bad line {seed}", faults)
     store, kept = list(STORES.values())[seed % len(STORES)], CheckpointRetention(newest=3, grace="0 seconds")
     for upto in (len(BATCHES) // 2, len(BATCHES)):

@@ -71,7 +71,7 @@ def test_postgres(postgres: Postgres, form: Form, tmp_path: Path) -> None:
         postgres.start()
 
     target = target_of(f"postgres:{postgres.uri}#{uuid.uuid4().hex}")
-    kills = 60 if LONG else 3
+    kills = 60 if LONG else 1
     assert run(target, form, tmp_path / "root", restart, moments(form, kills, 0.03)) == kills
     holds_all_once(target, form, tmp_path / "root")
 

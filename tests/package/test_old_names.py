@@ -35,10 +35,10 @@ EXCEPTED = ("operators/inspect/on_spark.py", "operators/inspect/scan.py")
 
 def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
     """String constants that are more than a name, each with its line, and whether it is a docstring."""
-    tree = ast.parse(path.read_text())
-    expressions = (node.value for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    expressions = (node.value for node in nodes if isinstance(node, ast.Expr))
     docstrings = {id(value) for value in expressions if isinstance(value, ast.Constant)}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"[ (=]", node.value):
             yield node.lineno, node.value, id(node) in docstrings
 

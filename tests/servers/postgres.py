@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Postgres:
     """A new cluster in a folder, which any user of the machine may read the parents of."""
 
     def __init__(self, folder: Path) -> None:
-        self._data, self._log = folder / "data", folder / "log"
+        self._folder, self._data, self._log = folder, folder / "data", folder / "log"
         self._data.mkdir(parents=True)
         self._as = _as_user()
         if self._as:
@@ -87,7 +88,7 @@ class Postgres:
 
     def close(self) -> None:
         self.stop()
-        shutil.rmtree(self._data)
+        shutil.rmtree(self._folder)
 
     def rows(self, statement: str) -> Sequence[Any]:
         from adbc_driver_postgresql import dbapi
@@ -104,12 +105,19 @@ class Postgres:
                 cursor.execute(one)
 
 
-@pytest.fixture(scope="module")
+@cache
+def _of_process() -> Postgres:
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    return Postgres(folder)
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
+    """One server for all test modules of a process, as it takes seconds to make: tables have names of their own."""
     if not PROGRAMS:
         pytest.skip(WHY_NOT)
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        server = Postgres(Path(folder))
-        yield server
-        server.close()
+    yield _of_process()
+    if _of_process.cache_info().currsize:  # pytest ends a fixture once for each module that imports it
+        _of_process().close()
+        _of_process.cache_clear()

@@ -60,7 +60,9 @@ def test_a_difference_is_found() -> None:
     assert findings[0] != findings[1]
 
 
+# In every run: the same of a child, in this process.
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_tree_agrees_with_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(ROOT), str(ROOT), "--jobs", "1"]) == 0
     assert capsys.readouterr().out.startswith("1 jobs gave the same: ")

@@ -74,6 +74,7 @@ def test_only_all_of_them_are_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_some_are_caught_and_one_that_is_not_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     cheapest = [one for one in every() if one.name in (CHEAPEST if LONG else CHEAPEST[:1])]
     other = "tests/recovery/log/test_checkpoint.py::test_no_checkpoint_here"

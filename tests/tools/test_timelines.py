@@ -1,4 +1,7 @@
-"""The pictures of the pages about windows show what the code does: drawn again, they are equal byte for byte."""
+"""The pictures of the pages about windows show what the code does: drawn again, they are equal byte for byte.
+
+Of the long form: ``make docs`` draws and compares them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from tools.timelines import __main__ as timelines
 from tools.timelines import drawing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

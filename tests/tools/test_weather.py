@@ -1,4 +1,6 @@
-"""The weather at New York's airports, and every flight joined with the observation of its hour."""
+"""The weather at New York's airports, and every flight joined with the observation of its hour. The joins are of the
+long form: of small inputs `tests.operators.joins` compares them with a naive program in every run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ import pyarrow.compute as pc
 import pytest
 
 import tidestate as ts
-from tests.helpers.process import LONG
 from tidestate import OperatorStream, agg
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.arrays import total
@@ -92,11 +93,11 @@ def test_what_was_not_measured_is_null(observations: pa.Table) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", JOINS if LONG else ["within the hour"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", JOINS)
 def test_each_flight_meets_the_observation_of_its_hour(
     tmp_path: Path, flights: pa.Table, observations: pa.Table, name: str
 ) -> None:
-    """In the same window in the long form: of a few messages `tests.operators.test_runners` has it in every run."""
     running = JOINS[name].standalone(checkpoint=tmp_path / "root")
     panes = running.run(_batches(flights, observations), drain=True)
     counters = total([manifest.counters for manifest in Checkpoint.open(str(tmp_path / "root")).history()])
@@ -110,6 +111,7 @@ def test_each_flight_meets_the_observation_of_its_hour(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_flights_of_each_airport_and_hour_meet_its_observation(
     tmp_path: Path, flights: pa.Table, observations: pa.Table
 ) -> None:

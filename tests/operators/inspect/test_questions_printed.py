@@ -116,6 +116,8 @@ def test_messages_are_printed_by_range_and_key(kept: Path) -> None:
     assert {row["v"] for row in some} == {low["v"]}, "a column that messages are not stored by is a filter"
 
 
+# In every run `test_query` asks for a side, and `test_options_named` has the option.
+@pytest.mark.long
 def test_messages_of_a_side_of_a_join(tmp_path: Path) -> None:
     job, made = near(), [row for batch in two_streams(4, 3) for row in batch]
     schema = {"left": LEFT, "right": RIGHT}

@@ -18,7 +18,6 @@ import pytest
 from tests.helpers import evidence
 from tests.helpers.command import copy as copy
 from tests.helpers.example_root import root as root
-from tests.helpers.process import in_turn
 from tests.helpers.worked_example import STREAM, example
 from tidestate.operators.inspect.report.document import report_page, write_report
 from tidestate.operators.inspect.report.server import ReportServer
@@ -42,6 +41,11 @@ EVIL = (
 
 KEYS = [f"{name}</script>" for name in EVIL]
 """Of the data; the name of an operator has no slash."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_charts() -> None:
+    """Here they are drawn, in every run."""
 
 
 @pytest.fixture(scope="module")
@@ -106,9 +110,18 @@ def light(browser: Any, report: Path) -> Iterator[Observed]:
     observed.page.close()
 
 
-@pytest.mark.parametrize(("width", "scheme"), in_turn([390, 1440], ["light", "dark"]))
-def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme: str) -> None:
-    observed = Observed(browser, report, width, scheme)
+@pytest.fixture(scope="module")
+def dark(browser: Any, report: Path) -> Iterator[Observed]:
+    """The same on a phone, in the other colours."""
+    observed = Observed(browser, report, 390, "dark")
+    yield observed
+    observed.page.close()
+
+
+@pytest.mark.parametrize("page", ["light", "dark"])
+def test_charts_are_drawn_and_fit(page: str, request: pytest.FixtureRequest) -> None:
+    """A wide page, and a narrow one."""
+    observed: Observed = request.getfixturevalue(page)
     sizes = observed.ask(
         """[...document.querySelectorAll('[data-chart]')].map(box => {
             const svg = box.querySelector('svg'), outer = box.getBoundingClientRect();
@@ -124,7 +137,6 @@ def test_charts_are_drawn_and_fit(browser: Any, report: Path, width: int, scheme
         assert marks
     assert observed.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert observed.wrong == []
-    observed.page.close()
 
 
 def test_lines_go_from_checkpoint_to_checkpoint(light: Observed) -> None:
@@ -136,21 +148,19 @@ def test_lines_go_from_checkpoint_to_checkpoint(light: Observed) -> None:
         assert places == sorted(set(places))
 
 
-def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(browser: Any, report: Path) -> None:
+def test_dark_and_light_are_what_the_reader_prefers_and_print_is_light(light: Observed, dark: Observed) -> None:
     def colours(observed: Observed) -> list[str]:
         script = """[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
             getComputedStyle(document.querySelector('.mark-rect path')).fill]"""
         return list(observed.ask(script))
 
-    light, dark = Observed(browser, report), Observed(browser, report, scheme="dark")
     assert colours(light) == ["rgb(245, 246, 248)", "rgb(27, 35, 48)", "rgb(15, 108, 189)"]
     assert colours(dark) == ["rgb(17, 21, 27)", "rgb(232, 236, 242)", "rgb(90, 169, 238)"]
     dark.page.emulate_media(color_scheme="light")  # changed while the page is open
     assert colours(dark) == colours(light)
     dark.page.emulate_media(color_scheme="dark", media="print")
     assert colours(dark) == ["rgb(255, 255, 255)", *colours(light)[1:]]
-    light.page.close()
-    dark.page.close()
+    dark.page.emulate_media(color_scheme="dark", media="screen")
 
 
 def test_numbers_in_the_page_are_those_of_the_manifests(light: Observed, root: Path) -> None:
@@ -255,6 +265,8 @@ def test_text_from_data_is_text(browser: Any, copy: Path, tmp_path: Path) -> Non
     observed.page.close()
 
 
+# In every run `test_report_server` has the header that a browser renews it by.
+@pytest.mark.long
 def test_a_served_report_is_renewed_by_the_browser(browser: Any, tmp_path: Path) -> None:
     alone = example("retracting").standalone(checkpoint=tmp_path)
     alone.run(STREAM[:2])

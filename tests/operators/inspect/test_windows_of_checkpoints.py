@@ -17,6 +17,7 @@ from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.helpers.internals import head_of
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import SECOND, WINDOWS, Message, stream, table
+from tests.helpers.process import longer, some
 from tests.helpers.waiting_windows import fed
 from tests.twins import general_streams as streams
 from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, bounds, plain
@@ -118,7 +119,7 @@ def check(
             assert rows(at.get_windows(start, end, key=some)) == sorted(of_some, key=str)
 
 
-@pytest.mark.parametrize("kind", [ts.sliding("10 seconds", "1 second"), ts.sessions("2 seconds")])
+@pytest.mark.parametrize("kind", [ts.sliding("10 seconds", "1 second"), *longer(ts.sessions("2 seconds"))])
 def test_bands_are_bounded(tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fed(tmp_path, kind, delay="1 hour")
     whole = query(tmp_path).get_windows()
@@ -163,7 +164,7 @@ def test_what_is_no_key_and_no_result(tmp_path: Path) -> None:
     assert asked.get_windows(values=[]).column_names == ["window_start", "window_end", "k", "events", "panes"]
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+@pytest.mark.parametrize("kind", ["session", *longer("tumbling", "sliding")])
 def test_messages_of_any_job_give_offsets(tmp_path: Path, kind: str) -> None:
     """Over several state partitions, of windows that wait in parts and of those that have fired."""
     plain_job = ts.stream(event_time="t", watermark_delay="6 seconds").group_by("k").window(WINDOWS[kind])
@@ -195,7 +196,7 @@ def within(row: dict[str, Any], m: Message) -> bool:
     return m.t is not None and row["window_start"].timestamp() <= m.t < row["window_end"].timestamp()
 
 
-@pytest.mark.parametrize("kind", ["tumbling", "session"])
+@pytest.mark.parametrize("kind", ["session", *longer("tumbling")])
 def test_messages_of_several_partitions_are_in_order(tmp_path: Path, kind: str) -> None:
     job = (
         ts.stream(event_time="t")
@@ -247,7 +248,7 @@ OTHER_KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", OTHER_KINDS)
+@pytest.mark.parametrize("kind", some(OTHER_KINDS, 4))
 def test_every_other_kind_of_window_in_bands_and_ranges(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

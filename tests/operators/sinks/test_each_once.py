@@ -15,6 +15,7 @@ import pytest
 from adbc_driver_postgresql import dbapi
 
 import tidestate as ts
+from tests.children import included_sink
 from tests.helpers.forked import ForkedChild
 from tests.helpers.process import LONG
 from tests.helpers.spark_inputs import job, sample
@@ -35,16 +36,15 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 pytestmark = pytest.mark.slow
 
 BATCHES = sample(6, 60) if LONG else sample(4, 40)
-EACH_DIES: list[tuple[str, Form]] = [("delta", "append"), ("postgres", "upsert")]
-EACH_WAKES_UP: list[tuple[str, Form]] = [
+EACH_DIES = [("delta", "append"), pytest.param("postgres", "upsert", marks=pytest.mark.long)]
+EACH_WAKES_UP = [
     ("parquet", "changelog"),
     ("delta", "upsert"),
-    ("postgres", "append"),
-    ("iceberg", "upsert"),
+    pytest.param("postgres", "append", marks=pytest.mark.long),
+    pytest.param("iceberg", "upsert", marks=pytest.mark.long),
 ]
-"""Each kind in every run meets an older self that wakes up, and with its third form it is killed between the commits;
-a table of files and a server also die after each commit. A producer of Kafka takes seconds to take over from another
-one: in every run after a kill, and where it overtakes.
+"""In every run each kind is killed between the commits, with its third form. A folder and a table of files also meet
+an older self; that of Iceberg is in `test_iceberg`, that of Kafka in `test_kafka`.
 """
 
 
@@ -95,16 +95,17 @@ def test_an_error_after_each_commit_of_the_target_repeats_nothing(target: Target
 @pytest.mark.parametrize(("kind", "form"), CASES if LONG else [(kind, one.forms[-1]) for kind, one in KINDS.items()])
 def test_killed_between_the_commit_of_the_target_and_ours(place: str, form: Form, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    command = ("tests.children.included_sink", place, form, root)
-    child = ForkedChild(*command, 3, log=tmp_path / "log")
+    child = ForkedChild("tests.children.included_sink", place, form, root, 3, log=tmp_path / "log")
     child.wait_for(lambda event: event["event"] == "paused")
     child.kill()
-    child = ForkedChild(*command, log=tmp_path / "log")
-    child.wait_for(lambda event: event["event"] == "done")
-    child.finish()
+    job().standalone(checkpoint=root, sink=target_of(place).sink(form)).run(
+        included_sink.DELIVERED_BATCHES, drain=True
+    )
     assert holds_all_once(target_of(place), form, root) > 20
 
 
+# In every run: a folder on a disk. What is different on S3 is in `tests.statestore.storage`.
+@pytest.mark.long
 def test_a_folder_on_s3(s3_root: str, tmp_path: Path) -> None:
     """Read as any reader of S3 does."""
     sink, root = ParquetSink(f"{s3_root}/panes"), tmp_path / "root"
@@ -119,6 +120,10 @@ def test_a_folder_on_s3(s3_root: str, tmp_path: Path) -> None:
 
 WITHOUT_LOCKS = [kind for kind in KINDS if kind != "postgres"]
 """There the second one waits for the first."""
+OVERTAKEN = [
+    pytest.param(kind, KINDS[kind].forms[1], marks=[pytest.mark.long] if kind in ("kafka", "iceberg") else [])
+    for kind in WITHOUT_LOCKS
+]
 
 
 @pytest.mark.parametrize(("kind", "form"), CASES if LONG else EACH_WAKES_UP)
@@ -137,7 +142,7 @@ def test_an_older_self_that_wakes_up_stores_nothing_again(target: Target, form: 
     assert holds_all_once(target, form, tmp_path / "root") > 20
 
 
-@pytest.mark.parametrize(("kind", "form"), [(kind, KINDS[kind].forms[1]) for kind in WITHOUT_LOCKS])
+@pytest.mark.parametrize(("kind", "form"), OVERTAKEN)
 def test_an_older_self_that_is_overtaken_in_the_middle_stores_nothing(
     kind: str, target: Target, form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.helpers.spark_inputs import job, sample
@@ -146,6 +146,7 @@ def test_what_stands_is_the_newest_pane_of_each_window(form: Form, cuts: list[in
     assert len(state) > 20
 
 
+@settings(max_examples=max(4, settings.default.max_examples // 3))
 @given(streams.settings(), streams.batches(), st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_of_any_stream(setting: Setting, made: list[streams.Batch], cuts: list[int]) -> None:
     whole, key = panes_of(streams.description(setting), [streams.arrow(one) for one in made]), list(setting.key)

@@ -13,6 +13,7 @@ import pytest
 import tidestate as ts
 from tests.helpers.memory_broker import Broker
 from tests.helpers.memory_broker import broker as broker
+from tests.helpers.process import some
 from tests.helpers.targets import CASES, Target, target_of
 from tests.servers.postgres import postgres as postgres
 from tidestate import agg
@@ -80,7 +81,7 @@ def target(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Target:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "form"), ON_HOST)
+@pytest.mark.parametrize(("kind", "form"), some(ON_HOST, 6))
 def test_a_target_has_the_chosen_columns_by_their_names_there(form: Form, target: Target) -> None:
     columns, names, wanted = STORED[form]
     for number, rows in enumerate(DELIVERIES, 1):
@@ -167,7 +168,7 @@ def test_a_job_that_never_retracts_may_leave_out_the_kind(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "form"), ON_HOST)
+@pytest.mark.parametrize(("kind", "form"), some(ON_HOST, 4))
 def test_each_row_has_the_id_of_its_delivery(form: Form, target: Target) -> None:
     """Next to the columns that were chosen; of an upsert that of the pane that stands."""
     columns, names, wanted = STORED[form]

@@ -11,7 +11,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import Target, holds_all_once, target_of
 from tests.servers.postgres import Postgres
@@ -61,7 +61,7 @@ def test_what_counts_as_delivered_survives_a_power_cut(
     assert holds_all_once(target, form, root) > 20
 
 
-@pytest.mark.parametrize("at", range(2, 40, 3) if LONG else (3, 12))
+@pytest.mark.parametrize("at", range(2, 40, 3) if LONG else [*longer(3), 12])
 def test_a_power_cut_at_any_sync_of_a_table_loses_nothing(
     at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +141,7 @@ def of_server(server: Postgres, target: Target) -> Callable[[], None]:
     return put_back
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "postgres"])
+@pytest.mark.parametrize("kind", ["parquet", "postgres", *longer("delta", "iceberg")])
 def test_an_older_copy_of_a_target_is_brought_up_to_date(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tests.helpers.forked import forked
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import job, sample
 from tests.helpers.targets import CASES, Target, counting_panes, holds_all_once, plain_rows, target_of
 from tests.servers.postgres import Postgres
@@ -37,12 +37,13 @@ pytestmark = pytest.mark.slow
 BATCHES = sample(5, 60)
 ID = "delivery"
 TAKEN = [(kind, form) for kind, form in CASES if kind != "kafka" and form != "upsert"]
-SHORT: list[tuple[str, Form]] = [
+SHORT = [
     ("parquet", "append"),
     ("delta", "changelog"),
-    ("iceberg", "append"),
-    ("postgres", "changelog"),
+    pytest.param("iceberg", "append", marks=pytest.mark.long),
+    pytest.param("postgres", "changelog", marks=pytest.mark.long),
 ]
+"""In every run Iceberg gives rows back in `test_rows_of_before_the_column`, PostgreSQL where it is killed."""
 TABLES = [case for case in TAKEN if case[0] != "parquet"]
 
 
@@ -106,7 +107,9 @@ def test_the_target_has_what_counts(kind: str, form: Form, target: Target, tmp_p
     holds_all_once(target, form, root, ID)
 
 
-@pytest.mark.parametrize(("kind", "form"), [("parquet", "changelog"), ("delta", "append")])
+@pytest.mark.parametrize(
+    ("kind", "form"), [("parquet", "changelog"), pytest.param("delta", "append", marks=pytest.mark.long)]
+)
 def test_it_may_come_when_the_job_has_gone_on(form: Form, target: Target, tmp_path: Path) -> None:
     root, sink = tmp_path / "root", target.sink(form, delivery_column=ID)
     run(root, sink, 4)
@@ -116,7 +119,12 @@ def test_it_may_come_when_the_job_has_gone_on(form: Form, target: Target, tmp_pa
     holds_all_once(target, form, root, ID)
 
 
-KILLED = [("parquet", False), ("parquet", True), ("delta", False), ("postgres", False)]
+KILLED = [
+    ("parquet", False),
+    ("parquet", True),
+    pytest.param("delta", False, marks=pytest.mark.long),
+    ("postgres", False),
+]
 
 
 @pytest.mark.parametrize(("kind", "undone"), [*KILLED, *([("iceberg", False)] if LONG else [])])
@@ -173,7 +181,13 @@ def test_nothing_is_there_yet(target: Target, rewound: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "merged"), [("delta", False), ("delta", True), ("iceberg", True), ("postgres", False)]
+    ("kind", "merged"),
+    [
+        pytest.param("delta", False, marks=pytest.mark.long),
+        pytest.param("delta", True, marks=pytest.mark.long),
+        ("iceberg", True),
+        pytest.param("postgres", False, marks=pytest.mark.long),
+    ],
 )
 def test_rows_of_before_the_column(kind: str, target: Target, merged: bool, tmp_path: Path) -> None:
     """Those that count stay; those that were abandoned are not known."""
@@ -232,6 +246,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (again["done"], again["deliveries"]) == (True, [])
 
 
+# In every run: rows of before the column are unclear, and of another job unknown.
+@pytest.mark.long
 def test_who_has_removed_them_by_hand_goes_on(postgres: Postgres, tmp_path: Path) -> None:
     root, target = tmp_path / "root", target_of(f"postgres:{postgres.uri}#by_hand")
     run(root, target.sink(), 2)
@@ -263,7 +279,7 @@ def test_a_job_that_runs_is_left_alone(target: Target, tmp_path: Path) -> None:
     assert rows(target) == before
 
 
-@pytest.mark.parametrize("kind", ["parquet", "postgres"])
+@pytest.mark.parametrize("kind", ["parquet", *longer("postgres")])
 def test_late_rows_too(target: Target, tmp_path: Path) -> None:
     root, sink = tmp_path / "root", target.sink(delivery_column=ID)
     job().standalone(checkpoint=root, late_sink=sink).run(BATCHES[:4])
