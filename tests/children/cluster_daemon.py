@@ -2,7 +2,8 @@
 middle of a task. A setting of Spark names this module.
 
 A file ``MOMENT-CHECKPOINT`` in the folder ``TIDESTATE_CONTROL`` is an order for one task of that checkpoint. The
-first one that comes there renames it to ``stopped-PID`` and stops itself by SIGSTOP. If it goes on, it leaves
+first one that comes there renames it to ``stopped-PID`` and stops itself by SIGSTOP. It stays so when its executor
+dies, as one on a host that is cut off. If it goes on, it leaves
 ``wrote-PID`` once its files of state are written. Moments: ``before`` and ``after`` these files.
 """
 
@@ -27,6 +28,7 @@ def _stop_at(moment: str, checkpoint: int) -> bool:
         (folder / f"{moment}-{checkpoint}").rename(folder / f"stopped-{os.getpid()}")
     except FileNotFoundError:
         return False
+    os.setsid()  # what ends its executor and the daemon does not reach it
     os.kill(os.getpid(), signal.SIGSTOP)
     return True
 

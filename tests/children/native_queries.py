@@ -11,7 +11,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -69,17 +69,22 @@ def start(
     return writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start()
 
 
-def to_the_end(spark: SparkSession, folder: Path, at_death: Callable[[str], object] = lambda _: None) -> None:
+def to_the_end(
+    spark: SparkSession,
+    folder: Path,
+    names: Iterable[str] = QUERIES,
+    at_death: Callable[[str], object] = lambda _: None,
+) -> None:
     """Each of them over the files of ``folder/input``."""
     session = spark.newSession()  # with settings of its own
-    running = [start(session, folder / "whole" / name, folder / "input", name, at_death) for name in QUERIES]
+    running = [start(session, folder / "whole" / name, folder / "input", name, at_death) for name in names]
     for one in running:
         one.awaitTermination()
 
 
-def copied_at_death(spark: SparkSession, folder: Path) -> None:
+def copied_at_death(spark: SparkSession, folder: Path, names: Iterable[str]) -> None:
     """The same, and the files of each as they are at its death: no process that is killed there leaves others."""
-    to_the_end(spark, folder, lambda name: shutil.copytree(folder / "whole" / name, folder / "native" / name))
+    to_the_end(spark, folder, names, lambda name: shutil.copytree(folder / "whole" / name, folder / "native" / name))
 
 
 def main() -> None:

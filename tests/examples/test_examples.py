@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers.checkout import ROOT
-from tests.helpers.process import some
+from tests.helpers.process import longer
 from tidestate.operators.local.bootstrap import load_object
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ BY_HAND = [
 """The last trade, of 09:01:30, has completed the minute of 09:00 and is in the next one."""
 
 
+ON_SPARK = ("joined_again", "interval_ctis")
+"""On Spark in every run."""
 IN_TUTORIALS = ("click_sessions", "join_and_daily_totals", "orders_into_delta")
 """Run by `tests/examples/test_start_pages.py`, with the pages that quote them."""
 
@@ -114,7 +116,7 @@ def test_the_example_by_hand_prints_each_result_once(printed: Callable[[str], li
     assert sorted(printed("by_hand")) == BY_HAND
 
 
-@pytest.mark.parametrize("name", some(JOBS, 4))
+@pytest.mark.parametrize("name", [*ON_SPARK, *longer(*(name for name in JOBS if name not in ON_SPARK))])
 def test_an_example_has_the_same_panes_on_spark(name: str, tmp_path: Path, spark: SparkSession) -> None:
     made, runner = example(name), example("runner")
     alone = runner.run_alone(made.job, made.batches(), tmp_path / "alone")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from tests.golden.continued import log_lines, read_root, root_names
 from tests.golden.jobs import job_of
 from tests.golden.on_spark import continued_on_spark
+from tests.helpers.process import longer
 
 LINES: dict[str, list[str]] = {
     "on_spark_chain_deduplicated": [
@@ -19,10 +20,13 @@ LINES: dict[str, list[str]] = {
     ],
 }
 """By root: the lines of its start and continuation."""
+IN_EVERY_RUN = ("on_spark_chain_deduplicated", "on_spark_join_full", "on_spark_tumbling_retracting")
+"""Without Spark every run has all kinds: `test_roots`."""
+OTHERS = [name for name in root_names("spark") if name not in IN_EVERY_RUN]
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
-@pytest.mark.parametrize("name", root_names("spark"))
+@pytest.mark.parametrize("name", [*IN_EVERY_RUN, *longer(*OTHERS)])
 def test_a_root_goes_on(spark: SparkSession, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stored = read_root(name)
     with caplog.at_level(logging.WARNING, "tidestate"):

@@ -60,6 +60,11 @@ def sliding_job() -> OperatorStream:
     return JOBS["sliding"]()
 
 
+def tumbling_job() -> OperatorStream:
+    """As `sliding_job`, with windows of their own."""
+    return JOBS["tumbling"]()
+
+
 def counting_job() -> OperatorStream:
     """As `sliding_job`, over a query that counts and sums."""
     return windows_of(n=agg.count(), s=agg.sum("v"))

@@ -61,6 +61,14 @@ def below(pid: int) -> Iterator[int]:
         yield from new
 
 
+def executor_of(pid: int) -> int:
+    """The Java of the executor that a Python process belongs to."""
+    everything = commands()
+    while _EXECUTOR not in everything[pid][1]:
+        pid = everything[pid][0]
+    return pid
+
+
 class Server:
     """A Java of Spark's that ends with this process, however that ends."""
 

@@ -19,6 +19,7 @@ import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.native_jobs import JOBS, windows_of
 from tests.helpers.other_python import other_python
+from tests.helpers.process import LONG, WIDE
 from tests.helpers.spark_inputs import SCHEMA, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate import OperatorStream, agg, trigger
@@ -85,6 +86,10 @@ QUERIES: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 }
 
 
+OF_THE_LONG_FORM = {"sketched", "grouped", "distinct", "own", "unmarked", "stateless", "summed"}
+"""Queries of which every run has another with the same code, or with the same reason."""
+
+
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Every query after two batches, in ``native``; the watermark has passed the end of the first window."""
@@ -93,7 +98,8 @@ def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     write(folder / "input", 1, batch([(31, "a", 3), (35, "b", 4)], 2))
     running, partitions = [], spark.conf.get("spark.sql.shuffle.partitions")
     spark.conf.set("spark.sql.shuffle.partitions", 1)
-    for name, (query, mode) in QUERIES.items():
+    for name in QUERIES.keys() - (set() if LONG or WIDE else OF_THE_LONG_FORM):
+        query, mode = QUERIES[name]
         rows = stream(spark, folder / "input").withWatermark("t", "5 seconds")
         writer = query(rows).writeStream.outputMode(mode).foreachBatch(lambda rows, _: rows.collect())
         writer = writer.option("checkpointLocation", str(folder / "native" / name))
@@ -185,7 +191,13 @@ REFUSED: dict[str, tuple[str, Callable[[], OperatorStream], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", list(REFUSED))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=[pytest.mark.long] if query in OF_THE_LONG_FORM else [])
+        for case, (query, *_) in REFUSED.items()
+    ],
+)
 def test_refused_before_anything_is_written(spark: SparkSession, folder: Path, tmp_path: Path, case: str) -> None:
     name, job, code, reason = REFUSED[case]
     with pytest.raises(TidestateError, match=reason) as raised:
@@ -294,6 +306,7 @@ def test_command_without_a_java(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_command_needs_no_python_of_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that it asks of Spark is done by Java, so a Python without pyarrow is no obstacle."""
     monkeypatch.setenv("PYSPARK_PYTHON", other_python(tmp_path / "python"))

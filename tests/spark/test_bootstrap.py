@@ -22,7 +22,7 @@ from tests.helpers.spark_runs import output, stream
 from tidestate.operators.describe.runs import SparkJob
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
-from tidestate.recovery.spark.position import INLINE_FILES
+from tidestate.recovery.spark import position
 from tidestate.statestore.errors import ConflictError, UsageError
 from tools.demo.child import Child, ChildFailedError
 
@@ -58,27 +58,27 @@ def net(root: Path) -> list[tuple[object, ...]]:
 
 
 def test_half_in_a_batch_and_half_streamed(spark: SparkSession, tmp_path: Path) -> None:
-    tables = sample(6, 120)
+    tables = sample(4, 60)
     files = write_all(tmp_path / "input", tables)
     begun = job().on_spark(stream(spark, tmp_path / "input"), checkpoint=tmp_path / "root", partitions=3)
     assert not begun.begun
-    manifest = begun.bootstrap(history(spark, *files[:3]))
+    manifest = begun.bootstrap(history(spark, *files[:2]))
     assert begun.begun
     assert manifest.kind == "bootstrap"
-    assert manifest.counters["events"] == 360
+    assert manifest.counters["events"] == 120
     assert manifest.panes
     finish(begun, drain=False)
     finish(begun)
-    # The same without Spark: the first three files are one batch.
-    together = [pa.concat_tables(tables[:3]), *tables[3:]]
+    # The same without Spark: the first two files are one batch.
+    together = [pa.concat_tables(tables[:2]), *tables[2:]]
     job().standalone(checkpoint=tmp_path / "alone").run(together, drain=True)
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
     assert output(tmp_path / "root", "late") == output(tmp_path / "alone", "late")
     found = evidence.manifests(tmp_path / "root")
     batches = [m for m in found if m["kind"] in ("bootstrap", "batch")]
-    assert [m["spark"]["batch_id"] for m in batches] == [0, 1, 2, 3]
+    assert [m["spark"]["batch_id"] for m in batches] == [0, 1, 2]
     read = [path.split()[0].rsplit("/")[-1] for m in batches for path in m["spark"]["files"]["0"]]
-    assert read == [f"{number:04d}.parquet" for number in range(6)]
+    assert read == [f"{number:04d}.parquet" for number in range(4)]
     assert verify(Checkpoint.open(tmp_path / "root"), read_percent=100, spark=True).findings == ()
 
 
@@ -97,9 +97,12 @@ def test_what_is_in_time_is_as_in_a_run_from_the_beginning(spark: SparkSession, 
     assert totals[0]["accepted"] == totals[1]["accepted"] == 72
 
 
-def test_more_files_than_a_manifest_holds_and_names_of_every_kind(spark: SparkSession, tmp_path: Path) -> None:
+def test_more_files_than_a_manifest_holds_and_names_of_every_kind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "INLINE_FILES", 10)
     named = ["with space", "plus+and%25", "ümlaut€", "a=b;c,d&e@f~g'(h)!*", "br[1]{x}^`|", "hash#ask?"]
-    tables = [batch([(n / 4, "a", n)], n) for n in range(INLINE_FILES + 10)]
+    tables = [batch([(n / 4, "a", n)], n) for n in range(12)]
     write_all(tmp_path / "input", tables[: -len(named)])
     for name, table in zip(named, tables[-len(named) :], strict=True):
         write(tmp_path / "made", 0, table)
@@ -161,6 +164,7 @@ def test_a_chain_of_two_streams_one_of_them_without_history(spark: SparkSession,
     assert output(tmp_path / "root", "panes") == output(tmp_path / "alone", "panes")
 
 
+@pytest.mark.long  # in every run: the same without Spark, and two streams in test_what_does_not_fit_the_stream
 def test_a_join_with_history_of_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     left, right = sample(3, 40, seed=1), sample(3, 40, seed=2)
     files = {name: write_all(tmp_path / name, tables) for name, tables in (("left", left), ("right", right))}
@@ -302,7 +306,7 @@ def test_a_file_that_appears_meanwhile_is_read_by_the_stream(spark: SparkSession
 
 
 def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
-    files = write_all(tmp_path / "input", sample(4, 60))
+    files = write_all(tmp_path / "input", sample(3, 60))
     seen: list[int] = []
     begun = job().on_spark(
         stream(spark, tmp_path / "input"),
@@ -310,7 +314,7 @@ def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
         sink=lambda _panes, one: seen.append(one.checkpoint),
         partitions=2,
     )
-    made = begun.bootstrap(history(spark, *files[:3]), deliver=False)
+    made = begun.bootstrap(history(spark, *files[:2]), deliver=False)
     assert made.panes
     finish(begun)
     assert seen
@@ -318,7 +322,7 @@ def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_the_verb_makes_a_root_that_spark_goes_on_from(spark: SparkSession, tmp_path: Path) -> None:
-    tables = sample(5, 60)
+    tables = sample(4, 60)
     files = write_all(tmp_path / "input", tables)
     done = tidestate(
         "bootstrap", "tests.helpers.spark_inputs:job", tmp_path / "root", "--confirm", "--partitions", 2,
@@ -336,4 +340,4 @@ def test_the_verb_makes_a_root_that_spark_goes_on_from(spark: SparkSession, tmp_
     checked = tidestate("verify", tmp_path / "root", "--read-data", "--spark-checkpoint")
     assert checked.returncode == 0, checked.stdout
     kinds = [row["kind"] for row in json_lines(tidestate("list", tmp_path / "root", "--json"))]
-    assert kinds == ["fence", "bootstrap", "fence", "batch", "batch", "drained"]
+    assert kinds == ["fence", "bootstrap", "fence", "batch", "drained"]

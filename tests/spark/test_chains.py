@@ -51,8 +51,10 @@ def aggregates() -> Any:
     return largest.allowed_lateness("60 seconds").accumulation("retracting")
 
 
-# A job of one operator is compared on every store in test_job.
-@pytest.mark.parametrize("store", [RocksDB(), *([Parquet(max_levels=2, snapshot_bytes=1), Memory()] if LONG else [])])
+# In every run `tests.spark.test_in_driver` has windows into a join, and `test_joins` a join into windows; state
+# partitions go by broadcasts in `tests.spark.test_cluster`.
+@pytest.mark.long
+@pytest.mark.parametrize("store", [RocksDB(), Parquet(max_levels=2, snapshot_bytes=1), Memory()])
 def test_three_operators_equal_the_standalone_runner(
     spark: SparkSession, tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,8 @@ def test_three_operators_equal_the_standalone_runner(
         assert output(tmp_path / "spark", "late", name) == output(tmp_path / "alone", "late", name)
 
 
+# In every run `tests.spark.test_in_driver` compares this job with the standalone runner, by tasks and in the driver.
+@pytest.mark.long
 def test_two_streams_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
     orders, prices = sample(4, 60, seed=1), sample(4, 60, seed=2)
     for number, (left, right) in enumerate(zip(orders, prices, strict=True)):

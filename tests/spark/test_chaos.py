@@ -1,4 +1,6 @@
-"""Chaos on a real Spark: its driver is killed, and the job is the same; what a job gets from the clock is found."""
+"""Chaos on a real Spark: its driver is killed, and the job is the same; what a job gets from the clock is found. In
+every run drivers are killed by `tests.spark.test_jobs_killed`, jobs of rounds by `tests.operators.chaos`.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from tools.java import brief_options, java_home
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
-# In every run drivers are killed by `tests.spark.test_jobs_killed`, jobs of rounds by `tests.operators.chaos`.
-@pytest.mark.parametrize(("kind", "starts"), [("spark", 1), pytest.param("driver", 2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "starts"), [("spark", 1), ("driver", 2)])
 def test_the_job_is_the_same(kind: str, starts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", java_home())
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")

@@ -21,7 +21,7 @@ from tidestate.statestore.durations import moment_us
 
 pytestmark = pytest.mark.spark
 
-BATCHES = 5
+BATCHES = 3
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +67,7 @@ def test_panes_and_ledger_are_those_that_were_committed(running: tuple[Path, Dur
     assert reasons == {"very_late", "null_key", "null_event_time"}
 
 
+@pytest.mark.long  # in every run: tests.operators.root.test_verbs
 def test_state_and_what_changed_in_it(running: tuple[Path, DurableQuery]) -> None:
     root, query = running
     newest, before = query.checkpoint_id, query.checkpoint_id - 1

@@ -1,5 +1,5 @@
-"""A Spark cluster of two hosts, and what dies in it in the middle of a batch. Each time the output is that of the
-standalone runner over the same batches.
+"""A Spark cluster, and what dies in it in the middle of a batch. Each time the output is that of the standalone
+runner over the same batches. In every run it is one of two executors on one host, in the long form one of two hosts.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output
 from tests.servers.packages import S3A, WITHOUT_BUNDLE, for_seconds
 from tests.servers.s3 import VARIABLES, s3_endpoint, s3_root  # noqa: F401  (fixtures)
-from tests.servers.spark_cluster import HOSTS, SparkCluster, until
+from tests.servers.spark_cluster import HOSTS, SparkCluster, executor_of, until
+from tests.servers.spark_cluster import SPARK as SPARK_HOME
 from tidestate.recovery.inspect.verify import verify
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tools.java import brief_options
@@ -68,14 +70,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 class Rig:
-    """A cluster with a driver, the input of its jobs, and orders to tasks."""
+    """A driver on a cluster, the input of its jobs, and orders to tasks."""
 
-    def __init__(self, cluster: SparkCluster, folder: Path, source: str = "", **settings: str) -> None:
-        self.cluster, self.folder, self._began_ms = cluster, folder, 0
+    def __init__(self, master: str, folder: Path, source: str = "", **settings: str) -> None:
+        self.folder, self._began_ms = folder, 0
         self.control, self.source, events = folder / "control", folder / "input", folder / "events"
         for one in (self.control, self.source, events):
             one.mkdir(parents=True)
-        own = {"spark.master": cluster.url, "spark.eventLog.dir": events.as_uri()}
+        own = {"spark.master": master, "spark.eventLog.dir": events.as_uri()}
         own |= {"spark.executorEnv.TIDESTATE_CONTROL": str(self.control)}
         given = {"source": source or str(self.source), "control": str(self.control), "spark": SPARK | own | settings}
         (folder / "settings.json").write_text(json.dumps(given))
@@ -117,15 +119,15 @@ class Rig:
             path.unlink()
 
 
-def rig_of(cluster: SparkCluster, folder: Path, source: str = "", **settings: str) -> Iterator[Rig]:
-    rig = Rig(cluster, folder, source, **settings)
+def rig_of(master: str, folder: Path, source: str = "", **settings: str) -> Iterator[Rig]:
+    rig = Rig(master, folder, source, **settings)
     yield rig
     rig.driver.finish()
 
 
 @pytest.fixture(scope="module")
 def usual(cluster: SparkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    yield from rig_of(cluster, tmp_path_factory.mktemp("usual"))
+    yield from rig_of(cluster.url, tmp_path_factory.mktemp("usual"))
 
 
 @pytest.fixture
@@ -170,11 +172,54 @@ def ends(driver: Driver, root: Path | str, alone: Path) -> None:
     is_exact(root, alone)
 
 
+@pytest.fixture
+def on_one_host(tmp_path: Path) -> Iterator[Rig]:
+    """Of a driver that is master and workers, too: four Javas instead of seven. Executors are processes."""
+    yield from rig_of("local-cluster[2,1,512]", tmp_path / "rig")
+    for log in (tmp_path / "rig" / "events").iterdir():
+        shutil.rmtree(SPARK_HOME / "work" / log.name, ignore_errors=True)
+
+
+def test_a_python_worker_and_an_executor_killed_whose_task_writes_after_the_commit(
+    on_one_host: Rig, tmp_path: Path, alone: Path
+) -> None:
+    """The executor one batch later; its task goes on alone two batches after that."""
+    rig, root = on_one_host, tmp_path / "root"
+    fill(rig.source, 0, IN_THE_MIDDLE)
+    rig.driver.ask("whole", until="whole")
+    rig.driver.start(str(root), store="rocksdb")
+    rig.order("after", IN_THE_MIDDLE - 1)
+    rig.order("before")
+    rig.driver.tell("settle")
+    os.kill(rig.stopped(), signal.SIGKILL)
+    zombie = rig.stopped()
+    os.kill(executor_of(zombie), signal.SIGKILL)
+    try:
+        rig.driver.heard("settled")
+        head = Checkpoint.open(root).head()
+        assert head is not None
+        assert head.manifest.id == IN_THE_MIDDLE + 1
+        files = written(root)
+    finally:
+        os.kill(zombie, signal.SIGCONT)
+    until((rig.control / f"wrote-{zombie}").exists, "its files")
+    late = written(root) - files
+    assert late
+    assert Checkpoint.open(root).head() == head
+    fill(rig.source, IN_THE_MIDDLE, len(TABLES))
+    rig.driver.tell("settle")
+    ends(rig.driver, root, alone)
+    assert not late & named_files(root)
+    for ended in ("ExceptionFailure", "ExecutorLostFailure"):
+        until(lambda ended=ended: rig.tasks(ended), "what Spark noted")
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("direct", [True, False] if LONG else [True])
 @pytest.mark.parametrize("moment", ["before", "after"] if LONG else ["after"])
 @pytest.mark.parametrize("store", STORES if LONG else ["parquet"])
 def test_a_python_worker_and_an_executor_killed(
-    rig: Rig, tmp_path: Path, alone: Path, store: str, moment: str, direct: bool
+    rig: Rig, cluster: SparkCluster, tmp_path: Path, alone: Path, store: str, moment: str, direct: bool
 ) -> None:
     """The executor one batch later."""
     root = tmp_path / "root"
@@ -183,7 +228,7 @@ def test_a_python_worker_and_an_executor_killed(
     rig.order(moment)
     rig.driver.tell("settle")
     os.kill(rig.stopped(), signal.SIGKILL)
-    _, executor = rig.cluster.of_executor(rig.stopped())
+    _, executor = cluster.of_executor(rig.stopped())
     os.kill(executor, signal.SIGKILL)
     ends(rig.driver, root, alone)
     for ended in ("ExceptionFailure", "ExecutorLostFailure"):
@@ -192,16 +237,16 @@ def test_a_python_worker_and_an_executor_killed(
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
-def test_a_host_killed(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
+def test_a_host_killed(rig: Rig, cluster: SparkCluster, tmp_path: Path, alone: Path, store: str) -> None:
     """The other one goes on alone; later it comes back, with its folders as they were."""
     root = tmp_path / "root"
     rig.driver.start(str(root), store=store)
     rig.order("before")
     rig.driver.tell("settle")
-    host, _ = rig.cluster.of_executor(rig.stopped())
-    rig.cluster.kill_host(host)
+    host, _ = cluster.of_executor(rig.stopped())
+    cluster.kill_host(host)
     rig.driver.heard("settled")
-    rig.cluster.start_host(host)
+    cluster.start_host(host)
     rig.driver.ask("whole", until="whole")
     assert rig.driver.ask("drain", until="stopped")["event"] == "stopped"
     is_exact(root, alone)
@@ -270,6 +315,7 @@ def test_two_drivers_on_one_root(rig: Rig, tmp_path: Path, alone: Path, store: s
     is_exact(root, alone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", STORES if LONG else ["rocksdb"])
 def test_a_zombie_writes_after_the_commit(rig: Rig, tmp_path: Path, alone: Path, store: str) -> None:
     """A slow task, of which Spark starts a copy that wins; it goes on two batches later, and writes its files."""
@@ -310,17 +356,23 @@ def on_s3(cluster: SparkCluster, s3_root: str, tmp_path: Path) -> Iterator[Rig]:
         file = io.BytesIO()
         pq.write_table(table, file)
         client.put_object(Bucket=bucket, Key=f"input/{number:04d}.parquet", Body=file.getvalue())
-    yield from rig_of(cluster, tmp_path / "rig", f"s3a://{bucket}/input", **fetched, **leading, **style)
+    yield from rig_of(cluster.url, tmp_path / "rig", f"s3a://{bucket}/input", **fetched, **leading, **style)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", STORES)
-def test_a_host_killed_with_everything_on_s3(on_s3: Rig, s3_root: str, alone: Path, store: str) -> None:  # noqa: F811
+def test_a_host_killed_with_everything_on_s3(
+    on_s3: Rig,
+    cluster: SparkCluster,
+    s3_root: str,  # noqa: F811
+    alone: Path,
+    store: str,
+) -> None:
     rig = on_s3
     rig.driver.start(s3_root, store=store)
     rig.order("after")
     rig.driver.tell("settle")
-    host, _ = rig.cluster.of_executor(rig.stopped())
-    rig.cluster.kill_host(host)
+    host, _ = cluster.of_executor(rig.stopped())
+    cluster.kill_host(host)
     ends(rig.driver, s3_root, alone)
-    rig.cluster.start_host(host)
+    cluster.start_host(host)

@@ -17,7 +17,7 @@ import tidestate as ts
 from tests.children.spark_job import read
 from tests.helpers import look_up
 from tests.helpers.killed import killed
-from tests.helpers.process import some
+from tests.helpers.process import LONG, longer
 from tests.helpers.spark_inputs import write
 from tests.helpers.spark_runs import output
 from tidestate import Aggregation, OperatorStream, Stream, agg, watermark
@@ -123,18 +123,20 @@ def inputs() -> dict[str, list[pa.Table]]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted({*some(JOBS, 2), "by parts"}))
+# Each of them without Spark: `tests.operators.progress`, `joins` and `chains`.
+@pytest.mark.parametrize("name", ["lifetimes", *longer(*sorted(JOBS.keys() - {"lifetimes"}))])
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
+    count = 2 if name == "lifetimes" and not LONG else BATCHES
     streams = described.graph.streams
     for stream in streams:
-        for number, table in enumerate(tables[stream]):
+        for number, table in enumerate(tables[stream][:count]):
             write(tmp_path / stream, number, table)
     frames = {stream: read(spark, tmp_path / stream) for stream in streams}
     query = described.on_spark(frames, checkpoint=tmp_path / "root", partitions=2).start()
     query.processAllAvailable()
     query.stop(drain=True)
-    batches = [{stream: tables[stream][at] for stream in streams} for at in range(BATCHES)]
+    batches = [{stream: tables[stream][at] for stream in streams} for at in range(count)]
     alone = described.standalone(checkpoint=tmp_path / "alone")
     alone.run(batches, drain=True)
     panes = in_any_order(output(tmp_path / "root", "panes"))
@@ -152,6 +154,7 @@ def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_
             assert marks[0] == marks[1]
 
 
+@pytest.mark.long  # in every run: tests.spark.test_messages
 def test_messages_with_an_identity_take_part_once(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that are handed in again, at once and much later: as the same job without identities, each row once."""
     events = ts.stream(**ABOUT).watermark(by_ctis("adjust", "5 seconds", "1 second"), sources=PARTS)

@@ -14,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 import tidestate as ts
-from tests.helpers.process import some
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import SCHEMA, job, sample, two_streams, write, write_int96
-from tests.helpers.spark_runs import same, stream
+from tests.helpers.spark_runs import output, same, stream
 from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.spark import rdd_transport
 from tidestate.recovery.log.checkpoint import Checkpoint
@@ -78,19 +78,19 @@ def setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
 
 def test_the_checkpoints_are_the_same_however_the_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     with setting(spark, COMPACTED, "2"):
-        files(tmp_path / "input", 4)
+        files(tmp_path / "input", 3)
         for way in (True, False):
             run(job(), [stream(spark, tmp_path / "input")], tmp_path / str(way), direct=way)
     assert list((tmp_path / "True" / "spark" / "sources" / "0").glob("*.compact"))
     same(tmp_path / "True", tmp_path / "False")
-    assert ways(tmp_path / "True") == [(True, "")] * 4
-    assert ways(tmp_path / "False") == [(False, "paths without direct_scan")] * 4
+    assert ways(tmp_path / "True") == [(True, "")] * 3
+    assert ways(tmp_path / "False") == [(False, "paths without direct_scan")] * 3
 
 
 def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_other(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    tables = sample(3, 100)
+    tables = sample(2, 100)
 
     def fail(moment: str, _checkpoint_id: int) -> None:
         if moment == "before-manifest":
@@ -107,13 +107,16 @@ def test_the_way_may_change_at_a_restart_and_a_batch_may_be_repeated_in_the_othe
             query.processAllAvailable()
         with pytest.raises(RuntimeError, match="the driver dies"):
             query.stop()
-        run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one", direct=way, drain=number == 2)
-    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", direct=False)
-    same(tmp_path / "one", tmp_path / "other")
-    assert [direct for direct, _ in ways(tmp_path / "one")] == [True, False, True]
+        run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one", direct=way, drain=number == 1)
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    for kind in ("panes", "late"):
+        assert output(tmp_path / "one", kind) == output(tmp_path / "alone", kind)
+    assert [direct for direct, _ in ways(tmp_path / "one")] == [True, False]
 
 
-@pytest.mark.parametrize("name", some(["join", "chain"], 1))
+# In every run `test_a_batch_that_makes_too_much_for_the_shuffle_is_read_by_spark` reads two streams in both ways.
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["join", "chain"])
 def test_several_streams_are_read_each_from_its_files(spark: SparkSession, tmp_path: Path, name: str) -> None:
     files(tmp_path / "left", 3, 1)
     files(tmp_path / "right", 3, 2)
@@ -150,8 +153,9 @@ def test_a_file_in_the_middle_of_a_run_that_only_spark_can_read(
         (write_int96 if number == 1 else write)(tmp_path / "input", number, table)
     with caplog.at_level(logging.INFO, "tidestate"):
         run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
-    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", direct=False)
-    same(tmp_path / "one", tmp_path / "other")
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    for kind in ("panes", "late"):
+        assert output(tmp_path / "one", kind) == output(tmp_path / "alone", kind)
     found = ways(tmp_path / "one")
     assert [direct for direct, _ in found] == [True, False, False, True]  # one batch without a try
     assert found[1][1] == found[2][1]
@@ -183,7 +187,8 @@ PLANS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+# Each of them without Spark: `tests.operators.spark.test_scan_decide`.
+@pytest.mark.parametrize("name", ["a file name", *longer(*(PLANS.keys() - {"a file name"}))])
 def test_a_plan_that_spark_must_run(spark: SparkSession, tmp_path: Path, name: str) -> None:
     files(tmp_path / "input", 1)
     change, reason = PLANS[name]
@@ -193,6 +198,7 @@ def test_a_plan_that_spark_must_run(spark: SparkSession, tmp_path: Path, name: s
     assert reason in found
 
 
+@pytest.mark.long  # in every run: tests.operators.spark.test_scan_decide
 def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
     files(tmp_path / "input" / "day=1", 1)
     run(job(), [stream(spark, tmp_path / "input")], tmp_path / "one")
@@ -210,7 +216,8 @@ def test_folders_of_partitions_and_rows_in_order_are_left_to_spark(spark: SparkS
 
 
 # Each of them without Spark: `tests.operators.spark.test_scan_footer`.
-@pytest.mark.parametrize("harm", some(["cut", "gone", "flipped"], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("harm", ["cut", "gone", "flipped"])
 def test_a_lost_or_damaged_file_ends_as_it_does_with_spark(spark: SparkSession, tmp_path: Path, harm: str) -> None:
     found = []
     for way in (True, False):

@@ -48,15 +48,16 @@ def widened(table: pa.Table) -> pa.Table:
     return table.set_column(table.column_names.index("v"), "v", table["v"].cast(pa.decimal128(19, 0)))
 
 
+@pytest.mark.long  # in every run: tests.operators.bind.test_evolution_recovered
 def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
-    tables = sample(6, 100)
-    for number, table in enumerate(tables[:3]):
+    tables = sample(4, 60)
+    for number, table in enumerate(tables[:2]):
         write(tmp_path / "input", number, table)
     root = tmp_path / "spark"
     query = first().on_spark(stream(spark, tmp_path / "input"), checkpoint=root, partitions=2).start()
     query.processAllAvailable()
     query.stop()
-    for number, table in enumerate(tables[3:], 3):
+    for number, table in enumerate(tables[2:], 2):
         write(tmp_path / "input", number, table)
     rows = stream(spark, tmp_path / "input")
     rows = rows.withColumn("v", rows["v"].cast("decimal(19, 0)"))
@@ -64,7 +65,7 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
         query = changed().on_spark(rows, checkpoint=root).start()
         query.processAllAvailable()
         query.stop(drain=stops)
-    first().standalone(checkpoint=tmp_path / "alone").run(tables[:3])
+    first().standalone(checkpoint=tmp_path / "alone").run(tables[:2])
     changed().standalone(checkpoint=tmp_path / "alone").run([widened(table) for table in tables], drain=True)
     assert output(root, "panes") == output(tmp_path / "alone", "panes")
     head = Checkpoint.open(root).head()

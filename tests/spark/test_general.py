@@ -90,7 +90,7 @@ in a partition what the standalone runner runs, and that has them all.
 @pytest.mark.parametrize("name", DESCRIPTIONS if LONG else BOUNDED)
 def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = DESCRIPTIONS[name]
-    tables = sample(4, 150)
+    tables = sample(4, 150) if LONG else sample(2, 120)
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)
     finish(description, spark, tmp_path, store, tmp_path / "spark")
@@ -116,7 +116,7 @@ FED: dict[str, Aggregation] = {
 @pytest.mark.parametrize("name", FED if LONG else ["sessions"])
 def test_feeding_the_ledger_back_equals_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description = FED[name].accumulation("retracting")
-    tables = sample(4, 150)
+    tables = sample(4, 150) if LONG else sample(3, 60)
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)
     query = description.on_spark(

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import tidestate as ts
-from tests.helpers.process import in_turn
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample, two_streams, write, write_int96
-from tests.helpers.spark_runs import same, stream
+from tests.helpers.spark_runs import output, same, stream
 from tidestate import OperatorStream, agg
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.spark import in_driver
@@ -63,7 +63,18 @@ def places(root: Path) -> list[bool]:
     return [one.scan.in_driver for one in Checkpoint.open(root).history() if one.scan is not None]
 
 
-@pytest.mark.parametrize(("name", "threads"), in_turn(["windows", "join", "chain"], [True, False]))
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [
+        ("chain", True),  # a join of windows
+        *(
+            pytest.param(name, threads, marks=pytest.mark.long)
+            for name in ("windows", "join", "chain")
+            for threads in (True, False)
+            if (name, threads) != ("chain", True)
+        ),
+    ],
+)
 def test_the_driver_and_tasks_make_the_same_checkpoints(
     spark: SparkSession, tmp_path: Path, name: str, threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,8 +89,9 @@ def test_the_driver_and_tasks_make_the_same_checkpoints(
         return results
 
     monkeypatch.setattr(in_driver.InDriver, "tick", seen)
-    for seed, side in enumerate(("left", "right")):
-        for number, table in enumerate(sample(2, 100, seed)):
+    tables = {side: sample(2, 100, seed) for seed, side in enumerate(("left", "right"))}
+    for side, files in tables.items():
+        for number, table in enumerate(files):
             write(tmp_path / side, number, table)
     near = ts.stream(event_time="t").join(
         ts.stream(event_time="t"), on="k", within=("-1 second", "2 seconds"), how="full", allowed_lateness="5 seconds"
@@ -96,8 +108,16 @@ def test_the_driver_and_tasks_make_the_same_checkpoints(
     assert places(tmp_path / "True") == [True] * 2
     assert places(tmp_path / "False") == [False] * 2
     assert ticks == [True]  # the drain
+    if name == "chain":
+        both = [dict(zip(("orders", "prices"), sides, strict=True)) for sides in zip(*tables.values(), strict=True)]
+        two_streams().standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
+        for kind, operator in (("panes", None), ("late", "counted"), ("late", "met")):
+            assert output(tmp_path / "True", kind, operator) == output(tmp_path / "alone", kind, operator)
 
 
+# In every run `test_what_is_not_small_or_fails_goes_to_tasks` changes the place from batch to batch, and
+# `tests.spark.test_jobs_killed` after a death.
+@pytest.mark.long
 def test_batches_of_any_size_restarts_and_deaths(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +157,8 @@ TOO_LARGE = {"files": 0, "file_bytes": 1, "partitions": 2, "state_bytes": 1, "":
 def test_what_is_not_small_or_fails_goes_to_tasks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for number, table in enumerate(sample(8, 60)):
+    tables = sample(8, 30)
+    for number, table in enumerate(tables):
         (write_int96 if number == 7 else write)(tmp_path / "input", number, table)
 
     def fail(*_given: Any) -> Any:
@@ -161,9 +182,15 @@ def test_what_is_not_small_or_fails_goes_to_tasks(
     assert places(tmp_path / "one") == [True] + [False] * 7
     assert [one for one in caplog.messages if "the driver has no memory left" in one]
     assert [one for one in caplog.messages if "INT96" in one]
-    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "other", store=Memory())
-    assert places(tmp_path / "other") == [False] * 8  # tasks have the caches of this store
-    same(tmp_path / "one", tmp_path / "other")
+    job().standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    for kind in ("panes", "late"):
+        assert output(tmp_path / "one", kind) == output(tmp_path / "alone", kind)
+
+
+def test_tasks_have_the_caches_of_a_store_in_memory(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 0, sample(1, 30)[0])
+    run(job(), [stream(spark, tmp_path / "input")], tmp_path / "root", store=Memory(), drain=False)
+    assert places(tmp_path / "root") == [False]
 
 
 def test_threads_call_no_function_of_the_users(
@@ -204,7 +231,7 @@ def test_a_function_that_exits_in_the_driver_is_called_by_tasks(
     assert "failed in the driver, so tasks process" in caplog.text
 
 
-@pytest.mark.parametrize("way", ["driver", "tasks", "spark"])
+@pytest.mark.parametrize("way", ["driver", *longer("tasks"), "spark"])
 def test_rows_of_which_no_column_is_read_count(spark: SparkSession, tmp_path: Path, way: str) -> None:
     for number in range(2):
         write(tmp_path / "input", number, sample(1, 15)[0])

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
 from tests.helpers.checkout import ROOT
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import output, stream
 from tests.helpers.targets import Target, holds_all_once, target_of
@@ -44,17 +45,21 @@ CONNECTORS = {"4.0": "4.0_2.13", "4.1": "4.1_2.13", "4.2": "4.2_2.13"}
 """Of Delta, by the Spark that they are for: there is none for 4.3 yet."""
 
 
+@pytest.mark.parametrize("server", [False, *longer(True)])
 def test_each_kind_of_sink_of_one_query_has_every_pane_once(
-    spark: SparkSession, postgres: Postgres, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, server: bool
 ) -> None:
-    for number, table in enumerate(sample(4, 90)):
+    """With PostgreSQL without Spark in every run: `tests.operators.sinks`."""
+    for number, table in enumerate(sample(3, 90)):
         write(tmp_path / "input", number, table)
     targets: list[tuple[Target, Form]] = [
         (target_of(f"parquet:{tmp_path / 'parquet'}"), "append"),
         (target_of(f"delta:{tmp_path / 'delta'}"), "upsert"),
         (target_of(f"iceberg:{tmp_path / 'iceberg'}"), "changelog"),
-        (target_of(f"postgres:{postgres.uri}#panes"), "upsert"),
     ]
+    if server:
+        postgres: Postgres = request.getfixturevalue("postgres")
+        targets.append((target_of(f"postgres:{postgres.uri}#panes"), "upsert"))
     root, late = tmp_path / "root", ParquetSink(tmp_path / "late")
     sinks = [target.sink(form, delivery_column="delivery") for target, form in targets]
     started = job().on_spark(
@@ -77,6 +82,7 @@ def test_sparks_connector_gets_the_same_columns(spark: SparkSession) -> None:
     assert rows.toArrow().to_pylist() == columns.chosen(pa.table({"a.b": [1], "k": ["u"]}), delivery).to_pylist()
 
 
+@pytest.mark.long  # in every run: tests.operators.sinks
 def test_what_was_abandoned_is_withdrawn(spark: SparkSession, tmp_path: Path) -> None:
     """From a table that Spark's rows have filled, and a folder; the query goes on with both."""
     for number, table in enumerate(sample(3, 90)):
@@ -98,6 +104,7 @@ def test_what_was_abandoned_is_withdrawn(spark: SparkSession, tmp_path: Path) ->
         holds_all_once(target, "append", root, "delivery")
 
 
+@pytest.mark.long  # in every run: tests.operators.sinks, and back pressure in test_sinks
 def test_one_that_is_behind_catches_up_without_input(spark: SparkSession, tmp_path: Path) -> None:
     for number, table in enumerate(sample(4, 90)):
         write(tmp_path / "input", number, table)

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import at, batch, write
 from tests.helpers.spark_runs import stream
 from tidestate import Aggregation, Stream, agg, sinks, watermark
@@ -42,7 +43,7 @@ def per_name(events: Stream) -> Aggregation:
 EVENTS = [(1, "a", 1), (2, "b", 2), (3, "a", 5), (4, None, 7)]
 
 
-@pytest.mark.parametrize("chained", [False, True])
+@pytest.mark.parametrize("chained", [*longer(False), True])
 def test_fields_of_structs(spark: SparkSession, tmp_path: Path, chained: bool) -> None:
     write(tmp_path / "in", 0, batch(EVENTS))  # type: ignore[arg-type]
     events = ts.stream(event_time="t")
@@ -115,13 +116,13 @@ def until(found: Callable[[], object], seconds: float = 60) -> None:
 
 def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "in", 0, batch([(1, "a", 1), (8, "a", 1)]))
-    events = ts.stream(event_time="t").watermark(watermark.bounded(quiet="2 seconds"))
+    events = ts.stream(event_time="t").watermark(watermark.bounded(quiet="1 second"))
     described = events.group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
     described = described.allowed_lateness("0 seconds")
 
     def start() -> DurableQuery:
         return described.on_spark(
-            stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2, tick="200 ms"
+            stream(spark, tmp_path / "in"), checkpoint=tmp_path / "root", partitions=2, tick="100 ms"
         ).start()
 
     query = start()

@@ -34,7 +34,7 @@ BOUNDED: list[list[Case]] = [
 """Either side of a manifest. With the other store, and of a join, in every run `tests.operators.local` and
 `tests.operators.embedded` are killed without Spark; at random moments: `tests.faults.test_kills`.
 """
-COUNT = FILES if LONG else 5
+COUNT = FILES if LONG else 4
 
 
 @pytest.mark.parametrize(

@@ -53,24 +53,24 @@ JOINS: dict[str, tuple[OperatorStream, StoreConfig]] = {
 @pytest.mark.parametrize("name", some(JOINS, 1))
 def test_pairs_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOINS[name]
-    lefts, rights = sample(4, 40, seed=1), sample(4, 40, seed=2)
+    lefts, rights = sample(2, 40, seed=1), sample(2, 40, seed=2)
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         write(tmp_path / "left", number, left)
         write(tmp_path / "right", number, right)
 
-    def run(batches: int) -> None:
+    def run(drain: bool) -> None:
         sides = {side: stream(spark, tmp_path / side) for side in ("left", "right")}
         query = description.on_spark(sides, checkpoint=tmp_path / "spark", store=store, partitions=3).start()
         query.processAllAvailable()
-        query.stop(drain=batches == 4)
+        query.stop(drain=drain)
 
-    run(3)  # a restart brings both sides back
-    run(4)
+    run(False)  # a restart brings both sides back
+    run(True)
     both = [{"left": left, "right": right} for left, right in zip(lefts, rights, strict=True)]
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
-    assert sum(map(len, panes.values())) > 100
+    assert sum(map(len, panes.values())) > 50
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
 
 
@@ -121,9 +121,8 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
 def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     """Spark reads one source for both, and writes the offsets of two; two filters of it are one stream too."""
     description, _ = JOINS["near in time, all rows"]
-    tables = sample(3, 40, seed=3)
+    tables = sample(2, 40, seed=3)
     write(tmp_path / "in", 0, tables[0])
-    write(tmp_path / "in", 1, tables[1])
 
     def run(last: bool) -> None:
         orders = stream(spark, tmp_path / "in")
@@ -135,14 +134,14 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
         query.stop(drain=last)
 
     run(False)
-    write(tmp_path / "in", 2, tables[2])
+    write(tmp_path / "in", 1, tables[1])
     run(True)
     low, high = pc.field("v") > 0, pc.field("v") <= 20
     both = [{"left": one.filter(low), "right": one.filter(high)} for one in tables]
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
-    assert sum(map(len, panes.values())) > 50
+    assert sum(map(len, panes.values())) > 30
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
 
 
@@ -168,16 +167,12 @@ def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path)
     )
     counted = met.group_by("of.k").window(ts.tumbling("1 minute"))
     whole = counted.aggregate(n=agg.count()).named("counted")
-    for begun in (
-        met.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "join", partitions=2),
-        whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2),
-    ):
-        query = begun.start()
-        query.processAllAvailable()
-        query.stop(drain=True)
-    pairs = sum(map(len, output(tmp_path / "join", "panes").values()))
+    query = whole.on_spark({"a": given, "b": given}, checkpoint=tmp_path / "chain", partitions=2).start()
+    query.processAllAvailable()
+    query.stop(drain=True)
     of = pa.StructArray.from_arrays([table[name].combine_chunks() for name in ("t", "k")], names=["t", "k"])
     rows = pa.table({"of": of, "v": table["v"]})
+    pairs = met.standalone(checkpoint=tmp_path / "join").run([{"a": rows, "b": rows}], drain=True).num_rows
     whole.standalone(checkpoint=tmp_path / "alone").run([{"a": rows, "b": rows}], drain=True)
     panes = output(tmp_path / "chain", "panes")
     assert panes == output(tmp_path / "alone", "panes")

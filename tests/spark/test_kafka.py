@@ -1,6 +1,8 @@
 """A Spark job that reads a real Kafka: its offsets observed, rewound, handed over, forked; every event exactly once.
 
-The broker and Spark's connector come from Maven Central, 28 MB; without them these tests are skipped.
+The broker and Spark's connector come from Maven Central, 28 MB; without them these tests are skipped. All of them are
+of the long form: in every run `tests.spark.test_bootstrap` and `test_adopt` have sources of other kinds with offsets
+of their own, and `tests.recovery.moves.test_rewind` what a rewind says of offsets.
 """
 
 from __future__ import annotations
@@ -158,6 +160,7 @@ def answered(*arguments: object) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Path, tmp_path: Path) -> None:
     driver.start(str(root))
     driver.ask("settle", until="settled")
@@ -176,7 +179,8 @@ def test_it_is_looked_into_while_it_runs(driver: Driver, topic: Topic, root: Pat
     assert any("retract" in row for row in panes)
 
 
-@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), pytest.param(1, 90, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("batch", "at_most"), [(0, 60), (1, 90)])
 def test_rewound(driver: Driver, topic: Topic, root: Path, tmp_path: Path, batch: int, at_most: int) -> None:
     """Spark cuts the rest otherwise: into 60 events, or into 90 of a topic that has grown, shared out again."""
     to, begin = positions(root)[batch]

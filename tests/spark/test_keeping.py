@@ -83,25 +83,26 @@ def test_a_query_deletes_its_old_checkpoints_itself(spark: SparkSession, tmp_pat
         query.stop()
         return query
 
-    for number, table in enumerate(TABLES[:4]):
+    for number, table in enumerate(TABLES[:2]):
         write(folder, number, table)
     run()
     had = Checkpoint.open(root).stored_ids()
-    for number, table in enumerate(TABLES[4:], 4):
+    for number, table in enumerate(TABLES[2:5], 2):
         write(folder, number, table)
     query = run(checkpoints=CheckpointRetention(newest=2, grace="0 seconds"))
     assert min(Checkpoint.open(root).stored_ids()) >= had[-1]
     assert "tidestate_collected_checkpoints_total" in query.prometheus()
-    job().standalone(checkpoint=tmp_path / "alone").run(TABLES)
+    job().standalone(checkpoint=tmp_path / "alone").run(TABLES[:5])
     assert output(root, "panes") == output(tmp_path / "alone", "panes")
     assert tidestate("verify", root, "--read-data", "--spark-checkpoint").returncode == 0
 
 
+@pytest.mark.long  # in every run: tests.recovery.spark, and test_reset
 def test_spark_own_checkpoint_is_written_again_though_manifests_were_collected(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     folder, root = tmp_path / "input", tmp_path / "root"
-    for number, table in enumerate(TABLES[:4]):
+    for number, table in enumerate(TABLES[:2]):
         write(folder, number, table)
 
     def run() -> None:
@@ -113,8 +114,8 @@ def test_spark_own_checkpoint_is_written_again_though_manifests_were_collected(
     collect(Checkpoint.open(root), CheckpointRetention(newest=1, grace="0 seconds"))
     shutil.rmtree(root / "spark")
     assert answered("repair", root, "--resync-spark", "--confirm")["done"]
-    for number, table in enumerate(TABLES[4:], 4):
+    for number, table in enumerate(TABLES[2:4], 2):
         write(folder, number, table)
     run()
-    job().standalone(checkpoint=tmp_path / "alone").run(TABLES)
+    job().standalone(checkpoint=tmp_path / "alone").run(TABLES[:4])
     assert output(root, "panes") == output(tmp_path / "alone", "panes")

@@ -1,4 +1,6 @@
-"""Real SIGKILL on the real job over real flights: in a commit, after it, at random moments. Then exact output."""
+"""Real SIGKILL on the real job over real flights: in a commit, after it, at random moments. Then exact output.
+All of it is of the long form: what holds it in every run is at `STORES`.
+"""
 
 from __future__ import annotations
 
@@ -52,6 +54,7 @@ def finish(folder: Path, store: str) -> None:
     assert [f.what for f in findings if not f.right] == [], [f"{f.what}: {f.found}" for f in findings]
 
 
+@pytest.mark.long
 def test_the_flights_are_as_out_of_order_as_described(flights: pa.Table) -> None:
     assert disorder(flights) == {
         "events": 328_521,

@@ -9,10 +9,11 @@ import logging
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -47,7 +48,9 @@ def folding(spark: SparkSession) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def made(folding: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``before``: a job that has done batch N, and died within the next; ``whole``: the undisturbed run."""
+    """``before``: a job that has done batch N, and died within the next; ``whole``: the undisturbed
+    run, without Spark.
+    """
     tmp = tmp_path_factory.mktemp("mended")
     for number, table in enumerate(TABLES[: N + 2]):
         write(tmp / "input", number, table)
@@ -67,7 +70,7 @@ def made(folding: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pat
     assert not (log / f"commits/{N + 1}").exists()
     for number, table in enumerate(TABLES[N + 2 :], N + 2):
         write(tmp / "input", number, table)
-    run(folding, tmp / "input", tmp / "whole", drain=True)
+    job().standalone(checkpoint=tmp / "whole").run(TABLES, drain=True)
     return tmp
 
 
@@ -76,10 +79,19 @@ def root(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made / "before", tmp_path / "root"))
 
 
-def check_goes_on(spark: SparkSession, made: Path, root: Path) -> None:
+@pytest.fixture
+def few(tmp_path: Path) -> Path:
+    """As `made`, of two files and without a job."""
+    for number, table in enumerate(TABLES[:2]):
+        write(tmp_path / "input", number, table)
+    job().standalone(checkpoint=tmp_path / "whole").run(TABLES[:2], drain=True)
+    return tmp_path
+
+
+def check_goes_on(spark: SparkSession, made: Path, root: Path, tables: Sequence[pa.Table] = TABLES) -> None:
     """To its end, with what the undisturbed one has put out; and then Spark's checkpoint is as it should be."""
     last = run(spark, made / "input", root, drain=True)
-    assert last.totals["events"] == sum(table.num_rows for table in TABLES)
+    assert last.totals["events"] == sum(table.num_rows for table in tables)
     for kind in ("panes", "late"):
         assert output(root, kind) == output(made / "whole", kind)
     assert verify(Checkpoint.open(root), spark=True).worst is None
@@ -94,12 +106,14 @@ EACH = [
     (f"offsets/{N + 1}", zeros),
     ("sources/0/5.compact", lost_lines),
 ]
-"""Each file and each damage, without Spark: `tests.recovery.spark.test_agreement`; many at once below."""
+"""Each file and each damage, without Spark: `tests.recovery.spark.test_agreement`."""
 NAMES = ["metadata", f"commits/{N}", *(f"{log}/{n}" for log in ("offsets", "sources/0") for n in (N, N + 1))]
 NAMES += [f"offsets/{N - 1}", "sources/0/5.compact", "sources/0/2.compact", "sources/0/1"]
 ALL = [(name, damage) for name in NAMES for damage in (*DAMAGES, lost_lines)]
 
 
+# In every run many at once, below.
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "damage"), ALL if LONG else EACH)
 @pytest.mark.parametrize("sums", [True, False] if LONG else [False])
 def test_a_torn_file(
@@ -146,18 +160,18 @@ def test_nothing_is_rewritten_without_need(folding: SparkSession, made: Path, ro
     assert not (root / "spark-replaced").exists()
 
 
-def test_before_the_first_batch(folding: SparkSession, made: Path, tmp_path: Path) -> None:
+def test_before_the_first_batch(folding: SparkSession, few: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
 
     def dies(moment: str, checkpoint_id: int) -> None:
         raise DiedError
 
-    query = job().on_spark(stream(folding, made / "input"), checkpoint=root, partitions=1)
+    query = job().on_spark(stream(folding, few / "input"), checkpoint=root, partitions=1)
     with pytest.raises(DiedError):
         query.with_hook(dies).start().processAllAvailable()
     empty(root / "spark/sources/0/0")
     zeros(root / "spark/offsets/0")
-    check_goes_on(folding, made, root)
+    check_goes_on(folding, few, root, TABLES[:2])
 
 
 def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -191,13 +205,11 @@ def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     assert last.totals["events"] == sum(table.num_rows for table in TABLES[:3])
 
 
-def test_a_first_batch_of_which_spark_left_an_unfinished_file(
-    spark: SparkSession, made: Path, tmp_path: Path
-) -> None:
+def test_a_first_batch_of_which_spark_left_an_unfinished_file(spark: SparkSession, few: Path, tmp_path: Path) -> None:
     """Its process was killed while it planned that."""
     for folder in ("offsets", "commits"):
         left = tmp_path / "root" / "spark" / folder / f".0.{uuid.uuid4()}.tmp"
         left.parent.mkdir(parents=True)
         left.write_text("v1\n{")
-    run(spark, made / "input", tmp_path / "root", drain=True)
-    assert output(tmp_path / "root", "panes") == output(made / "whole", "panes")
+    run(spark, few / "input", tmp_path / "root", drain=True)
+    assert output(tmp_path / "root", "panes") == output(few / "whole", "panes")

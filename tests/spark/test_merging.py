@@ -89,7 +89,7 @@ def with_ids_out_of_order(tables: list[pa.Table], seed: int) -> list[pa.Table]:
 def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     description, store = JOBS[name]
     names = description.graph.streams
-    inputs = dict(zip(names, (sample(4, 40, seed=1), sample(4, 40, seed=2)), strict=True))
+    inputs = dict(zip(names, (sample(2, 40, seed=1), sample(2, 40, seed=2)), strict=True))
     if name == "session join of offsets":
         inputs = {side: with_ids_out_of_order(tables, seed) for seed, (side, tables) in enumerate(inputs.items())}
     for side, tables in inputs.items():
@@ -108,6 +108,6 @@ def test_panes_and_ledger_equal_the_standalone_runner(spark: SparkSession, tmp_p
     description.standalone(checkpoint=tmp_path / "alone").run(both, drain=True)
     panes = output(tmp_path / "spark", "panes")
     assert panes == output(tmp_path / "alone", "panes")
-    assert sum(map(len, panes.values())) > 40
+    assert sum(map(len, panes.values())) > 20
     assert output(tmp_path / "alone", "late")
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")

@@ -32,10 +32,10 @@ JOBS: dict[str, OperatorStream] = {
 @pytest.mark.parametrize("name", some(JOBS, 1))
 def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: Path, name: str) -> None:
     chance, tables = random.Random(6), []
-    for number in range(4):
+    for number in range(2):
         events: list[Event] = [
             (number * 10 + chance.randint(0, 9) - chance.randint(0, 4), chance.choice("abc"), place)
-            for place in range(20)
+            for place in range(40)
         ]
         tables.append(batch(events, number * 100))
         write(tmp_path / "input", number, tables[-1])
@@ -57,7 +57,7 @@ def test_events_in_order_are_the_same_by_any_cut(spark: SparkSession, tmp_path: 
     assert len(expected) > 15
     assert run(1) == expected
     if name == "count windows":
-        assert run(4) == expected
+        assert run(2) == expected
 
 
 def test_spark_gives_the_files_of_a_batch_by_size_not_as_they_came(spark: SparkSession, tmp_path: Path) -> None:

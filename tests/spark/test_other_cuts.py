@@ -1,5 +1,7 @@
 """A Spark job that went back, was forked, rescaled, repaired or fell back, and then takes more files a batch than
 before: every event is once in its state, its net panes or its ledger, and late by the batches as they came.
+
+In every run `tests.recovery.moves.test_other_cuts` has each of these without Spark, `tests.spark.test_reset` rewinds.
 """
 
 from __future__ import annotations
@@ -16,14 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.other_cuts import KINDS, judged, table
-from tests.helpers.process import some
 from tests.helpers.recut_roots import Held, Root, check_exact, stream
 from tests.helpers.spark_inputs import write
 from tidestate.operators import Policy
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path
 from tidestate.recovery.spark.position import load_files
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 SCHEMA = "t timestamp, k string, id long, bit long"
 EVENTS = stream(random.Random(1))
@@ -131,7 +132,7 @@ def repaired(root: Path) -> None:
 
 
 # Each of them without Spark: `tests.recovery.moves.test_other_cuts`.
-@pytest.mark.parametrize("act", some([rewound, rescaled, repaired], 2))
+@pytest.mark.parametrize("act", [rewound, rescaled, repaired])
 def test_it_takes_the_rest_in_other_batches(
     spark: SparkSession, made: Path, tmp_path: Path, act: Callable[[Path], None]
 ) -> None:

@@ -57,9 +57,7 @@ def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog
         write(tmp_path / "input", number, table)
     once = stream(spark, tmp_path / "input").withWatermark("t", "1 minute").dropDuplicatesWithinWatermark(["k", "t"])
     with caplog.at_level(logging.WARNING, "tidestate"):
-        query = job().on_spark(once, checkpoint=tmp_path / "cp").start()
-    query.processAllAvailable()
-    query.stop()
+        job().on_spark(once, checkpoint=tmp_path / "cp").start().stop()
     (warning,) = [record.getMessage() for record in caplog.records if "state of its own" in record.getMessage()]
     assert "(DeduplicateWithinWatermark)" in warning
     static = spark.createDataFrame([("a",)], "k string")
@@ -73,9 +71,9 @@ def test_state_of_spark_is_warned_of(spark: SparkSession, tmp_path: Path, caplog
 @pytest.mark.parametrize(
     ("libraries", "installed", "code", "reason"),
     [
-        (False, None, "worker-python", "pyarrow"),
+        pytest.param(False, None, "worker-python", "pyarrow", marks=pytest.mark.long),  # one that is not there: below
         (True, None, "worker-package", "No module named 'tidestate'"),
-        (True, "9.9.9", "worker-version", None),
+        pytest.param(True, "9.9.9", "worker-version", None, marks=pytest.mark.long),
     ],
 )
 def test_workers_that_cannot_run_the_job(
@@ -109,6 +107,7 @@ def test_a_python_of_workers_that_is_not_there(
     assert f"PYSPARK_PYTHON={sys.executable}" in error.message
 
 
+@pytest.mark.long
 def test_a_worker_without_a_package_that_the_store_needs(
     rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

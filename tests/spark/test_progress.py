@@ -21,7 +21,7 @@ from tests.children.progress import job as killed_job
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.internals import count_ticks, ticks
-from tests.helpers.process import some
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import START, Event, batch, sample, write
 from tests.helpers.spark_runs import output, stream
 from tidestate import Aggregation, DurableQuery, Stream, UsageError, agg, trigger, watermark
@@ -184,6 +184,7 @@ def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
     assert queries["fixed"].metrics().lag_us == SECOND
 
 
+@pytest.mark.long  # in every run: tests.operators.progress
 def test_punctuation_is_that_of_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
     tables = [batch([(3, "a", 1), (25, "a", 1)]), batch([(20, "a", -1), (4, "b", 2)]), batch([(5, "a", 1)])]
     for number, table in enumerate(tables):
@@ -228,11 +229,11 @@ IN_ORDER = {
 }
 
 
-def shuffled() -> list[pa.Table]:
-    """Twelve files of three origins, rows in any order; columns of buffers: some come twice, one comes late."""
+def shuffled(count: int = 12) -> list[pa.Table]:
+    """Files of three origins, rows in any order; columns of buffers: some come twice, one comes late."""
     chance = np.random.default_rng(3)
     tables = []
-    for number, table in enumerate(sample(12, 40)):
+    for number, table in enumerate(sample(count, 40)):
         first = number - 3 if number % 4 == 3 else number  # an earlier one once more
         sequence = {5: 6, 6: 5}.get(first, first) + 1
         rows = np.arange(40)
@@ -250,9 +251,10 @@ def shuffled() -> list[pa.Table]:
     return tables
 
 
-@pytest.mark.parametrize("name", some(IN_ORDER, 2))
+# Buffers on Spark, in every run: `tests.spark.test_input_types`.
+@pytest.mark.parametrize("name", ["dropped", *longer("adjusted and imported", "buffers")])
 def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    tables, described = shuffled(), IN_ORDER[name]
+    tables, described = shuffled(6 if name == "dropped" else 12), IN_ORDER[name]
     for number, table in enumerate(tables):
         write(tmp_path / "in", number, table)
     schema = "t timestamp, k string, v long, id long, seq long, chunk long, last boolean"
@@ -264,7 +266,7 @@ def test_ctis_and_buffers_are_those_of_the_standalone_runner(spark: SparkSession
     assert ("tidestate_buffers" if name == "buffers" else "tidestate_cti_violations") in families
     query.stop(drain=True)
     alone = described.standalone(checkpoint=tmp_path / "alone")
-    alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, 12, 2)], drain=True)
+    alone.run([pa.concat_tables(tables[at : at + 2]) for at in range(0, len(tables), 2)], drain=True)
     for kind in ("panes", "late"):
         assert in_any_order(output(tmp_path / "root", kind)) == in_any_order(output(tmp_path / "alone", kind))
     assert query.manifest.totals == alone.head.totals
@@ -323,6 +325,7 @@ class Broken:
         raise KeyError("offset")
 
 
+@pytest.mark.long  # in every run: tests.operators.progress, and an error in a task in test_chains
 def test_an_error_of_a_generator_of_one_s_own_names_its_operator(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 0, batch([(1, "a", 1)]))
     job = by_watermark(Broken()).named("per_key")

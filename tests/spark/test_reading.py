@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,7 +18,7 @@ import tidestate as ts
 from tests.children.second_job import FIRST, SECOND, batches
 from tests.helpers.arrow_rows import arrow_of
 from tests.helpers.killed import killed
-from tests.helpers.process import LONG, some
+from tests.helpers.process import LONG
 from tests.helpers.waiting_windows import fed
 from tests.helpers.worked_example import STREAM, example
 from tidestate import Root
@@ -34,11 +36,18 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind
 from tidestate.recovery.retention.collection import collect
 from tidestate.recovery.retention.rules import CheckpointRetention
-from tidestate.statestore.errors import IncompatibleError, NotFoundError, UsageError
+from tidestate.statestore.errors import IncompatibleError, NotFoundError, TidestateError, UsageError
 
 pytestmark = pytest.mark.spark
 OF_SPARK_4 = pytest.mark.skipif(not SPARK_4, reason="Spark has had sources in Python since 4.0")
 TIMES = [pa.scalar(second * 1_000_000, pa.timestamp("us", "UTC")) for second in range(70)]
+
+
+def source_of(root: Path, **options: str) -> Any:
+    """The format, as Spark makes it in a process of its own."""
+    from tidestate.operators.inspect.spark_source import TidestateSource
+
+    return TidestateSource({"path": str(root), **options})
 
 
 def rows(frame: DataFrame) -> list[dict[str, Any]]:
@@ -103,22 +112,45 @@ def test_an_older_spark_has_no_format(spark: SparkSession) -> None:
 def test_the_format_reads_every_kind_also_in_sql(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)
     root = run(tmp_path)
-    frame = spark.read.format("tidestate").load(str(root))
-    same(frame, scan_panes(root))
     kinds = [
+        ({}, scan_panes(root)),
         ({"kind": "net", "checkpoint": "5"}, scan_panes(root, 5, net=True)),
         ({"kind": "late"}, scan_late(root)),
         ({"kind": "checkpoints"}, scan_checkpoints(root)),
         ({"kind": "state", "checkpoint": "4"}, scan_state(root, 4)),
         ({"kind": "changes", "since": "4"}, scan_changes(root, 4)),
     ]
-    for options, dataset in kinds[:: 1 if LONG else 2]:  # in every run all of them without the format, above
+    for options, dataset in kinds if LONG else ():  # in every run one in SQL, and all of them in this process, below
         same(spark.read.format("tidestate").options(**options).load(str(root)), dataset)
     spark.sql(f"CREATE OR REPLACE TEMP VIEW net USING tidestate OPTIONS (path '{root}', kind 'net')")
     found = spark.sql("SELECT k, sum(n) AS n FROM net GROUP BY k ORDER BY k").collect()
     assert [tuple(row) for row in found] == [("a", 5), ("b", 1), ("c", 1)]
-    run(root, stream=[*STREAM, *STREAM[:1]])
-    assert frame.count() == 8  # it stays at its checkpoint
+
+
+@OF_SPARK_4
+@pytest.mark.parametrize(
+    ("options", "scan"),
+    [
+        ({}, scan_panes),
+        ({"kind": "net", "checkpoint": "5"}, partial(scan_panes, checkpoint=5, net=True)),
+        ({"kind": "late"}, scan_late),
+        ({"kind": "checkpoints"}, scan_checkpoints),
+        ({"kind": "state", "checkpoint": "4"}, partial(scan_state, checkpoint=4)),
+        ({"kind": "changes", "since": "4"}, partial(scan_changes, since=4)),
+    ],
+)
+def test_the_source_has_the_rows_of_each_kind(
+    tmp_path: Path, options: dict[str, str], scan: Callable[[Path], Any]
+) -> None:
+    """What a task does, without one."""
+    source, dataset = source_of(run(tmp_path), **options), scan(tmp_path)
+    assert source.schema().names == dataset.schema.names
+    if options.get("kind") != "checkpoints":
+        run(tmp_path, stream=[*STREAM, *STREAM[:1]])  # it stays at its checkpoint
+    reader = source.reader(source.schema())
+    read = [batch for share in reader.partitions() for batch in reader.read(share)]
+    found = pa.Table.from_batches(read).to_pylist()
+    assert sorted(found, key=repr) == sorted(dataset.to_table().to_pylist(), key=repr) != []
 
 
 def test_a_filter_leaves_other_files_and_state_partitions_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -150,21 +182,28 @@ def test_one_table_may_be_filtered_in_many_ways(spark: SparkSession, tmp_path: P
         assert rows(frame.where(condition)) == rows(everything.where(condition)) != [], condition
 
 
+WRONG = [
+    ({}, "no-checkpoint"),
+    ({"checkpoint": "99"}, "no-such-checkpoint"),
+    ({"kind": "other"}, "read-kind"),
+    ({"kind": "changes"}, "read-option"),
+    ({"tabel": "groups", "kind": "state"}, "read-option"),
+]
+
+
 @OF_SPARK_4
-@pytest.mark.parametrize(
-    ("options", "code"),
-    some(
-        [
-            ({}, "no-checkpoint"),
-            ({"checkpoint": "99"}, "no-such-checkpoint"),  # without the format: tests.operators.inspect.test_scan
-            ({"kind": "other"}, "read-kind"),
-            ({"kind": "changes"}, "read-option"),
-            ({"tabel": "groups", "kind": "state"}, "read-option"),
-        ],
-        3,
-    ),
-)
-def test_what_is_not_there_is_an_error_with_our_code(
+@pytest.mark.parametrize(("options", "code"), WRONG)
+def test_what_is_not_there_is_an_error_with_our_code(tmp_path: Path, options: dict[str, str], code: str) -> None:
+    root = run(tmp_path / "root", stream=STREAM[:1]) if options else tmp_path
+    with pytest.raises(TidestateError) as caught:
+        source_of(root, **options).schema()
+    assert caught.value.code == code
+
+
+@OF_SPARK_4
+@pytest.mark.long
+@pytest.mark.parametrize(("options", "code"), WRONG)
+def test_an_error_of_the_format_reaches_the_user(
     spark: SparkSession, tmp_path: Path, options: dict[str, str], code: str
 ) -> None:
     register(spark)
@@ -173,43 +212,73 @@ def test_what_is_not_there_is_an_error_with_our_code(
         spark.read.format("tidestate").options(**options).load(str(root))
 
 
-@OF_SPARK_4
-def test_a_stream_has_each_pane_once_over_restarts_until_it_is_rewound(spark: SparkSession, tmp_path: Path) -> None:
-    register(spark)
-    root, log = run(tmp_path / "root", "accumulating", STREAM[:3]), tmp_path / "log"
+def more(spark: SparkSession, root: Path, **options: str) -> list[dict[str, Any]]:
+    """What a query reads that goes on where the last one ended."""
     read: list[dict[str, Any]] = []
+    stream = spark.readStream.format("tidestate").options(**options).load(str(root))
+    writer = stream.writeStream.foreachBatch(lambda frame, _: read.extend(arrow_of(frame).to_pylist()))
+    query = writer.option("checkpointLocation", f"{root}-log").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return read
 
-    def more(**options: str) -> list[dict[str, Any]]:
-        begun = len(read)
-        stream = spark.readStream.format("tidestate").options(**options).load(str(root))
-        writer = stream.writeStream.foreachBatch(lambda frame, _: read.extend(arrow_of(frame).to_pylist()))
-        query = writer.option("checkpointLocation", str(log)).start()
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-        return sorted(read[begun:], key=repr)
 
-    def panes(dataset: Any) -> list[dict[str, Any]]:
-        return sorted(dataset.to_table().to_pylist(), key=repr)
+def panes(dataset: Any) -> list[dict[str, Any]]:
+    return sorted(dataset.to_table().to_pylist(), key=repr)
 
-    assert more() == panes(scan_panes(root)) != []
+
+@pytest.mark.long  # in every run: tests.operators.inspect.test_pane_stream, and the source in this process below
+@OF_SPARK_4
+def test_a_stream_has_each_pane_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    root = run(tmp_path / "root", "accumulating", STREAM[:3])
+    read = more(spark, root)
+    assert sorted(read, key=repr) == panes(scan_panes(root)) != []
     known = len(Checkpoint.open(root).ids())
     run(root, "accumulating")
     collect(
         Checkpoint.open(root), CheckpointRetention(newest=3, grace="0 seconds")
     )  # the one that was read up to goes
-    assert [row["checkpoint"] for row in more()] == [known + 2, known + 3]
-    assert read == scan_panes(root).to_table().to_pylist()
-    rewind(Checkpoint.open(root), known + 2)
+    new = more(spark, root)
+    assert [row["checkpoint"] for row in new] == [known + 2, known + 3]
+    assert [*read, *new] == scan_panes(root).to_table().to_pylist()
+
+
+@pytest.mark.long  # in every run: tests.operators.inspect.test_pane_stream
+@OF_SPARK_4
+def test_a_stream_ends_when_the_root_is_rewound(spark: SparkSession, tmp_path: Path) -> None:
+    register(spark)
+    root = run(tmp_path / "root", "accumulating")
+    assert more(spark, root)
+    newest = Checkpoint.open(root).ids()[-1]
+    rewind(Checkpoint.open(root), newest - 1)
     run(root, "accumulating")
     with pytest.raises(Exception, match=r"\[stream-rewound\]"):
-        more()
-    again = more(rewound="again")
-    assert again == [row for row in panes(scan_panes(root)) if row["checkpoint"] > known + 3]
-    assert more(rewound="again") == []
+        more(spark, root)
+    again = more(spark, root, rewound="again")
+    assert sorted(again, key=repr) == [row for row in panes(scan_panes(root)) if row["checkpoint"] > newest]
+    assert more(spark, root, rewound="again") == []
 
 
+@OF_SPARK_4
+def test_a_stream_with_retractions_is_refused_unless_they_are_kept(tmp_path: Path) -> None:
+    """What Spark asks of the source, without Spark."""
+    root = run(tmp_path)
+    reader = source_of(root).streamReader(source_of(root).schema())
+    with pytest.raises(TidestateError) as caught:
+        reader.initialOffset()
+    assert caught.value.code == "retractions"
+    source = source_of(root, retractions="keep")
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    shares = reader.partitions(start, reader.latestOffset())
+    kinds = [kind for share in shares for batch in reader.read(share) for kind in batch["kind"].to_pylist()]
+    assert Counter(kinds) == {"emit": 6, "retract": 2}
+
+
+@pytest.mark.long
 @OF_SPARK_4
 def test_retractions_are_taken_on_purpose(spark: SparkSession, tmp_path: Path) -> None:
     register(spark)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 import tidestate as ts
 from tests.helpers.command import tidestate
 from tests.helpers.forked import forked
-from tests.helpers.process import some
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import sample, write
 from tests.helpers.spark_runs import output, run
 from tidestate.operators import Policy
@@ -33,14 +33,14 @@ from tidestate.recovery.spark.spark_log import SparkLog
 from tidestate.statestore.errors import CorruptionError, DataError
 
 pytestmark = pytest.mark.spark
-TABLES = sample(7, 60)
-BEFORE = 5
+TABLES = sample(5, 60)
+BEFORE = 4
 """Batches before the damage; the others come after it."""
 
 
 @pytest.fixture(scope="module")
 def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``before``: a job that has read five files. ``whole``: the same when it has read all seven and drained."""
+    """``before``: a job that has read four files. ``whole``: the same when it has read all five and drained."""
     tmp = tmp_path_factory.mktemp("reset")
     for number, table in enumerate(TABLES[:BEFORE]):
         write(tmp / "input", number, table)
@@ -78,10 +78,10 @@ def test_rewound(spark: SparkSession, made: Path, root: Path) -> None:
     to = of_batch(root, 1)
     dry = tidestate("rewind", root, "--to", to)
     assert (dry.returncode, dry.stderr) == (0, "")
-    assert "180 events of 3 checkpoints" in dry.stdout
+    assert "120 events of 2 checkpoints" in dry.stdout
     assert Checkpoint.open(root).ids() == list(range(1, BEFORE + 2))
     found = json.loads(tidestate("rewind", root, "--to", to, "--json").stdout)
-    assert [Path(path).name for path in found["sources"][0]["files"]] == [f"{n:04d}.parquet" for n in (2, 3, 4)]
+    assert [Path(path).name for path in found["sources"][0]["files"]] == [f"{n:04d}.parquet" for n in (2, 3)]
     assert tidestate("rewind", root, "--to", to, "--confirm").returncode == 0
     assert sorted(path.name for path in (root / "spark-replaced").iterdir()) == [str(BEFORE + 2)]
     done = tidestate("verify", root, "--spark-checkpoint")
@@ -89,6 +89,7 @@ def test_rewound(spark: SparkSession, made: Path, root: Path) -> None:
     goes_on(spark, made, root)
 
 
+@pytest.mark.long  # in every run: tests.recovery.moves, and test_rewound
 def test_rewound_to_before_the_first_batch(spark: SparkSession, made: Path, root: Path) -> None:
     assert tidestate("rewind", root, "--to", 1, "--confirm").returncode == 0
     assert not (root / "spark").exists()
@@ -99,7 +100,7 @@ def test_rewound_over_a_drain(spark: SparkSession, made: Path, tmp_path: Path) -
     root = tmp_path / "root"
     shutil.copytree(made / "whole", root)
     drained = Checkpoint.open(root).ids()[-1]
-    done = reset_to(Checkpoint.open(root), of_batch(root, 6))
+    done = reset_to(Checkpoint.open(root), of_batch(root, BEFORE))
     assert done.abandoned[-1][1] == drained
     assert not done.manifest.drained
     last = goes_on(spark, made, root)
@@ -129,7 +130,7 @@ def state_cut(root: Path) -> None:
     os.truncate(state_file(root), 40)
 
 
-@pytest.mark.parametrize("damage", [manifest_flipped, state_cut])
+@pytest.mark.parametrize("damage", [*longer(manifest_flipped), state_cut])
 def test_repaired(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     damaged = {path: path.read_bytes() for path in (root / "manifests").iterdir()}
@@ -178,13 +179,14 @@ def newer(root: Path) -> None:
         (root / manifest_path(number)).unlink()
 
 
+@pytest.mark.long  # in every run: tests.recovery
 def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, made: Path, root: Path) -> None:
     newer(root)
     goes_on(spark, made, root, ts.Policy(damaged="reset"))
     assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]
 
 
-@pytest.mark.parametrize("damage", some([gone, older, newer], 2))
+@pytest.mark.parametrize("damage", [gone, *longer(older, newer)])
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)
     with pytest.raises(DataError, match="tidestate repair"):

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import event, given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from tests.helpers.parquet_files import TYPES, VALUES, Written, bag, by_spark, decided, scanned
+from tests.helpers.process import LONG
 from tidestate.operators.spark.scan.decide import REBASE, DirectScan
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.footer import NeedsJvmError
@@ -128,6 +129,7 @@ def _no_old_calendars(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(REBASE)
 
 
+@settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(examples())
 def test_rows_and_types_are_those_of_spark(spark: SparkSession, example: Example) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -17,8 +17,9 @@ from tidestate.statestore.errors import UsageError
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.long  # in every run: a join into windows in test_joins
 def test_a_join_into_daily_totals_equals_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
-    lefts, rights = sample(3, 40, seed=1), sample(3, 40, seed=2)
+    lefts, rights = sample(2, 40, seed=1), sample(2, 40, seed=2)
     for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
         write(tmp_path / "orders", number, left)
         write(tmp_path / "shipments", number, right)
@@ -43,8 +44,14 @@ def test_a_join_into_daily_totals_equals_the_standalone_runner(spark: SparkSessi
     assert sum(map(len, panes.values())) >= 5
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
     assert job.plan().changes == ()
+
+
+def test_streams_are_given_by_their_names(spark: SparkSession, tmp_path: Path) -> None:
+    orders, prices = (inputs.stream(name, event_time="t") for name in ("orders", "prices"))
+    write(tmp_path / "orders", 0, sample(1, 5)[0])
+    met = orders.join(prices, on="k", within=("0 seconds", "1 second"))
     with pytest.raises(UsageError, match="each stream by its name"):
-        daily.on_spark(frames["orders"], checkpoint=tmp_path / "other")
+        met.on_spark(stream(spark, tmp_path / "orders"), checkpoint=tmp_path / "root")
 
 
 def test_a_single_stream_has_its_name_everywhere(spark: SparkSession, tmp_path: Path) -> None:

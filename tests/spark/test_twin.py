@@ -1,4 +1,6 @@
-"""Random jobs of the general twin on Spark, in tasks or the driver: windows, triggers, lateness, cuts, restarts."""
+"""Random jobs of the general twin on Spark, in tasks or the driver: windows, triggers, lateness, cuts, restarts. In
+every run the standalone runner has them (`tests.operators`), and `test_general` compares it with Spark.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,7 @@ RUNS = run_settings(
 SCHEMA = "time timestamp, k string, j long, v long, x double"
 
 
+@pytest.mark.long
 @RUNS
 @given(job=jobs(), store=st.sampled_from(STORES), small=st.booleans())
 def test_random_jobs_equal_the_twins(spark: SparkSession, job: Job, store: StoreName, small: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQueryListener
 
-from tests.helpers.process import some
+from tests.helpers.process import longer
 from tests.helpers.spark_inputs import job, sample, write
 from tests.helpers.spark_runs import stream
 from tidestate.operators import DurableQuery
@@ -25,7 +25,7 @@ from tidestate.statestore.errors import UsageError
 
 pytestmark = pytest.mark.spark
 
-TABLES = sample(3, 60)
+TABLES = sample(2, 60)
 
 
 def started(spark: SparkSession, folder: Path, root: Path, **more: Any) -> DurableQuery:
@@ -149,8 +149,8 @@ HOW: dict[str, dict[str, Any]] = {
 }
 
 
-# By tasks: what is reported of them, `test_names_jobs_reports_and_gauges` has in every run.
-@pytest.mark.parametrize("how", some(HOW, 2))
+# By tasks and by Spark: what is reported of them, `test_names_jobs_reports_and_gauges` has in every run.
+@pytest.mark.parametrize("how", [*longer("by Spark", "by tasks"), "in the driver"])
 def test_a_listener_hears_what_checkpoints_have(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -163,7 +163,8 @@ def test_a_listener_hears_what_checkpoints_have(
     described = job().on_spark(source, checkpoint=tmp_path / "root", partitions=2, **HOW[how])
     query = described.listen(failing).listen(heard).start()
     query.processAllAvailable()
-    other = started(spark, tmp_path / "input", tmp_path / "other")  # of which they hear nothing
+    write(tmp_path / "few", 0, TABLES[0])
+    other = started(spark, tmp_path / "few", tmp_path / "other")  # of which they hear nothing
     until(lambda: len([one for one in heard.of("progress") if "tidestate" in one.observedMetrics]) == len(TABLES))
     assert query.exception() is None
     assert query.isActive

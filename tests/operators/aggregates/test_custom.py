@@ -289,7 +289,7 @@ def test_aggregates_on_spark_are_those_of_the_standalone_runner(spark: Any, tmp_
         .allowed_lateness("1 minute")
         .accumulation("retracting")
     )
-    tables = [batch([(0.0, "a", 1)]), *sample(3, 200)]
+    tables = [batch([(0.0, "a", 1)]), *sample(2, 60)]
     for number, table in enumerate(tables):
         write(tmp_path / "input", number, table)
     source = spark.readStream.schema("t timestamp, k string, v long, id long").option("maxFilesPerTrigger", 1)
