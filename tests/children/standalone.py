@@ -31,7 +31,7 @@ def stream() -> list[streams.Batch]:
     """The same input in every process."""
     chance = random.Random(11)
     made = []
-    for base in range(0, 120, 8):
+    for base in range(0, 72, 8):
         times = [None, *(base - chance.randint(0, 34) for _ in range(29))]
         made.append(
             [Event(t, chance.choice("abc"), chance.randint(0, 2), chance.randint(-9, 9), 0.25) for t in times]

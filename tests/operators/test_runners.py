@@ -1,5 +1,5 @@
-"""docs/reference/runners.md, tried: each row on a runner without Spark, in the long form on each of them;
-and the tests of it on Spark.
+"""docs/reference/runners.md, tried: each row on a runner without Spark, in the long form on each of them, but for
+those that `ELSEWHERE` names a test of; and the tests of it on Spark.
 
 An experiment is a real job with a checked result, and what the table says no to is refused with the code that the
 page names.
@@ -318,8 +318,23 @@ def cell(row: str, runner: str) -> str:
     return cells[runner]
 
 
+ELSEWHERE = {
+    "windows of every kind": "local/test_twin_standalone.py::test_random_jobs_equal_the_twins",
+    "rebuilding lost": "embedded/test_window_operator.py::test_a_lost_message_store_is_rebuilt_by_a_replay",
+    "back pressure": "engine/test_driver.py::test_a_sink_that_says_no_is_asked_again_and_nothing_is_taken_meanwhile",
+    "every verb": "root/test_verbs.py::test_what_is_found_out_is_what_the_verbs_print",
+}
+"""Rows that are dear, and of which another test has the same on that runner in every run: here in the long form."""
+
+
+def of_every_run(case: tuple[str, str]) -> Any:
+    row, runner = case
+    long = row in ELSEWHERE and runner not in TABLE[row].refused
+    return pytest.param(row, runner, marks=pytest.mark.long) if long else case
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("row", "runner"), CASES)
+@pytest.mark.parametrize(("row", "runner"), [of_every_run(case) for case in CASES])
 def test_a_row_on_a_runner(row: str, runner: str, tmp_path: Path) -> None:
     refused = TABLE[row].refused.get(runner)
     assert (refused is not None) == (cell(row, runner).startswith("no") or cell(row, runner) == "–")
@@ -330,10 +345,11 @@ def test_every_row_is_tried_and_has_a_test_on_spark() -> None:
     rows = table_of_runners()
     assert all(sum(first.startswith(row) for first in rows) == 1 for row in TABLE)
     assert len(rows) == len(TABLE)
-    for row in TABLE.values():
-        file, name = row.spark.split("::")
-        tree = ast.parse((ROOT / "tests" / "spark" / file).read_text())
+    places = [f"spark/{row.spark}" for row in TABLE.values()] + [f"operators/{test}" for test in ELSEWHERE.values()]
+    for file, name in (place.split("::") for place in places):
+        tree = ast.parse((ROOT / "tests" / file).read_text())
         assert name in {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+    assert ELSEWHERE.keys() <= TABLE.keys()
     assert all(not cells["Spark"].startswith("no") for cells in rows.values())
 
 

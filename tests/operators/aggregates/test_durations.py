@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tidestate import agg
 from tidestate.operators.aggregates.aggregate import Aggregate
@@ -29,7 +30,9 @@ def rows(unit: str, *pairs: tuple[int, int | None]) -> pa.Table:
     return pa.table({"t": times, "d": pa.array(spans, pa.duration(unit))})
 
 
-@pytest.mark.parametrize(("unit", "store"), in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())))
+@pytest.mark.parametrize(
+    ("unit", "store"), few(in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())), 0, 3)
+)
 def test_extremes_of_durations(tmp_path: Path, unit: str, store: StoreConfig) -> None:
     job = (
         HOURLY.aggregate(least=agg.min("d"), most=agg.max("d"))
@@ -87,7 +90,9 @@ def values_of(panes: pa.Table, name: str) -> list[Any]:
     return column.cast(whole_numbers(column.type)).to_pylist()
 
 
-@pytest.mark.parametrize(("unit", "store"), in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())))
+@pytest.mark.parametrize(
+    ("unit", "store"), few(in_turn(("us", "s", "ms", "ns"), (Parquet(), Memory(), RocksDB())), 0, 3)
+)
 def test_what_compares_durations(tmp_path: Path, unit: str, store: StoreConfig) -> None:
     job = HOURLY.aggregate(**{name: aggregate for name, (aggregate, _) in COMPARING.items()}).allowed_lateness(
         "0 seconds"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, agg, trigger
 
 SECOND = 1_000_000
@@ -68,7 +68,7 @@ def _ends(members: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // (2 if LONG else 5))
 @given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from([10, 5]))
 def test_they_are_those_of_python(batches: list[list[dict[str, Any]]], slide: int) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as root:
@@ -81,7 +81,7 @@ def test_they_are_those_of_python(batches: list[list[dict[str, Any]]], slide: in
         assert last == naive([row for rows in batches for row in rows], slide)
 
 
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // (2 if LONG else 5))
 @given(st.lists(ROWS, min_size=1, max_size=3))
 def test_of_panes_that_are_taken_back_too(batches: list[list[dict[str, Any]]]) -> None:
     first = described(10).accumulation("retracting").trigger(early=trigger.each_batch())

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import forget, some
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
@@ -46,8 +47,8 @@ def finished(plan: WindowPlan, folded: pa.Table) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=max(3, settings.default.max_examples // 5))
+@pytest.mark.parametrize("kind", few(KINDS, *range(0, len(KINDS), 2)))
+@settings(max_examples=settings.default.max_examples // 5)
 @given(data=st.data())
 def test_however_cut_up_it_is_what_plain_python_says(kind: str, data: st.DataObject) -> None:
     events = data.draw(events_of(kind), label="events")
@@ -109,7 +110,9 @@ JOBS = list(product(["int64", "double", "decimal", "string", "timestamp"], ["mem
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "store", "window"), some(((*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)), 4))
+@pytest.mark.parametrize(
+    ("kind", "store", "window"), few(some(((*job, WINDOWS[i % 2]) for i, job in enumerate(JOBS)), 4), 3)
+)
 def test_every_aggregate_in_a_job_that_is_restarted(tmp_path: Path, kind: str, store: str, window: Any) -> None:
     """Net of all panes, with late ones that take the earlier ones back, over two runs with a restart between them."""
     aggregates = wanted(kind)

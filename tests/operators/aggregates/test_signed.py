@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import LONG
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
@@ -146,8 +147,8 @@ MIXED = ("int8", "uint64", "double", "decimal", "string", "struct")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS if LONG else sorted({*KINDS} - {*MIXED}))
-@settings(max_examples=max(3, settings.default.max_examples // 4))
+@pytest.mark.parametrize("kind", KINDS if LONG else few(sorted({*KINDS} - {*MIXED}), 0, 5))
+@settings(max_examples=settings.default.max_examples // 4 if LONG else 2)
 @given(data=st.data())
 def test_what_is_left_is_what_plain_python_says_however_cut_up(kind: str, data: st.DataObject) -> None:
     rows = data.draw(signed_rows(kind), label="rows")
@@ -170,8 +171,8 @@ def test_what_is_left_is_what_plain_python_says_however_cut_up(kind: str, data: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MIXED)
-@settings(max_examples=max(3, settings.default.max_examples // 4))
+@pytest.mark.parametrize("kind", few(MIXED, 3, 5))
+@settings(max_examples=settings.default.max_examples // 4 if LONG else 2)
 @given(data=st.data())
 def test_a_row_may_be_taken_back_before_it_comes(kind: str, data: st.DataObject) -> None:
     """What does not depend on the order of rows is the same in any order, folded in any pieces."""

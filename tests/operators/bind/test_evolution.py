@@ -25,6 +25,7 @@ from tests.helpers.changed_jobs import (
     tables,
     without,
 )
+from tests.helpers.every_run import few
 from tests.helpers.internals import set_hook
 from tests.helpers.process import LONG, forget, in_turn
 from tidestate import Aggregation, agg, trigger
@@ -133,10 +134,12 @@ def check(tmp_path: Path, kind: str, mode: str, case: Case, store: StoreConfig, 
 
 MODES = ["accumulating", "retracting"]
 PAIRS = [(kind, mode) for kind in KINDS for mode in MODES]
+OF_EVERY_RUN = [list(CASES).index(name) for name in ("added", "swapped")]
+"""The plan of a start announces each of them as it then happens: `tests.operators.engine.test_start_plan`."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "pair"), in_turn(CASES, PAIRS), ids=str)
+@pytest.mark.parametrize(("case", "pair"), few(in_turn(CASES, PAIRS), *OF_EVERY_RUN), ids=str)
 def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, pair: tuple[str, str]) -> None:
     check(tmp_path, *pair, CASES[case], Parquet(max_levels=2))
 
@@ -144,7 +147,7 @@ def test_a_changed_job_shows_what_is_promised(tmp_path: Path, case: str, pair: t
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "store", "kind"),
-    in_turn(CASES if LONG else ["all", "early and added"], ["memory", "rocksdb"], ["sliding", "session"]),
+    few(in_turn(CASES if LONG else ["all", "early and added"], ["memory", "rocksdb"], ["sliding", "session"]), 0),
 )
 def test_in_every_store(tmp_path: Path, case: str, store: str, kind: str) -> None:
     config = Memory(max_levels=2) if store == "memory" else RocksDB(cache_dir=str(tmp_path / "db"), max_levels=2)
@@ -225,7 +228,7 @@ REFUSED: dict[str, tuple[Callable[[Aggregation], Aggregation], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", few(REFUSED, 0, 3))
 def test_what_the_state_cannot_follow_is_emitted_and_nothing_happens(tmp_path: Path, name: str) -> None:
     rows = [part.append_column("u", part["t"]) for part in tables(events(0))]
     described, (change, observed) = first("tumbling"), REFUSED[name]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.spark_inputs import sample
 from tidestate import Aggregation, agg
 from tidestate.recovery.cli.main import app
@@ -49,7 +50,7 @@ def test_columns_that_came_and_went_are_null_elsewhere(tmp_path: Path) -> None:
         assert of_csv[name].to_pylist() == expected[name].to_pylist()
 
 
-@pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
+@pytest.mark.parametrize("form", few(["csv", "parquet", "arrow"], 2))
 def test_one_name_for_two_things_is_refused_before_anything_is_written(tmp_path: Path, form: str) -> None:
     root, target = tmp_path / "root", tmp_path / "panes"
     job(x=agg.sum("v")).standalone(checkpoint=root).run(TABLES[:3])

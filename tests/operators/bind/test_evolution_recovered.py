@@ -19,6 +19,7 @@ import tidestate as ts
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import CASES, CHANGED, added, events, first, tables
+from tests.helpers.every_run import few
 from tests.helpers.forked import forked
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
 from tests.helpers.process import LONG, forget
@@ -73,7 +74,7 @@ def in_one_go(
 
 @pytest.mark.parametrize(
     ("moment", "name"),
-    [("before", "rocksdb"), ("after", "parquet"), *([("before", "parquet"), ("after", "memory")] if LONG else [])],
+    few([("before", "rocksdb"), ("after", "parquet"), ("before", "parquet"), ("after", "memory")], 1),
 )
 def test_killed_at_the_fence_of_a_change(tmp_path: Path, moment: str, name: StoreName) -> None:
     root, cache, before = tmp_path / "root", tmp_path / "cache", first("sliding", "retracting")
@@ -126,6 +127,7 @@ class Jobs:
 
 @pytest.mark.slow
 @around(0)
+@pytest.mark.long
 def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """The old description goes on as if there had been no change, the new one changes there."""
     jobs, root, other = Jobs(name), tmp_path / "root", tmp_path / "other"
@@ -144,11 +146,14 @@ def test_rewound_to_before_a_change(tmp_path: Path, name: str, store: StoreConfi
 @pytest.mark.slow
 @around(1)
 def test_changed_and_divided_again(tmp_path: Path, name: str, store: StoreConfig) -> None:
-    """After the change, and in another root between its last batch before and its start after."""
-    jobs, roots = Jobs(name), (tmp_path / "after", tmp_path / "between")
+    """Between the last batch before a change and the start after it; in the long form after that too."""
+    jobs, roots = Jobs(name), [tmp_path / "between"]
+    if LONG:
+        roots.append(tmp_path / "after")
     for root in roots:
         run(jobs.before, root, jobs.old[:CHANGED], store)
-    run(jobs.after, roots[0], jobs.new[: CHANGED + 2], store)
+    for root in roots[1:]:
+        run(jobs.after, root, jobs.new[: CHANGED + 2], store)
     wanted = jobs.changed_after(CHANGED, tmp_path)
     for root in roots:
         rescale(root, 3)
@@ -159,6 +164,7 @@ def test_changed_and_divided_again(tmp_path: Path, name: str, store: StoreConfig
 
 @pytest.mark.slow
 @around(2)
+@pytest.mark.long
 def test_a_fork_that_is_changed(tmp_path: Path, name: str, store: StoreConfig) -> None:
     """From a checkpoint of a job that goes on unchanged; the fork reads its files through the new tables."""
     jobs, root = Jobs(name), tmp_path / "root"
@@ -192,7 +198,7 @@ def per_key(*, later: bool, **more: Aggregate) -> Aggregation:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES, ids=lambda one: one.name)
+@pytest.mark.parametrize("store", few(STORES, 1), ids=lambda one: one.name)
 def test_a_chain_of_which_one_operator_changes(tmp_path: Path, store: StoreConfig) -> None:
     """Every event is once in what the second shows or in the ledger of the first, by the lateness of its time."""
     batches = [EVENTS_BY_ID[number : number + 6] for number in range(0, 60, 6)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.internals import job_of, plan_of, unflushed_of, views_of
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
@@ -103,7 +104,7 @@ def broken(one: ByHand, at: int | None) -> FaultyObjects:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [None, *(STORES if LONG else [])])
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", few(JOBS, 0, 3))
 def test_failing_storage_changes_nothing(tmp_path: Path, job: str, name: StoreName | None) -> None:
     """At each call of storage in turn, up to the manifest; after the last one the same call succeeds."""
     begin, calls = JOBS[job]

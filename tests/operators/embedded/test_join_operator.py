@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.changed_jobs import changed
+from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
 from tests.helpers.join_operator_messages import (
     LEFT,
@@ -30,7 +31,7 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
-from tests.helpers.process import examples, in_turn, some
+from tests.helpers.process import LONG, examples, in_turn, some
 from tidestate.operators import JoinOperator
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.moves.rescale import rescale
@@ -85,7 +86,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], dict[str, list[tuple[int, int, int]]]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "example", "restarts"), in_turn(STORES, sorted(EXAMPLES), [True, False]))
+@pytest.mark.parametrize(("name", "example", "restarts"), few(in_turn(STORES, sorted(EXAMPLES), [True, False]), 1))
 def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, restarts: bool, example: str) -> None:
     """Case 2 of SAMZA-552: what is observed, in which order, and when."""
     options, wanted = EXAMPLES[example]
@@ -109,7 +110,7 @@ def test_orders_and_shipments_as_in_the_design(tmp_path: Path, name: StoreName, 
             rows = result.panes.select(["id", "left_value", "right_cost"]).to_pylist()
             observed.setdefault(now, []).extend(tuple(row.values()) for row in rows)
             running.acknowledge(result.id)
-        if restarts and second % 20 == 0:
+        if restarts and second % (20 if LONG else 75) == 0:
             running.flush()
             running.close()
             running = begin()
@@ -177,7 +178,7 @@ JOBS: dict[str, Any] = {
 def test_each_message_once_under_replay_duplicates_and_crashes(
     name: StoreName, data: st.DataObject, seed: int, kind: str
 ) -> None:
-    job, made = JOBS[kind], two_streams(seed, 6, 6)
+    job, made = JOBS[kind], two_streams(seed, 6 if LONG else 4, 6)
     with tempfile.TemporaryDirectory() as folder:
         root, receiver = Path(folder) / "root", Receiver()
         panes = expected(job, made, Path(folder) / "harness")
@@ -265,8 +266,9 @@ def test_windows_and_messages_of_each_side(tmp_path: Path) -> None:
             list(query(tmp_path / "near").scan_windows())
 
 
+@pytest.mark.long
 def test_a_loop_takes_sides_by_name(tmp_path: Path) -> None:
-    made, taken = two_streams(3, 5), Receiver()
+    made, taken = two_streams(3, 3), Receiver()
     with operator(near(), tmp_path / "root", Parquet()) as running:
         ts.run_operator(running, [sided(batch) for batch in made], taken, clock=lambda: 0, drain=True)
     assert sorted(taken.panes, key=repr) == sorted(expected(near(), made, tmp_path / "harness"), key=repr)

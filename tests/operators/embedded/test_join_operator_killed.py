@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.children.join_operator import BATCHES, JOBS
+from tests.helpers.every_run import few
 from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import expected
 from tests.helpers.operator_messages import STORES
@@ -24,8 +25,9 @@ CASES += [
     (kind, name, moment) for kind in ("sessions", "offsets") for name in ("parquet", "rocksdb") for moment in MOMENTS
 ]
 BOUNDED = [("sessions", "parquet", "after-manifest"), ("held", "memory", "received")]
-"""In every run: a moment of the manifest, and after results were received. A job on every store is killed around the
-manifest in `tests.operators.local.test_standalone_killed`; a join in windows is killed anywhere, below.
+"""With few examples. The last is of every run: after results were received, which a job by hand alone does. Around
+the manifest a job is killed in `tests.operators.local.test_standalone_killed`, and one by hand anywhere in
+`tests.operators.embedded.test_window_operator_killed`.
 """
 
 
@@ -45,7 +47,7 @@ def check_exact(folder: Path, kind: str) -> None:
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 
 
-@pytest.mark.parametrize(("kind", "name", "moment"), CASES if LONG else BOUNDED)
+@pytest.mark.parametrize(("kind", "name", "moment"), CASES if LONG else few(BOUNDED, 1))
 def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: str) -> None:
     for least in (5, 12) if LONG else (5,):  # again and again, below
         process = child(tmp_path, name, kind, f"{moment}:{least}")
@@ -56,6 +58,7 @@ def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: 
     check_exact(tmp_path, kind)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STORES if LONG else ["parquet"])
 def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> None:
     chance = random.Random(STORES.index(name))

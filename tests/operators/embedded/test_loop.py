@@ -1,4 +1,8 @@
-"""The window operator in its loop: a sink that refuses stops the intake, and nothing is lost or doubled."""
+"""The window operator in its loop: a sink that refuses stops the intake, and nothing is lost or doubled.
+
+That one which refuses is asked again, and nothing is taken meanwhile, is held in every run by
+`tests.operators.engine.test_driver`, with each runner.
+"""
 
 from __future__ import annotations
 
@@ -48,6 +52,7 @@ class Slow(Receiver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STORES)
+@pytest.mark.long
 def test_a_sink_that_refuses_stops_the_intake(tmp_path: Path, name: StoreName) -> None:
     job, made, slow = description(ts.sessions("3 seconds"), "retracting"), stream(4, 7), Slow()
     panes, _ = expected(job, made, tmp_path / "harness")

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.process import LONG, examples, in_turn
 from tidestate import Aggregation, JoinOperator, Stream, UsageError, WindowOperator, agg, run_operator, watermark
@@ -75,7 +76,7 @@ def lines(panes: list[dict[str, Any]]) -> list[str]:
     return sorted(repr({**pane, "back": sorted(pane["back"] or [])}) for pane in panes)
 
 
-@pytest.mark.parametrize(("kind", "partitions"), in_turn(["tumbling", "session", "ctis"], [1, 3]))
+@pytest.mark.parametrize(("kind", "partitions"), few(in_turn(["tumbling", "session", "ctis"], [1, 3])))
 @settings(max_examples=examples(20))
 @given(made=streams(), data=st.data())
 def test_as_the_harness_with_messages_again_and_crashes(

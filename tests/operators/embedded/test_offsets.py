@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -52,7 +53,7 @@ def batches(seed: int) -> list[list[Message]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("windows", "store", "key"), in_turn(WINDOWS, STORES, ["k", None]))
+@pytest.mark.parametrize(("windows", "store", "key"), few(in_turn(WINDOWS, STORES, ["k", None])))
 def test_each_offset_once_and_the_panes_of_the_harness(
     tmp_path: Path, store: StoreName, windows: str, key: str | None
 ) -> None:

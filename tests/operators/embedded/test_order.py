@@ -12,6 +12,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
+from tests.helpers.every_run import few
 from tests.helpers.process import LONG, in_turn
 from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
@@ -58,7 +59,7 @@ def by_hand(description: Any, batches: list[pa.Table], root: Path, chance: rando
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("windows", "when"), in_turn(WINDOWS, [None, FINISHING]))
+@pytest.mark.parametrize(("windows", "when"), few(in_turn(WINDOWS, [None, FINISHING])))
 def test_messages_are_taken_in_the_order_of_their_times(tmp_path: Path, windows: str, when: Any) -> None:
     chance = random.Random(windows)
     given, description = events(chance, 40), job(windows, when)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     STORES,
     Message,
@@ -78,7 +79,9 @@ def test_a_second_one_is_refused_or_takes_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "store"), [("manifest", "parquet"), ("state", "memory"), ("state", "rocksdb")])
+@pytest.mark.parametrize(
+    ("what", "store"), few([("manifest", "parquet"), ("state", "memory"), ("state", "rocksdb")], 0)
+)
 def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: StoreName, what: str) -> None:
     root, batches = tmp_path / "root", stream(2, 8)
     had = give(root, store, batches[:6])
@@ -108,6 +111,7 @@ def test_a_damaged_newest_checkpoint_is_gone_back_over(tmp_path: Path, store: St
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", some(STORES, 1))
+@pytest.mark.long
 def test_rewound_it_takes_the_messages_again(tmp_path: Path, store: StoreName) -> None:
     root, batches = tmp_path / "root", stream(3, 8)
     give(root, store, batches[:7])

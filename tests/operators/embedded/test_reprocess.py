@@ -1,4 +1,7 @@
-"""The late ledger fed back to an operator by hand: into windows, messages and functions over them, once."""
+"""The late ledger fed back to an operator by hand: into windows, messages and functions over them, once.
+
+In every run: `test_by_hand_and_after_a_restart` of `tests.operators.windows.test_reprocessed_once`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -34,7 +38,7 @@ WINDOWS: dict[str, Windows] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("windows", "store", "rule"), in_turn(WINDOWS, STORES, ["event", "window"]))
+@pytest.mark.parametrize(("windows", "store", "rule"), few(in_turn(WINDOWS, STORES, ["event", "window"])))
 def test_as_the_harness_with_a_crash_after_it(tmp_path: Path, windows: str, store: StoreName, rule: str) -> None:
     job = description(WINDOWS[windows], "retracting", allowed=3).allowed_lateness(
         "3 seconds", rule=rule, ledger_columns=("part", "at")

@@ -20,8 +20,8 @@ from tidestate.statestore.spec.store import StoreName
 
 MOMENTS = ("before-manifest", "after-manifest", "received")
 BOUNDED: list[tuple[str, StoreName, str]] = [("windows", "memory", "received")]
-"""In every run: after results were received, which a job by hand alone does. Around the manifest every store is
-killed in `tests.operators.local.test_standalone_killed`; a merge on RocksDB is killed anywhere, below.
+"""After results were received: in every run that is a join, in `test_join_operator_killed`. Around the manifest a job
+is killed in `tests.operators.local.test_standalone_killed`; a merge on RocksDB is killed anywhere, below.
 """
 
 
@@ -52,6 +52,7 @@ def check_exact(folder: Path, kind: str) -> None:
     assert sorted(map(repr, (row for rows in taken.values() for row in rows))) == sorted(map(repr, wanted))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "name", "moment"), list(itertools.product(JOBS, STORES, MOMENTS)) if LONG else BOUNDED
 )
@@ -69,7 +70,7 @@ def test_killed_at_a_moment(tmp_path: Path, kind: str, name: StoreName, moment: 
 @pytest.mark.parametrize(("kind", "name"), list(itertools.product(JOBS, STORES)) if LONG else [("merge", "rocksdb")])
 def test_killed_anywhere_again_and_again(tmp_path: Path, kind: str, name: StoreName) -> None:
     chance = random.Random(STORES.index(name))
-    for _ in range(4 if LONG else 3):
+    for _ in range(4 if LONG else 2):
         process = child(tmp_path, name, kind)
         for _ in range(chance.randint(1, 10)):
             process.stdout.readline()

@@ -118,6 +118,7 @@ def scraped(server: Prometheus, checkpoint: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
+@pytest.mark.long
 def test_every_panel_has_data_of_a_real_prometheus(tmp_path: Path) -> None:
     refused: list[bool] = []
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
-from tests.helpers.process import LONG, examples, in_turn
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.outputs import DeliveryId
@@ -39,7 +40,7 @@ def observed_in_order(panes: pa.Table, names: tuple[str, ...]) -> list[tuple[Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "partitions"), in_turn(STORES, [3, 1]))
+@pytest.mark.parametrize(("store", "partitions"), few(in_turn(STORES, [3, 1]), 0))
 def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) -> None:
     tested = per_country(per_user()).harness(CLICKS, store=store, partitions=partitions, folder=tmp_path)
     panes = [
@@ -60,7 +61,7 @@ def test_aggregate_rekey_aggregate(store: Any, partitions: int, tmp_path: Path) 
     assert head["totals"]["per_country.events"] == 7
 
 
-@pytest.mark.parametrize("store", STORES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("store", few(STORES, 0), ids=lambda s: type(s).__name__)
 def test_late_events_are_taken_back_downstream(store: Any) -> None:
     users = per_user(late="2 hours").accumulation("retracting")
     countries = per_country(users, late="2 hours").accumulation("retracting")
@@ -275,7 +276,7 @@ def naive(events: list[tuple[int, str, str, int]]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000 if LONG else examples(40), deadline=None)
+@settings(max_examples=2000 if LONG else 2, deadline=None)
 @given(
     batches=st.lists(EVENTS, max_size=6),
     early=st.booleans(),

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
+from tests.helpers.every_run import few
 from tests.helpers.internals import job_of
-from tests.helpers.process import LONG
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.sinks import Sinks
@@ -74,7 +74,7 @@ def rows_of(root: Path) -> Counter[evidence.Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cut", [2, 3, 4, 5, 6] if LONG else [3, 5])
+@pytest.mark.parametrize("cut", few([2, 3, 4, 5, 6], 1))
 def test_a_root_put_back_from_a_copy_loses_no_row(tmp_path: Path, cut: int) -> None:
     """The original goes on and delivers; then the copy is put back in its place, and other input comes."""
     root, sink = tmp_path / "root", Remembers()

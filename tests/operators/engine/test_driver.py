@@ -1,29 +1,35 @@
-"""One driver for all runners: the same checkpoints, deliveries and warnings; what cannot be is not published."""
+"""One driver for all runners: the same checkpoints, deliveries and warnings; what cannot be is not published.
+
+Of Spark: tests/spark/test_same_checkpoints.py.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from pyspark.sql import SparkSession
 
-import tidestate as ts
-from tests.helpers import evidence
-from tests.helpers.arrow_rows import arrow_of
-from tests.helpers.spark_inputs import batch, job, rows, sample, write
+from tests.helpers.same_checkpoints import (
+    CLOCK,
+    IDENTITIES,
+    OF_BYTES,
+    OF_THE_RUNNER,
+    Run,
+    by_hand,
+    by_harness,
+    by_standalone,
+    check_asked_again,
+    warnings,  # noqa: F401  (a fixture)
+    what_came,
+)
+from tests.helpers.spark_inputs import batch, job, sample
 from tests.twins import streams
 from tests.twins.naive import Setting
-from tidestate import OperatorStream
-from tidestate.operators import DeliveryId
 from tidestate.operators.bind.graph import bind_graph
-from tidestate.operators.engine import delivery, job_log
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
@@ -35,130 +41,17 @@ from tidestate.recovery.log.manifest import Delivered
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.spec.store import Parquet
 
-IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "lineage"}
-CLOCK = {"created_us", "processing_us", "quiet_us"}
-OF_THE_RUNNER = {"input", "spark", "restored", "scan", "spent"}
-OF_BYTES = {"bytes", "checksum", "tail"}
-"""Files hold the ids of their segments, so their bytes differ."""
-
-
-@dataclass
-class Sink:
-    """Takes each ``takes``-th offer, refuses the others by False and by the exception in turn."""
-
-    root: Path
-    takes: int = 1
-    offers: list[tuple[DeliveryId, int]] = field(default_factory=list)
-    took: list[tuple[DeliveryId, list[tuple[object, ...]]]] = field(default_factory=list)
-
-    def __call__(self, panes: Any, delivery_id: DeliveryId) -> bool:
-        self.offers.append((delivery_id, len(list((self.root / "manifests").glob("*.json")))))
-        if number := len(self.offers) % self.takes:
-            if number % 2:
-                return False
-            raise ts.Refused("not now")
-        self.took.append((delivery_id, rows(panes if isinstance(panes, pa.Table) else arrow_of(panes))))
-        return True
-
-
-Run = Callable[[OperatorStream, Path, Sequence[pa.Table], Any], None]
-
-
-def by_harness(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
-    tested = described.harness(batches[0].schema, store=Parquet(), folder=root, partitions=2, sink=sink)
-    for one in batches:
-        tested.feed(one)
-    tested.reprocess_late()
-    tested.finish()
-
-
-def by_standalone(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
-    started = described.standalone(checkpoint=root, sink=sink, partitions=2)
-    started.run(batches)
-    started.reprocess_late()
-    started.drain()
-
-
-def by_hand(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
-    """Each message with an offset of its own."""
-    numbered = [one.append_column("offset", one["id"]).append_column("origin", one["k"]) for one in batches]
-    with described.by_hand(numbered[0].schema, checkpoint=root) as running:  # type: ignore[arg-type]
-        ts.run_operator(running, numbered, sink, clock=lambda: 0, drain=True)
-
-
-def by_spark(described: OperatorStream, root: Path, batches: Sequence[pa.Table], sink: Any) -> None:
-    session = SparkSession.getActiveSession()
-    assert session is not None
-    folder = root.with_name(f"{root.name}-input")
-    for number, one in enumerate(batches):
-        write(folder, number, one)
-    stream = session.readStream.schema("t timestamp, k string, v long, id long").option("maxFilesPerTrigger", 1)
-    query = described.on_spark(stream.parquet(str(folder)), checkpoint=root, sink=sink, partitions=2).start()
-    query.processAllAvailable()
-    query.reprocess_late()
-    query.stop(drain=True)
-
-
 RUNNERS = [
     pytest.param(by_harness, id="harness"),
     pytest.param(by_standalone, id="standalone"),
     pytest.param(by_hand, id="by hand"),
-    pytest.param(by_spark, id="spark", marks=pytest.mark.spark),
 ]
 
 
-def without(found: Any, names: set[str]) -> Any:
-    """``found`` without what has these names, at any depth."""
-    if isinstance(found, dict):
-        return {name: without(value, names) for name, value in found.items() if name not in names}
-    return [without(one, names) for one in found] if isinstance(found, list) else found
-
-
-def deliveries(sink: Sink) -> list[tuple[int, int, list[tuple[object, ...]]]]:
-    """What was taken, runs by their number."""
-    runs = list(dict.fromkeys(one.run for one, _ in sink.took))
-    return [(runs.index(one.run), one.checkpoint, found) for one, found in sink.took]
-
-
-def what_came(
-    run: Run, described: OperatorStream, root: Path, batches: Sequence[pa.Table], *dropped: set[str]
-) -> Any:
-    """Manifests, rows of panes and ledger, and deliveries; in how many files these rows are depends on the tasks."""
-    sink = Sink(root)
-    run(described, root, batches, sink)
-    manifests = evidence.manifests(root)
-    files = [{kind: sorted(evidence.rows(root, m[kind]), key=repr) for kind in ("panes", "late")} for m in manifests]
-    dropped = (*dropped, {"panes", "late"})
-    return without(manifests, set[str]().union(*dropped)), files, deliveries(sink)
-
-
-@pytest.fixture(autouse=True)
-def _session(request: pytest.FixtureRequest) -> None:
-    """Spark runs where it is asked for, and only there."""
-    if request.node.get_closest_marker("spark"):
-        request.getfixturevalue("spark")
-
-
-@pytest.fixture
-def warnings(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[Path], list[str]]]:
-    """What was logged since the last call, without the name of the root; of every checkpoint, as some runners make
-    one run of what others make several of.
-    """
-    monkeypatch.setattr(job_log, "WARN_EVERY_S", 0.0)
-
-    def answered(root: Path) -> list[str]:
-        found = [one.getMessage().replace(str(root), "ROOT") for one in caplog.records]
-        caplog.clear()
-        return found
-
-    with caplog.at_level(logging.WARNING, "tidestate"):
-        yield answered
-
-
 def test_harness_and_standalone_publish_deliver_and_warn_in_the_same_way(
-    tmp_path: Path, warnings: Callable[[Path], list[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    warnings: Callable[[Path], list[str]],  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(standalone, "now_us", lambda: 0)
     dropped = IDENTITIES, {"created_us"}, OF_THE_RUNNER, OF_BYTES
@@ -176,7 +69,7 @@ def test_harness_and_standalone_publish_deliver_and_warn_in_the_same_way(
 
 @pytest.mark.slow
 @given(streams.settings(), streams.batches())
-@settings(max_examples=max(3, settings.default.max_examples // 4))
+@settings(max_examples=settings.default.max_examples // 4)
 def test_any_stream_gives_both_the_same_checkpoints(
     tmp_path_factory: pytest.TempPathFactory, setting: Setting, made: list[streams.Batch]
 ) -> None:
@@ -189,30 +82,11 @@ def test_any_stream_gives_both_the_same_checkpoints(
     assert ours == theirs
 
 
-@pytest.mark.spark
-def test_spark_publishes_delivers_and_warns_as_standalone_does(
-    tmp_path: Path, warnings: Callable[[Path], list[str]]
-) -> None:
-    dropped = IDENTITIES, CLOCK, OF_THE_RUNNER, OF_BYTES
-    found = what_came(by_spark, job(), tmp_path / "a", sample(4, 60), *dropped), warnings(tmp_path / "a")
-    alone = what_came(by_standalone, job(), tmp_path / "b", sample(4, 60), *dropped), warnings(tmp_path / "b")
-    assert found == alone
-
-
 @pytest.mark.parametrize("run", RUNNERS)
 def test_a_sink_that_says_no_is_asked_again_and_nothing_is_taken_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.setattr(delivery, "PAUSE_S", 0.001)
-    root = tmp_path / "root"
-    sink = Sink(root, takes=3)
-    run(job(), root, [batch([(second, "a", second)], second) for second in (1, 30, 45)], sink)
-    there = [one.delivery_id for one in Checkpoint.open(root).outputs() if one.panes]
-    assert [one for one, _ in sink.took] == there
-    assert len(there) >= 3
-    assert [one for one, _ in sink.offers] == [one for one in there for _ in range(3)]
-    manifests = [[at for _, at in sink.offers[n : n + 3]] for n in range(0, len(sink.offers), 3)]
-    assert all(len({*at}) == 1 for at in manifests), "no checkpoint while something is refused"
+    check_asked_again(run, tmp_path / "root", monkeypatch)
 
 
 @pytest.fixture

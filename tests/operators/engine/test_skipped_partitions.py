@@ -216,7 +216,7 @@ def test_tasks_share_the_partitions_evenly(partitions: int, tasks: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(st.lists(st.text(max_size=3), max_size=30), st.integers(1, 9), st.integers(1, 9))
+@given(st.lists(st.text("aé\x00\U0001f30a", max_size=3), max_size=30), st.integers(1, 9), st.integers(1, 9))
 def test_rows_by_partition_are_all_rows_in_their_order(keys: list[str], partitions: int, tasks: int) -> None:
     table = pa.table({"k": pa.array(keys, pa.string()), "n": pa.array(range(len(keys)), pa.int64())})
     whole = PartitionedRows.of(table, ["k"], partitions)

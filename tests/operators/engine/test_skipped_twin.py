@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.process import LONG, examples, in_turn, some
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, in_turn
 from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.engine import tasks
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
@@ -101,13 +102,13 @@ BATCHES = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", some(WINDOWS, 4))
+@pytest.mark.parametrize("kind", few(WINDOWS, 15))
 def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     found = []
 
     @given(BATCHES, st.sampled_from(["0 seconds", "15 seconds"]), st.integers(1, PARTITIONS))
     @example([[(1, "a"), (2, "b")], [(12, "c")], []], "0 seconds", PARTITIONS)
-    @settings(deadline=None, max_examples=examples(8))
+    @settings(deadline=None, max_examples=8 if LONG else 1)
     def check(batches: list[list[Event]], late: str, partitions: int) -> None:
         play = lambda root: windows(root, kind, batches, late, partitions)  # noqa: E731
         found.append(skipped(play, tmp_path_factory.mktemp("roots")))
@@ -116,7 +117,7 @@ def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.
     assert sum(found) > 0
 
 
-@pytest.mark.parametrize(("kind", "name"), some(in_turn(["tumbling", "session", "sliding"], RETAINED), 2))
+@pytest.mark.parametrize(("kind", "name"), few(in_turn(["tumbling", "session", "sliding"], RETAINED), 0))
 def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
     tmp_path_factory: pytest.TempPathFactory, kind: str, name: str
 ) -> None:
@@ -125,7 +126,7 @@ def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
 
     @given(BATCHES, st.integers(1, 3))
     @example([[(1, "a"), (2, "b")], [(12, "c"), (3, "a")], [], [], []], 3)
-    @settings(deadline=None, max_examples=examples(8))
+    @settings(deadline=None, max_examples=8 if LONG else 1)
     def check(batches: list[list[Event]], partitions: int) -> None:
         play = lambda root: retained(root, kind, batches, name, partitions)  # noqa: E731
         found.append(skipped(play, tmp_path_factory.mktemp("roots")))
@@ -202,13 +203,13 @@ JOINS = {
 EVENTS = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED))
 
 
-@pytest.mark.parametrize("kind", some(JOINS, 3))
+@pytest.mark.parametrize("kind", few(JOINS, 4))
 def test_joins_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     found = []
 
     @given(st.lists(st.lists(EVENTS, max_size=4), max_size=6 if LONG else 4), st.integers(1, PARTITIONS))
     @example([[(1, "a", "left"), (2, "b", "right")], [(12, "c", "left")], []], PARTITIONS)
-    @settings(deadline=None, max_examples=examples(8))
+    @settings(deadline=None, max_examples=8 if LONG else 1)
     def check(batches: list[list[tuple[int, str, str]]], partitions: int) -> None:
         play = lambda root: joined(root, kind, batches, partitions)  # noqa: E731
         found.append(skipped(play, tmp_path_factory.mktemp("roots")))
@@ -237,12 +238,13 @@ def joined(root: Path, kind: str, batches: Sequence[Sequence[tuple[int, str, str
 LIVES = st.tuples(st.integers(0, 60), st.sampled_from("abcd"), st.sampled_from(SIDED), st.integers(1, 30))
 
 
+@pytest.mark.long
 def test_lifetimes_meet_as_in_a_job_that_skips_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
     found = []
 
     @given(st.lists(st.lists(LIVES, max_size=4), max_size=6), st.integers(2, PARTITIONS))
     @example([[(1, "a", "left", 3), (2, "b", "right", 3)], [(12, "c", "left", 1)], []], PARTITIONS)
-    @settings(deadline=None, max_examples=examples(8))
+    @settings(deadline=None, max_examples=8 if LONG else 1)
     def check(batches: list[list[tuple[int, str, str, int]]], partitions: int) -> None:
         found.append(skipped(lambda root: lived(root, batches, partitions), tmp_path_factory.mktemp("roots")))
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tests.helpers.spark_inputs import job, sample
 from tidestate.operators import DeliveryId
@@ -59,7 +60,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if "Target" in one.getMessage()]
 
 
-@pytest.mark.parametrize(("lost", "behind"), in_turn([1, 3, 5], [0, 100]))
+@pytest.mark.parametrize(("lost", "behind"), few(in_turn([1, 3, 5], [0, 100]), 1))
 def test_a_target_that_lacks_its_newest_is_delivered_from_there(
     lost: int, behind: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -121,7 +122,7 @@ def no_package(_run: str) -> int:
     raise UsageError("no package", code="sink-package")
 
 
-@pytest.mark.parametrize("last", [lambda _run: None, no_package])
+@pytest.mark.parametrize("last", few([lambda _run: None, no_package], 1))
 def test_one_that_can_never_say_is_named_and_goes_on(
     last: Callable[[str], int | None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

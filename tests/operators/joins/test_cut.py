@@ -13,6 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import cuts, net
+from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.process import LONG
@@ -146,7 +147,7 @@ OTHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("description", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("description", few(OTHERS.values()), ids=OTHERS)
 def test_the_net_of_other_joins_does_not_depend_on_the_cut(description: OperatorStream) -> None:
     chance = random.Random(5)
     given, schema = rows(chance, 50), {"left": SCHEMA, "right": SCHEMA}

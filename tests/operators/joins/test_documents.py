@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.every_run import few
 from tests.helpers.internals import set_time
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, ORDERS, SHIPMENTS, TIMES, TUPLES, arriving, at
 from tests.helpers.process import in_turn
@@ -47,13 +48,13 @@ def outputs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "example", "restart"), in_turn(STORES, EXPECTED, [True, False]))
+@pytest.mark.parametrize(("store", "example", "restart"), few(in_turn(STORES, EXPECTED, [True, False]), 1, 2))
 def test_the_documents_examples(example: str, store: str, tmp_path: Path, restart: bool) -> None:
     description, expected = EXPECTED[example]
     assert outputs(description, STORES[store], tmp_path, 1, restart) == expected
 
 
-@pytest.mark.parametrize("example", EXPECTED)
+@pytest.mark.parametrize("example", few(EXPECTED, 1))
 def test_partitions_change_nothing_but_the_order_within_a_moment(example: str, tmp_path: Path) -> None:
     description, expected = EXPECTED[example]
     found = outputs(description, Memory(), tmp_path, 3, restart=False)

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 import tidestate as ts
 from tests.helpers import evidence, look_up
 from tests.helpers.advance_time import Row
+from tests.helpers.every_run import few
 from tests.helpers.killed import killed
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH, longer
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
 from tests.twins.overlaps import OverlapTwin
@@ -97,7 +98,7 @@ imported = st.sampled_from(
 )
 
 
-@run_settings(max_examples=run_settings.default.max_examples // 2)
+@run_settings(max_examples=run_settings.default.max_examples // (2 if LONG else 4))
 @given(batches, own, own | imported, st.booleans(), st.sampled_from(sorted(STORES)), st.booleans())
 def test_pairs_are_those_of_the_twin_after_each_batch(
     given_: list[dict[str, list[tuple[str, Row]]]],
@@ -221,7 +222,7 @@ def test_odd_data_is_looked_up_as_documented(tmp_path: Path, name: str) -> None:
     assert tested.state("left").num_rows + tested.state("right").num_rows == lives
 
 
-@pytest.mark.parametrize("cuts", [(), (2,), (1, 3, 4), (1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("cuts", [(), *longer((2,), (1, 3, 4)), (1, 2, 3, 4, 5, 6)])
 def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> None:
     runner = look_up.JOINED.standalone(checkpoint=tmp_path / "root")
     panes = runner.run(look_up.batches(cuts), drain=True)
@@ -229,7 +230,7 @@ def test_the_look_up_of_the_document(tmp_path: Path, cuts: tuple[int, ...]) -> N
     assert not [row for manifest in evidence.work(tmp_path / "root") for row in manifest.get("late", [])]
 
 
-@pytest.mark.parametrize("death", [2, 4])
+@pytest.mark.parametrize("death", few([2, 4], 0))
 def test_the_look_up_killed_has_its_exact_output(tmp_path: Path, death: int) -> None:
     """On Spark: tests/spark/test_cti_sides.py."""
     killed("tests.children.look_up", tmp_path, "standalone", death=death)
@@ -288,7 +289,7 @@ def of_panes() -> OperatorStream:
     return counts.join_lifetimes(limits, on="k", name="limited")
 
 
-@run_settings(max_examples=run_settings.default.max_examples // 2)
+@run_settings(max_examples=run_settings.default.max_examples // (2 if LONG else 4))
 @given(
     st.lists(
         st.tuples(

@@ -15,7 +15,7 @@ import tidestate as ts
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.lost_joins import TABLES, Joined, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose, noted
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Stored, Twin, Window
 from tidestate import agg
 from tidestate.operators import JoinOperator
@@ -68,7 +68,7 @@ def drawn(pick: random.Random) -> Asked:
     return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
 def test_pairs_are_those_of_the_twin(
     tmp_path_factory: pytest.TempPathFactory, seed: int, store: str, partitions: int
@@ -94,8 +94,9 @@ def test_pairs_are_those_of_the_twin(
     assert made.harness.ledger().num_rows == twin.rejected, asked
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
+@pytest.mark.long
 def test_a_join_that_has_lost_some_files_is_as_one_that_has_lost_none(
     tmp_path_factory: pytest.TempPathFactory, seed: int, store: str, partitions: int
 ) -> None:

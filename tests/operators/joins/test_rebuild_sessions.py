@@ -20,7 +20,7 @@ from tests.helpers.forked import forked
 from tests.helpers.internals import operator_of
 from tests.helpers.join_jobs import SCHEMA, SECOND, STORES, table
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tests.helpers.two_streams import Row as Plain
 from tests.twins.join import SIDES, Row
 from tests.twins.sessions import ENDED, Brute, Pair
@@ -116,7 +116,7 @@ def plain(batch: list[Row], known: set[tuple[str, int]]) -> list[Plain]:
     return fresh
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12 if LONG else 1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
 def test_once_all_rows_are_back_what_stands_is_the_product_of_sessions(
     tmp_path_factory: pytest.TempPathFactory, seed: int, store: str, partitions: int
@@ -158,8 +158,9 @@ def test_once_all_rows_are_back_what_stands_is_the_product_of_sessions(
     assert made.net == brute.observed()
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12 if LONG else 1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), partitions=st.integers(1, 3), late=st.sampled_from([0, 6, 15]))
+@pytest.mark.long
 def test_what_is_over_before_the_replay_is_left_as_it_stands(
     tmp_path_factory: pytest.TempPathFactory, seed: int, partitions: int, late: int
 ) -> None:
@@ -254,6 +255,7 @@ def test_other_session_joins_are_refused(tmp_path: Path, how: dict[str, Any]) ->
         made.rebuild([L1])
 
 
+@pytest.mark.long  # of windows in every run: tests.operators.windows.test_rebuild
 @pytest.mark.kill
 def test_a_replay_of_sessions_that_is_killed_at_its_manifest_is_given_again(tmp_path: Path) -> None:
     whole = JOB.standalone(checkpoint=tmp_path / "whole", partitions=2).run(batches(), drain=True)

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from tests.helpers.join_jobs import STORES, observed
 from tests.helpers.lost_joins import TABLES, Joined, net, stream
 from tests.helpers.lost_messages import FORGET, REBUILD, lose
-from tests.helpers.process import examples
+from tests.helpers.process import LONG
 from tests.twins.join import Asked, Pane, Row, Twin, Window
 from tidestate.recovery.moves.rescale import rescale
 
 
-@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30 if LONG else 1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     store=st.sampled_from(list(STORES)),
     partitions=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     how=st.sampled_from(["inner", "left", "full"]),
 )
+@pytest.mark.long
 def test_it_comes_to_what_a_join_emits_that_has_lost_nothing(
     tmp_path_factory: pytest.TempPathFactory, seed: int, store: str, partitions: tuple[int, int], how: str
 ) -> None:

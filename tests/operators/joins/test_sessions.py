@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, bound, by_side, numbered, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
@@ -84,7 +85,7 @@ class Play:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("store", few(STORES.values(), list(STORES).index("parquet")), ids=STORES)
 def test_what_is_emitted_is_the_product_of_sessions(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(25))
     @given(joins(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5), st.booleans())

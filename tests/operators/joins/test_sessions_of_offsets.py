@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
+from tests.helpers.every_run import few
 from tests.helpers.process import SCRATCH, examples, in_turn
 from tests.helpers.two_streams import STORES, TIME, Row, bound
 from tests.twins.sessions import ENDED, Brute, Pair
@@ -233,7 +234,7 @@ RUNNERS: dict[str, Callable[[JoinedStream, StoreConfig, str], InHarness | Alone 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("runner", "store"), in_turn(RUNNERS, STORES))
+@pytest.mark.parametrize(("runner", "store"), few(in_turn(RUNNERS, STORES), 0, 2))
 def test_what_is_emitted_is_the_product_of_sessions(runner: str, store: str) -> None:
     @settings(deadline=None, max_examples=examples(16))
     @given(joins(), st.one_of(logs(), st.lists(st.lists(rows, max_size=8), min_size=1, max_size=5)), st.booleans())
@@ -312,6 +313,7 @@ def test_offsets_that_are_none_are_in_the_ledger_and_move_nothing(tmp_path: Path
     assert harness.ledger().num_rows == 3, "a row before the start is no late one"
 
 
+@pytest.mark.long
 def test_watermarks_are_printed_as_the_offsets_they_are(tmp_path: Path) -> None:
     joined().standalone(checkpoint=tmp_path).run([sided([message("left", 5), message("right", 7)])])
     lines = [line.split() for line in tidestate("show", tmp_path).stdout.splitlines()]

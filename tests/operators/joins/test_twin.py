@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.every_run import few
 from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, observed, table
 from tests.helpers.process import LONG, examples
 from tests.helpers.two_streams import bound
@@ -119,7 +120,7 @@ def played(seed: int, store: StoreConfig, unit: str = "s") -> Iterator[tuple[obj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("store", few(STORES.values(), list(STORES).index("parquet")), ids=STORES)
 def test_what_is_emitted_is_what_the_twin_shows(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(20))
     @given(st.integers(0, 2**32))

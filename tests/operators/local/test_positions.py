@@ -10,12 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.process import SCRATCH
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, SCRATCH
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
 from tidestate import agg
 from tidestate.operators.describe.sinks import Sinks
@@ -62,6 +63,7 @@ def test_a_run_begins_where_the_one_before_ended(tmp_path: Path) -> None:
     ]
 
 
+@settings(max_examples=settings.default.max_examples if LONG else 2)
 @given(st.lists(st.integers(0, len(STREAM)), max_size=5))
 def test_wherever_the_source_fails_each_batch_takes_part_once(fails: list[int]) -> None:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
@@ -139,7 +141,7 @@ def test_streams_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before-manifest", "after-manifest"])
-@pytest.mark.parametrize("checkpoint", [2, 4, 7])
+@pytest.mark.parametrize("checkpoint", few([2, 4, 7], 1))
 def test_whichever_side_of_a_commit_it_dies_on(tmp_path: Path, moment: str, checkpoint: int) -> None:
     class DiedError(Exception):
         pass

@@ -8,6 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tests.helpers.schemes import Honest
 from tests.helpers.worked_example import STREAM, example
@@ -28,7 +29,7 @@ def config(name: str, folder: Path) -> StoreConfig:
     return {"memory": Memory, "parquet": Parquet}[name](**small)
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=few(PLACES, 1))
 def root(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return str(request.getfixturevalue("s3_root"))
@@ -36,7 +37,7 @@ def root(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("root", "name"), in_turn(PLACES, STORES), indirect=["root"])
+@pytest.mark.parametrize(("root", "name"), few(in_turn(PLACES, STORES), 1, 2), indirect=["root"])
 def test_a_job_gives_the_same_panes_as_on_a_local_disk(root: str, name: str, tmp_path: Path) -> None:
     job, found = example("retracting"), []
     expected = job.standalone(checkpoint=tmp_path / "root").run(STREAM, drain=True)
@@ -59,7 +60,7 @@ def test_a_newer_run_fences_an_older_one(root: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("root", "outwards"), in_turn(PLACES, (True, False)), indirect=["root"])
+@pytest.mark.parametrize(("root", "outwards"), few(in_turn(PLACES, (True, False)), 1), indirect=["root"])
 def test_a_fork_may_lie_in_another_kind_of_storage(root: str, outwards: bool, tmp_path: Path) -> None:
     """A folder forked from remote storage, and the reverse."""
     first, second = (str(tmp_path / "one"), root) if outwards else (root, str(tmp_path / "one"))

@@ -38,6 +38,7 @@ def test_the_stream_is_worth_the_trouble() -> None:
     assert len({row[-2] for row in twin.ledger}) == 2
 
 
+@pytest.mark.long  # by hand, on RocksDB, in every run: tests.operators.embedded.test_window_operator_killed
 @pytest.mark.parametrize("name", STORES if LONG else ["rocksdb"])
 def test_killed_anywhere_again_and_again(tmp_path: Path, name: StoreName) -> None:
     chance = random.Random(STORES.index(name))

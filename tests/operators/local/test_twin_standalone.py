@@ -17,7 +17,7 @@ from tests.twins.on_runners import Job, check, jobs
 from tidestate.statestore.spec.store import StoreName
 
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), pytest.mark.timeout(7200 if LONG else 600)]
-RUNS = run_settings(max_examples=run_settings.default.max_examples * 3 if LONG else 5)
+RUNS = run_settings(max_examples=run_settings.default.max_examples * 3 if LONG else 2)
 
 
 @RUNS

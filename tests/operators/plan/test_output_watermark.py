@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG
 from tidestate import Aggregation, agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Windows
@@ -46,8 +48,9 @@ def columns(windows: Windows) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "windows", [TUMBLING, SLIDING, GAPS, SESSION], ids=["tumbling", "sliding", "gaps", "session"]
+    "windows", few([TUMBLING, SLIDING, GAPS, SESSION], 1, 3), ids=["tumbling", "sliding", "gaps", "session"]
 )
+@settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(
     batches=st.lists(st.lists(st.tuples(st.integers(-30, 60), st.integers(0, 2)), max_size=6), max_size=6),
     early=st.booleans(),

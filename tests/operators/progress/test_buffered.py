@@ -16,7 +16,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.buffers import SCHEMA, SECOND, buffer, job
 from tests.helpers.internals import job_of, plan_of
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tidestate import agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.buffers import buffers
@@ -175,7 +175,7 @@ def test_buffers_travel_as_they_are() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=settings.default.max_examples)
+@settings(max_examples=settings.default.max_examples if LONG else 5)
 def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_counts(data: st.DataObject) -> None:
     chance = np.random.default_rng(data.draw(st.integers(0, 1000)))
     whole = [

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.internals import job_of
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, IncompatibleError, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.operators.progress.instants import BEGINNING_US
@@ -112,6 +112,7 @@ ROW = st.tuples(st.integers(0, 60), st.integers(1, 3), st.booleans())
 BATCH = st.tuples(st.lists(ROW, max_size=4), st.lists(ROW, max_size=4), st.booleans())
 
 
+@settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(st.tuples(st.sampled_from([*KINDS]), st.sampled_from([*KINDS])), st.lists(BATCH, min_size=1, max_size=6))
 def test_a_twin_takes_the_smallest_of_the_sides(kinds: tuple[str, str], batches: list[Any]) -> None:
     described, reached, now = merged(kinds), NONE, 0

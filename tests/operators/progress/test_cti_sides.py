@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
-from tests.helpers.process import SCRATCH, in_turn, some
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, SCRATCH, in_turn, some
 from tests.twins.cti import CtiTwin
 from tidestate import JoinOperator, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.describe.runnable import Sided
@@ -142,8 +143,8 @@ batches = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", some(JOBS, 3))
-@settings(max_examples=settings.default.max_examples // 2)
+@pytest.mark.parametrize("kind", few(some(JOBS, 3), 0, 2))
+@settings(max_examples=settings.default.max_examples // (2 if LONG else 4))
 @given(given_=batches, left=st.sampled_from(SETTINGS), right=st.sampled_from((*SETTINGS, *IMPORTED)))
 def test_the_sides_of_a_job_advance_like_their_twins(
     kind: str, given_: list[dict[str, list[Row]]], left: CtiSettings, right: CtiSettings
@@ -224,7 +225,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     assert caught.value.code == "offset"
 
 
-@pytest.mark.parametrize(("kind", "by"), in_turn(["distance", "window", "sessions"], SETTINGS[1:3]))
+@pytest.mark.parametrize(("kind", "by"), few(in_turn(["distance", "window", "sessions"], SETTINGS[1:3]), 1))
 def test_a_join_by_hand_takes_ctis(tmp_path: Path, kind: str, by: CtiSettings) -> None:
     """What comes again changes nothing, across a crash too; a refused row is in the ledger each time."""
     chance, job, made = Random(kind), JOBS[kind](*of_streams(dict.fromkeys(SIDES, by))), []

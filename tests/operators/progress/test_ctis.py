@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
+from tests.helpers.every_run import few
 from tests.helpers.internals import job_of, map_side
 from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, Stream, agg, watermark
@@ -245,7 +246,7 @@ def streams(draw: st.DrawFn) -> pa.Table:
 
 @pytest.mark.slow
 @given(stream=streams(), at_query=st.sampled_from(SETTINGS), data=st.data())
-@settings(max_examples=settings.default.max_examples * (2 if LONG else 1))
+@settings(max_examples=settings.default.max_examples * 2 if LONG else 4)
 def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
     stream: pa.Table, at_query: Any, data: st.DataObject
 ) -> None:
@@ -278,7 +279,7 @@ def test_wherever_the_input_is_cut_the_same_is_kept_adjusted_and_dropped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_query", SETTINGS)
+@pytest.mark.parametrize("at_query", few(SETTINGS, 1))
 def test_the_state_goes_on_from_chunk_to_chunk_of_a_task(at_query: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = np.random.default_rng(5)
     sources = ["orders", "prices"]

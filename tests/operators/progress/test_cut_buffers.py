@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tidestate import Aggregation, agg, watermark
 from tidestate.operators.local.harness import Harness
 from tidestate.statestore.errors import UsageError
@@ -142,6 +142,7 @@ def test_columns_of_other_types_are_refused() -> None:
             tested.feed(table(buffer(1, 1, 1, mark=2)).set_column(place, name, pa.nulls(1, kind)))
 
 
+@settings(max_examples=settings.default.max_examples if LONG else 5)
 @given(st.data())
 def test_any_cut_gives_the_watermark_and_the_counts_of_whole_buffers(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=8))

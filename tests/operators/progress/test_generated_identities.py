@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.helpers.buffers import buffer
 from tests.helpers.buffers import job as of_buffers
 from tests.helpers.cti_rows import SCHEMA, SETTINGS, job, rows
+from tests.helpers.every_run import few
 from tests.helpers.process import SCRATCH, examples
 from tidestate import Aggregation, watermark
 from tidestate.operators.embedded.window_operator import WindowOperator
@@ -105,7 +106,7 @@ def ledger_rows(root: Path, schema: pa.Schema) -> list[Pane]:
     return [tuple(row.values()) for table in tables for row in table.select(["at", "reason"]).to_pylist()]
 
 
-@pytest.mark.parametrize("late", ["100 days", "0 seconds"])
+@pytest.mark.parametrize("late", few(["100 days", "0 seconds"], 1))
 def test_in_a_job_a_refused_message_is_known(tmp_path: Path, late: str) -> None:
     """CTIs by rows and by span do not count messages, so every batch may come twice."""
     by_span = watermark.cti_settings("adjust", generate=watermark.generate_ctis("5 seconds", delay="1 second"))

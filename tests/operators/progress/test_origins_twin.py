@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ def test_whatever_comes_is_reported_and_nothing_goes_back(batches: list[list[Buf
     assert sum(counters[name] for name in ("counted", *ORIGIN_REASONS[1:])) == reported
 
 
+@pytest.mark.long
 def test_a_million_buffers_in_random_order_within_a_window() -> None:
     from tools.bench.progress import shuffled
 

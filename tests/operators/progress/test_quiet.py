@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.every_run import few
 from tests.helpers.internals import set_hook
 from tests.helpers.process import SCRATCH
 from tidestate import Aggregation, OperatorStream, agg, trigger, watermark
@@ -232,7 +233,7 @@ DUE: dict[str, tuple[Aggregation, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", DUE)
+@pytest.mark.parametrize("name", few(DUE, *range(0, len(DUE), 3)))
 def test_a_long_quiet_time_makes_a_checkpoint_only_when_something_is_due(tmp_path: Path, name: str) -> None:
     described, wanted = DUE[name]
     tested = Clocked(described, tmp_path)
@@ -265,7 +266,7 @@ KEPT: dict[str, tuple[Retention | None, bool, list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", few(KEPT, 0, 5))
 def test_a_retention_of_messages_makes_checkpoints_until_nothing_more_goes(tmp_path: Path, name: str) -> None:
     kept, late, wanted = KEPT[name]
     numbered = rows(1, 9).append_column("n", pa.array([1, 2]))

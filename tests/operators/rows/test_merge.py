@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import SCRATCH, examples
 from tests.helpers.two_streams import SECOND, SIDES, STORES, Row, bound, by_side, numbered, rows, seconds
 from tidestate import Aggregation, MergedStreams, UsageError, agg, watermark
@@ -131,7 +132,7 @@ def taken(panes: pa.Table, latest: dict[tuple[str, int], dict[str, Any]]) -> Non
         latest[row.pop("k"), start] = row
 
 
-@pytest.mark.parametrize("store", STORES.values(), ids=STORES)
+@pytest.mark.parametrize("store", few(STORES.values(), list(STORES).index("parquet")), ids=STORES)
 def test_windows_hold_the_rows_of_both_sides(store: StoreConfig) -> None:
     @settings(deadline=None, max_examples=examples(20))
     @given(

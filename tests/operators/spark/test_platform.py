@@ -20,6 +20,8 @@ OF_THE_JVM = {"_jvm", "_jdf", "_jsc", "_jsparkSession", "_jschema", "_sc", "spar
 
 def used(source: str) -> Iterator[str]:
     """What of a module only a classic session has: attributes by these names, and imports of py4j."""
+    if not any(word in source for word in (*OF_THE_JVM, "py4j")):
+        return
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and node.attr in OF_THE_JVM:
             yield node.attr

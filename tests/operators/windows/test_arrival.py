@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import LONG
 from tests.twins.general_streams import plain
 from tests.twins.naive_aggregates import Event, Naive, chosen, listed, top
@@ -112,8 +113,8 @@ BATCHES = st.lists(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", WINDOWS)
-@settings(max_examples=settings.default.max_examples if LONG else 4)
+@pytest.mark.parametrize("kind", few(WINDOWS, 1))
+@settings(max_examples=settings.default.max_examples if LONG else 2)
 @given(batches=BATCHES, refuses=st.booleans(), lists=st.booleans(), early=st.booleans())
 def test_what_came_first_is_first(kind: str, batches: list[Batch], refuses: bool, lists: bool, early: bool) -> None:
     """Late events are taken as they come, or (``refuses``, not of sessions) refused and put back later. Windows with

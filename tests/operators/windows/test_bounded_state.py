@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
 from tests.helpers.process import LONG, in_turn
 from tidestate import agg, trigger
@@ -69,10 +70,10 @@ CASES = [
     ("counted", "bytes", "event"),
 ]
 """Each way to keep and each rule of lateness has its turn, and of windows those that keep state in different ways."""
-ROUNDS, FEW = (30, 10) if LONG else (18, 8)
+ROUNDS, FEW = (30, 10) if LONG else (13, 7)
 
 
-@pytest.mark.parametrize(("kind", "kept", "late"), in_turn(KINDS, KEPT, LATE) if LONG else CASES)
+@pytest.mark.parametrize(("kind", "kept", "late"), in_turn(KINDS, KEPT, LATE) if LONG else few(CASES, 0, 1))
 def test_after_many_rounds_there_is_no_more_than_after_a_few(kind: str, kept: str, late: str) -> None:
     if kind == "counted" and (late == "window" or kept == "lateness"):
         pytest.skip(

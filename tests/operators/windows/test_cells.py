@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers.internals import stepped
 from tests.helpers.pane_checks import check_panes
+from tests.helpers.process import LONG
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain, sensible
 from tests.twins.ordered import Message, OrderedSetting, OrderedTwin
@@ -38,7 +39,7 @@ from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.stores.memory import MemoryStore, MemoryTable
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-RUNS = run_settings(max_examples=run_settings.default.max_examples)
+RUNS = run_settings(max_examples=run_settings.default.max_examples if LONG else 4)
 NOT_MOVED = BEGINNING_US
 """The watermark after a batch that does not move it."""
 LATE = [EACH_BATCH, EACH_BATCH, None, Trigger("after_count", 2), Trigger("every_processing_time", 4)]
@@ -229,6 +230,7 @@ def test_every_step_equals_the_twins(
 @patient
 @SOME
 @given(setting=session_settings(), history=session_histories(), name=NAMES, limits=LIMITS, restarts=RESTARTS)
+@pytest.mark.long
 def test_every_store_and_restart(
     setting: OrderedSetting, history: list[Step], name: StoreName, limits: tuple[int, int], restarts: frozenset[int]
 ) -> None:
@@ -271,12 +273,11 @@ def test_look_ups_are_of_keys_that_are_due(looks: int) -> None:
         patch.setattr(MemoryTable, "lookup", lambda table, keys: asked.append(keys.num_rows) or lookup(table, keys))
         patch.setattr(MemoryTable, "ranges", lambda table, keys: asked.append(keys.num_rows) or ranges(table, keys))
         chance, panes, due_rows = np.random.default_rng(1), 0, 0
-        for batch in range(60):
+        for batch in range(40):
             times = batch * 1_000_000 + np.sort(chance.integers(0, 1_000_000, 20))
             rows = pa.table([times, chance.integers(0, 1000, 20), np.zeros(20, np.int64)], schema=ORDER_SCHEMA)
-            due = steps.parts().filter(
-                pa.compute.less_equal(steps.parts()["window_end"].cast(pa.int64()), batch * 1_000_000)
-            )
-            panes, due_rows = panes + steps.take(rows, batch * 1_000_000).num_rows, due_rows + due.num_rows
+            ends = steps.parts()["window_end"].cast(pa.int64())
+            due = ends.filter(pa.compute.less_equal(ends, batch * 1_000_000))
+            panes, due_rows = panes + steps.take(rows, batch * 1_000_000).num_rows, due_rows + len(due)
     assert panes
     assert sum(asked) <= (due_rows if looks == 0 else 0)

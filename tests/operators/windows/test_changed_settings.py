@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators import (
@@ -46,7 +47,8 @@ def first_window(panes: list[pa.Table]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("grid", "early"), in_turn(["tumbling", "sliding"], [None, trigger.each_batch(), trigger.after_count(5)])
+    ("grid", "early"),
+    few(in_turn(["tumbling", "sliding"], [None, trigger.each_batch(), trigger.after_count(5)]), 1, 2),
 )
 def test_discarding_panes_add_up_when_a_trigger_begins_to_look_earlier(tmp_path: Path, grid: str, early: Any) -> None:
     described = job(GRIDS[grid]).trigger(late=trigger.each_batch()).accumulation("discarding")
@@ -76,7 +78,7 @@ def test_what_waited_for_a_trigger_that_is_gone_is_emitted(tmp_path: Path, grid:
 
 
 @pytest.mark.parametrize(
-    ("rule", "between"), in_turn(["event", "window"], [[], [5], [5, 30], [5, 30, 5, 30], [5, 90, 30]])
+    ("rule", "between"), few(in_turn(["event", "window"], [[], [5], [5, 30], [5, 30, 5, 30], [5, 90, 30]]), 1, 4)
 )
 def test_lateness_that_was_less_for_a_moment_closes_nothing(tmp_path: Path, rule: Any, between: list[int]) -> None:
     """Restarts without a batch between them."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tidestate import agg, trigger
 from tidestate.operators import (
@@ -44,7 +45,9 @@ def first_window(panes: pa.Table) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("clock", CLOCKS)
 @pytest.mark.parametrize(
-    ("kind", "cut"), in_turn([ts.tumbling("10 seconds"), ts.sessions("9 seconds")], [[[5], [15]], [[5, 15]]]), ids=str
+    ("kind", "cut"),
+    few(in_turn([ts.tumbling("10 seconds"), ts.sessions("9 seconds")], [[[5], [15]], [[5, 15]]]), 1),
+    ids=str,
 )
 def test_a_closed_window_fires_by_no_clock(clock: str, kind: Any, cut: list[list[int]]) -> None:
     tested = harness(kind, **CLOCKS[clock])

@@ -77,7 +77,7 @@ class Player:
         return Counter(map(str, moved.panes.to_pylist()))
 
 
-@settings(max_examples=150 if LONG else 8)
+@settings(max_examples=150 if LONG else 4)
 @given(
     size=st.integers(4, 14),
     slide=st.integers(1, 3),
@@ -100,7 +100,7 @@ def test_panes_are_those_of_slices_alone(
     assert coarse.step([], END_US) == fine.step([], END_US)
 
 
-@settings(max_examples=200 if LONG else 10)
+@settings(max_examples=200 if LONG else 5)
 @given(
     size=st.integers(1, 6),
     slide=st.integers(1, 8),

@@ -13,7 +13,8 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
-from tests.helpers.process import LONG
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, longer
 from tests.helpers.process import in_turn as turns
 from tidestate import agg, trigger
 from tidestate.statestore.errors import IncompatibleError, UsageError
@@ -72,7 +73,7 @@ def test_deduplication_as_rows_come_depends_on_the_cut() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["count", "hopping", "tumbling", "session"])
+@pytest.mark.parametrize("kind", few(["count", "hopping", "tumbling", "session"], 0, 3))
 def test_what_goes_by_order_is_the_same_by_any_cut_in_order(kind: str) -> None:
     chance = random.Random(kind)
     given = events(chance, 60)
@@ -138,7 +139,7 @@ EXACT: dict[str, Any] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", EXACT)
+@pytest.mark.parametrize("kind", few(EXACT, 0))
 def test_exact_aggregates_of_other_windows_need_no_order(kind: str) -> None:
     chance = random.Random(kind)
     given = [row | {"part": "x", "at": n} for n, row in enumerate(events(chance, 50))]
@@ -196,7 +197,7 @@ def test_lateness_is_judged_by_the_watermark_before_the_batch() -> None:
     assert found == [(4, 0), (3, 1), (4, 0), (4, 0)]
 
 
-@pytest.mark.parametrize("mode", ["rows", "window"])
+@pytest.mark.parametrize("mode", few(["rows", "window"], 1))
 def test_panes_and_ledger_hold_each_row_once_by_any_cut(mode: str) -> None:
     chance = random.Random(mode)
     given = events(chance, 50, behind=15)
@@ -215,7 +216,7 @@ def test_panes_and_ledger_hold_each_row_once_by_any_cut(mode: str) -> None:
         assert counted + len(ledger) == len(given)
 
 
-@pytest.mark.parametrize("policy", ["drop", "adjust"])
+@pytest.mark.parametrize("policy", longer("drop", "adjust"))
 def test_ctis_judge_by_each_row_not_by_batches(policy: Any) -> None:
     chance = random.Random(policy)
     given = events(chance, 50)
@@ -315,7 +316,7 @@ SEVERAL = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("name", few(SEVERAL, 1, 2, 4))
 def test_what_several_streams_come_to_is_the_same_by_any_cut(name: str) -> None:
     chance, description = random.Random(name), SEVERAL[name]
     given = events(chance, 50)
@@ -328,7 +329,7 @@ def test_what_several_streams_come_to_is_the_same_by_any_cut(name: str) -> None:
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("in_order", few([True, False], 1))
 def test_a_join_with_windows_of_each_side_goes_by_them_in_a_chain(in_order: bool) -> None:
     """Positions of rows that come from an operator count too; it was forgotten, and everything met everything."""
     chance = random.Random(2)

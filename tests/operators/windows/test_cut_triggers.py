@@ -10,6 +10,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
+from tests.helpers.every_run import few
 from tests.helpers.process import LONG, in_turn
 from tidestate import agg
 from tidestate.operators.describe.triggers import Trigger
@@ -39,7 +40,7 @@ TRIGGERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("trigger", "mode"), in_turn(TRIGGERS, ["discarding", "retracting"]))
+@pytest.mark.parametrize(("trigger", "mode"), few(in_turn(TRIGGERS, ["discarding", "retracting"]), 0, 1))
 def test_triggers_at_the_end_of_a_batch_change_panes_and_not_their_net(trigger: str, mode: Any) -> None:
     chance = random.Random(trigger)
     given = events(chance, 50)
@@ -63,7 +64,9 @@ def added_up(panes: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("early", [ts.trigger.each_batch(), ts.trigger.after_count(3)], ids=["every", "third"])
+@pytest.mark.parametrize(
+    "early", few([ts.trigger.each_batch(), ts.trigger.after_count(3)], 0), ids=["every", "third"]
+)
 def test_panes_per_element_in_order_are_the_same_by_any_cut(early: Any) -> None:
     chance = random.Random(9)
     given = events(chance, 50)
@@ -178,7 +181,7 @@ COMPOSITES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMPOSITES)
+@pytest.mark.parametrize("name", few(COMPOSITES, 2))
 def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
     given = events(chance, 40 if LONG else 16)
@@ -207,6 +210,7 @@ def test_a_composite_trigger_in_order_does_as_its_twin_by_any_cut(name: str) -> 
     ("name", "windows"),
     in_turn(["two then done", "threes until seven", "both"], [ts.sessions("3 s"), ts.sliding("12 s", "4 s")]),
 )
+@pytest.mark.long
 def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name: str) -> None:
     chance = random.Random(name)
     given = events(chance, 50 if LONG else 18)
@@ -266,7 +270,7 @@ def naive_sessions(rows: list[dict[str, Any]], trigger: Trigger, gap: int) -> tu
     return panes, refused
 
 
-@pytest.mark.parametrize("name", ["two then done", "threes until seven", "both"])
+@pytest.mark.parametrize("name", few(["two then done", "threes until seven", "both"], 0))
 def test_a_closed_session_keeps_its_pane_and_refuses_what_overlaps_it(name: str) -> None:
     chance, trigger = random.Random(name), COMPOSITES[name]
     given = events(chance, 70 if LONG else 45)

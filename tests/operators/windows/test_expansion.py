@@ -93,11 +93,11 @@ def test_a_leap_of_many_windows_stays_within_the_budget() -> None:
     plan, keys = slice_plan(rolling_day()), 3
     store = holding(plan, dense(plan, 2880, keys))
     after, none = 2880 * MINUTE, plan.parts.schema.empty_table()
-    at = Context.between(after - 360 * MINUTE, after, budget_bytes=8 * MIB)
+    at = Context.between(after - 120 * MINUTE, after, budget_bytes=8 * MIB)
     moved, peak = peak_bytes(lambda: plan.step(store, none, at))
-    assert moved.panes.num_rows == 360 * keys
+    assert moved.panes.num_rows == 120 * keys
     assert set(moved.panes["total"].to_pylist()) == {2 * 1440}
-    assert peak < 16 * MIB  # 1.6 million pairs at once take 200 MiB
+    assert peak < 16 * MIB  # half a million pairs at once take 70 MiB
 
 
 def test_late_panes_read_windows_not_slices() -> None:

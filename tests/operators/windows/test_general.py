@@ -13,6 +13,7 @@ from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.helpers.pane_checks import check_panes, net
 from tests.helpers.process import LONG
@@ -29,7 +30,7 @@ from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
 RUNS = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 3))
-HALF = run_settings(max_examples=SHARE * 3 if LONG else max(3, SHARE // 4))
+HALF = run_settings(max_examples=SHARE * 3 if LONG else 2)
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1)])
 PARTITIONS = st.sampled_from([1, 1, 1, 3])
 patient = pytest.mark.timeout(7200 if LONG else 600)
@@ -65,7 +66,7 @@ def flat(row: Row) -> tuple:
 
 @pytest.mark.slow
 @patient
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few(STORES, STORES.index("parquet")))
 @RUNS
 @given(
     setting=streams.settings(),
@@ -167,6 +168,7 @@ def test_the_twins_net_does_not_depend_on_how_events_are_split(
     history=streams.histories(generated=False),
     data=st.data(),
 )
+@pytest.mark.long
 def test_the_net_does_not_depend_on_how_events_are_split(
     setting: Setting, history: History, data: st.DataObject
 ) -> None:

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.identified import IDENTIFIED, SECOND, Message, as_rows, messages
 from tests.helpers.lost_messages import REBUILD, lose
-from tests.helpers.process import LONG, examples, some
+from tests.helpers.process import LONG, examples
 from tidestate import Aggregation, agg
 from tidestate.operators import Harness
 from tidestate.statestore.errors import UsageError
@@ -48,7 +49,7 @@ def assert_sizes(tested: Harness) -> None:
     assert sum(sizes["bytes"].to_pylist()) == stored.num_rows * (2 + numbers * 8)
 
 
-@pytest.mark.parametrize("kind", some(KINDS, 3))
+@pytest.mark.parametrize("kind", few(KINDS))
 @settings(max_examples=examples(16))
 @given(
     arrived=messages(least=12, most=40 if LONG else 20),
@@ -72,7 +73,7 @@ def test_sizes_are_those_of_the_messages_that_are_stored(
             assert_sizes(tested)
 
 
-@pytest.mark.parametrize("late", ["horizon", "event"])
+@pytest.mark.parametrize("late", few(["horizon", "event"], 0))
 def test_sizes_of_lost_messages_go_with_their_sessions(tmp_path: Path, late: str) -> None:
     described = job("session", ts.Retention(messages=4), LATE[late])
     tested = described.harness(IDENTIFIED, folder=tmp_path, store=Memory())
@@ -86,7 +87,7 @@ def test_sizes_of_lost_messages_go_with_their_sessions(tmp_path: Path, late: str
     assert tested.state("messages").num_rows >= 4
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=40 if LONG else 2)
 @given(
     arrived=messages(least=8, most=40 if LONG else 20, behind=0),
     many=st.integers(1, 4),

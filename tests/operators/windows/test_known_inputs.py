@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import SCRATCH, examples
 from tests.twins.signed import Signed
 from tidestate import Aggregation, agg
@@ -118,7 +119,7 @@ def _key(pane: dict[str, Any]) -> str:
     return repr({name: value for name, value in plain.items() if name not in ("timing", "pane", "last")})
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", few(JOBS, 1))
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams())
 def test_what_comes_again_changes_nothing(name: str, made: tuple[list[Rows], list[list[int]]]) -> None:
@@ -149,6 +150,7 @@ def test_rows_that_take_others_back(made: tuple[list[Rows], list[list[int]]]) ->
 
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams())
+@pytest.mark.long
 def test_the_sides_of_a_merge_have_offsets_of_their_own(made: tuple[list[Rows], list[list[int]]]) -> None:
     job = (
         ts.merge(

@@ -1,4 +1,8 @@
-"""Each of the ten orders in which messages are stored gives the same panes and the same answers."""
+"""Each of the ten orders in which messages are stored gives the same panes and the same answers.
+
+In every run layouts are read in `tests.operators.windows.test_unordered_identity` and below
+`tests.statestore.messages`.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +54,7 @@ def wanted(made: list[Message], layout: str, low: int, high: int, **by: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("layout", "kind"), some(CASES, 4))
+@pytest.mark.long
 def test_any_layout_gives_the_same_panes_and_answers(tmp_path: Path, layout: str, kind: str) -> None:
     job, made = description(WINDOWS[kind], "retracting", allowed=900), stream(3, 3)
     every = [m for batch in made for m in batch]

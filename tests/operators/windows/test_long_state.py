@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.process import LONG
 from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
@@ -57,7 +58,7 @@ AGGREGATES: dict[str, Any] = {
 
 @pytest.mark.slow
 # A list and a set keep what a sorted list does, without its order.
-@pytest.mark.parametrize("aggregate", AGGREGATES if LONG else ["sorted", "rows"])
+@pytest.mark.parametrize("aggregate", AGGREGATES if LONG else few(["sorted", "rows"], 0))
 def test_one_batch_of_more_than_a_row_may_be_given(tmp_path: Path, aggregate: str) -> None:
     """It fires, is remembered to be taken back, is taken back, and folded."""
     described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
@@ -77,6 +78,7 @@ LONG_CASES = [("triggered", "memory"), ("triggered", "parquet")] if LONG else []
     ("kind", "store"),
     [("sessions", "parquet"), ("triggered", "rocksdb"), *LONG_CASES],
 )
+@pytest.mark.long
 def test_state_that_is_put_back_whole_may_grow(tmp_path: Path, kind: str, store: str) -> None:
     windows = ts.tumbling("1 minute") if kind == "triggered" else ts.sessions("10 seconds")
     described = ts.stream(event_time="at").group_by("key").window(windows)
@@ -90,6 +92,7 @@ def test_state_that_is_put_back_whole_may_grow(tmp_path: Path, kind: str, store:
     assert longest(found) == 30
 
 
+@pytest.mark.long
 def test_an_accumulation_whose_state_is_lists(tmp_path: Path) -> None:
     def merged(older: pa.Table, newer: pa.Table) -> pa.Table:
         both = [a + b for a, b in zip(older["all"].to_pylist(), newer["all"].to_pylist(), strict=True)]
@@ -110,6 +113,7 @@ def test_an_accumulation_whose_state_is_lists(tmp_path: Path) -> None:
     assert longest(found) == 10
 
 
+@pytest.mark.long
 def test_by_hand_with_messages(tmp_path: Path) -> None:
     described = ts.stream(event_time="at").group_by("key").window(ts.tumbling("10 seconds"))
     described = described.aggregate(texts=AGGREGATES["rows"]).allowed_lateness("1 hour").accumulation("retracting")

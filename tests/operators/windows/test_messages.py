@@ -1,4 +1,8 @@
-"""Messages known by their identity in ordinary jobs: each takes part once, however often and in whatever order."""
+"""Messages known by their identity in ordinary jobs: each takes part once, however often and in whatever order.
+
+Windows of each kind on each store are in the long form: messages are known in the same way in
+`tests.operators.embedded.test_window_operator`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import STORES, WINDOWS, description, expected, plain, store_config, stream
 from tests.helpers.operator_messages import table as message_table
-from tests.helpers.process import LONG, examples, in_turn
+from tests.helpers.process import LONG, in_turn
 from tests.twins.known import Row, Twin, as_dicts
 from tidestate import agg
 from tidestate.operators.local.harness import Harness
@@ -92,7 +97,7 @@ def streams(draw: st.DrawFn) -> list[list[Row]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams(), data=st.data())
 def test_as_the_twin_says_under_redelivery_restarts_and_rescaling(made: list[list[Row]], data: st.DataObject) -> None:
     twin = Twin(6, 2, 10)
@@ -118,8 +123,9 @@ SOME_WINDOWS = sorted(WINDOWS) if LONG else ["counted", "session", "sliding"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "mode", "store"), in_turn(SOME_WINDOWS, ["accumulating", "retracting", "discarding"], STORES)
+    ("kind", "mode", "store"), few(in_turn(SOME_WINDOWS, ["accumulating", "retracting", "discarding"], STORES))
 )
+@pytest.mark.long
 def test_any_window_emits_what_it_would_of_each_message_once(
     tmp_path: Path, kind: str, mode: str, store: StoreName
 ) -> None:
@@ -252,7 +258,7 @@ def test_in_a_chain_and_standalone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams(), data=st.data())
 def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
     made: list[list[Row]], data: st.DataObject
@@ -281,7 +287,7 @@ def test_the_number_of_messages_that_are_kept_is_the_allowed_lateness(
 
 
 @pytest.mark.parametrize(
-    "kind", [ts.tumbling("6 seconds"), ts.sliding("6 seconds", "3 seconds"), ts.sessions("1 second")]
+    "kind", few([ts.tumbling("6 seconds"), ts.sliding("6 seconds", "3 seconds"), ts.sessions("1 second")], 1)
 )
 def test_a_window_that_has_not_fired_is_kept_whatever_the_number_of_messages(kind: Any) -> None:
     base = ts.stream(event_time="t", watermark_delay="8 seconds").group_by("k").window(kind)
@@ -308,7 +314,7 @@ def test_a_retention_by_time_is_the_allowed_lateness() -> None:
     assert sorted(row["offset"] for row in harness.state("messages").to_pylist()) == [2, 4]
 
 
-@pytest.mark.parametrize("kind", ["sliding", "gaps", "session"])
+@pytest.mark.parametrize("kind", few(["sliding", "gaps", "session"], 1))
 def test_what_is_kept_is_whole_windows_and_no_more(kind: str) -> None:
     base = ts.stream(event_time="t", watermark_delay="2 seconds").group_by("k").window(WINDOWS[kind])
     base = base.aggregate(n=agg.count(), total=agg.sum("v"), each=agg.list("v")).accumulation("retracting")
@@ -357,7 +363,7 @@ def test_the_last_aggregate_that_reads_messages_stays(tmp_path: Path) -> None:
     assert one.harness(SCHEMA, folder=tmp_path).finish()["middle"].to_pylist() == [2]
 
 
-@pytest.mark.parametrize("late", [None, "5 seconds"])
+@pytest.mark.parametrize("late", few([None, "5 seconds"], 1))
 def test_a_retention_by_time_becomes_more_or_less(late: str | None, tmp_path: Path) -> None:
     base = (
         ts.stream(event_time="t")

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import each_third
 from tests.helpers.every_store import new_folder, store_config
 from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
@@ -56,7 +57,7 @@ def test_the_twin_says_what_was_worked_out_by_hand(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "restarts"), in_turn(HERE, [False, True]))
+@pytest.mark.parametrize(("name", "restarts"), each_third(in_turn(HERE, [False, True])))
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = HERE[name]
     check_scenario(setting, steps, restarts)
@@ -352,6 +353,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
 @patient
 @SOME
 @given(drawn=ORDERED.filter(lambda drawn: drawn[0].offset), data=st.data())
+@pytest.mark.long
 def test_rows_of_a_batch_have_no_order_but_the_declared_one(
     drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
@@ -371,6 +373,7 @@ def test_rows_of_a_batch_have_no_order_but_the_declared_one(
 @patient
 @SOME
 @given(drawn=ORDERED.filter(splittable), data=st.data())
+@pytest.mark.long
 def test_the_net_does_not_depend_on_how_events_are_split(
     drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import each_third
 from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
@@ -38,7 +39,7 @@ EVENTS = pa.schema([("time", TIME), ("k", pa.string()), ("shop", pa.int64()), ("
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "restarts"), in_turn(PROPAGATED, [False, True]))
+@pytest.mark.parametrize(("name", "restarts"), each_third(in_turn(PROPAGATED, [False, True])))
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = PROPAGATED[name]
     check_scenario(setting, steps, restarts)
@@ -196,6 +197,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
 @patient
 @SOME
 @given(drawn=BROUGHT.filter(complete), data=st.data())
+@pytest.mark.long
 def test_the_net_does_not_depend_on_how_events_are_split(
     drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:

@@ -11,18 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
 from tests.helpers.command import tidestate
+from tests.helpers.every_run import few
 from tests.helpers.forked import forked
 from tests.helpers.internals import operator_of
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
-from tests.helpers.process import examples, in_turn
+from tests.helpers.process import LONG, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.query import query
@@ -60,7 +61,12 @@ def state(harness: Harness, name: str) -> list[Any]:
     return sorted(plain(harness.state(name)), key=repr)
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=12,
+    phases=settings.default.phases if LONG else [Phase.explicit],
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     seed=st.integers(0, 9999),
     name=st.sampled_from(KINDS),
@@ -123,7 +129,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], Retention | None]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "form"), in_turn(["tumbling", "session"], FORMS))
+@pytest.mark.parametrize(("name", "form"), few(in_turn(["tumbling", "session"], FORMS), 1, 8))
 def test_each_mode_and_trigger_ends_with_the_same_results(tmp_path: Path, name: str, form: str) -> None:
     mode, triggers, retention = FORMS[form]
     described = description(WINDOWS[name], mode, allowed=40)

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.process import LONG, SCRATCH, examples, some
+from tests.helpers.every_run import few
+from tests.helpers.process import LONG, SCRATCH, examples
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.inspect.query import Query, query
 from tidestate.statestore.spec.store import Memory
@@ -101,7 +102,7 @@ def plain_panes(panes: Rows) -> list[str]:
     return sorted(repr({**pane, "ids": sorted(pane["ids"])}) for pane in panes)
 
 
-@pytest.mark.parametrize("kind", some(KINDS, 3))
+@pytest.mark.parametrize("kind", few(KINDS, 4))
 @settings(max_examples=examples(24))
 @given(made=streams(), data=st.data())
 def test_windows_and_messages_are_those_that_windows_took(kind: str, made: list[Rows], data: st.DataObject) -> None:

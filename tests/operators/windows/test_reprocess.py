@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
+from tests.helpers.every_run import each_third
 from tests.helpers.every_store import new_folder, store_config
 from tests.helpers.process import in_turn
 from tests.twins import ordered_strategies as strategies
@@ -53,7 +54,7 @@ SCHEMA = pa.schema([("time", streams.TIME), ("k", pa.string()), ("v", pa.int64()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "restarts"), in_turn(HERE, [False, True]))
+@pytest.mark.parametrize(("name", "restarts"), each_third(in_turn(HERE, [False, True])))
 def test_the_operator_says_what_was_worked_out_by_hand(name: str, restarts: bool) -> None:
     setting, steps = HERE[name]
     check_scenario(setting, steps, restarts)
@@ -255,6 +256,7 @@ def test_every_step_equals_the_twins_and_a_restart_changes_nothing(
     drawn=FED.filter(lambda drawn: complete(drawn) and drawn[0].axis == "event" and drawn[0].when is None),
     data=st.data(),
 )
+@pytest.mark.long
 def test_the_net_does_not_depend_on_how_events_are_split(
     drawn: tuple[OrderedSetting, History], data: st.DataObject
 ) -> None:
@@ -264,6 +266,7 @@ def test_the_net_does_not_depend_on_how_events_are_split(
 @patient
 @SOME
 @given(name=NAMES, drawn=FED, restart=st.booleans())
+@pytest.mark.long
 def test_feeding_twice_changes_nothing(name: StoreName, drawn: tuple[OrderedSetting, History], restart: bool) -> None:
     """After each feeding another one, of which the twin knows nothing."""
     setting, history = drawn
@@ -288,6 +291,7 @@ def test_feeding_twice_changes_nothing(name: StoreName, drawn: tuple[OrderedSett
 @patient
 @SOME
 @given(name=NAMES, drawn=strategies.with_history(strategies.feeding_settings()))
+@pytest.mark.long
 def test_keeping_windows_for_longer_shows_nothing_else(
     name: StoreName, drawn: tuple[OrderedSetting, History]
 ) -> None:
@@ -313,6 +317,7 @@ def patient_too(drawn: tuple[OrderedSetting, History]) -> bool:
 @patient
 @SOME
 @given(name=NAMES, drawn=FED.filter(patient_too))
+@pytest.mark.long
 def test_feeding_back_at_the_end_gives_what_patience_would_have_given(
     name: StoreName, drawn: tuple[OrderedSetting, History]
 ) -> None:

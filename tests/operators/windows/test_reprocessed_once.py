@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
-from tests.helpers.process import SCRATCH, examples, some
+from tests.helpers.process import SCRATCH, examples
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.spec.store import Memory
@@ -96,7 +97,7 @@ def total(found: dict[tuple[str, int], Any], panes: list[dict[str, Any]]) -> Non
         found[pane["k"], start] = (pane["n"], pane["total"], sorted(pane.get("ids", [])))
 
 
-@pytest.mark.parametrize("kind", some(KINDS, 2))
+@pytest.mark.parametrize("kind", few(KINDS, 2))
 @settings(max_examples=examples(30))
 @given(
     arrived=messages(),

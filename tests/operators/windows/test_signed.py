@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers.every_run import few
 from tests.helpers.every_store import STORES, store_config
 from tests.helpers.process import SCRATCH, forget
 from tests.twins.signed import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
@@ -26,7 +27,7 @@ from tidestate.statestore.spec.store import StoreName
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize("name", few(STORES, STORES.index("memory")))
 @settings(max_examples=max(3, settings.default.max_examples // 4))
 @given(
     case=cases(),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.advance_time import Row
 from tests.helpers.internals import plan_of
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import LONG, SCRATCH
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
 from tidestate import Aggregation, agg, trigger
@@ -72,6 +72,7 @@ kinds = st.builds(
 
 
 LASTING = ts.lifetime("until")
+FEWER = settings(max_examples=settings.default.max_examples // (1 if LONG else 2))
 
 
 def described(kind: Sliding, variant: str, late: int, rule: Any) -> Aggregation:
@@ -103,6 +104,7 @@ def net(panes: list[pa.Table]) -> dict[Window, tuple[Any, ...]]:
     return {window: values for (window, values), many in found.items() if many}
 
 
+@FEWER
 @given(
     kinds,
     st.lists(st.lists(events, max_size=6), min_size=1, max_size=4),
@@ -156,15 +158,16 @@ def test_an_event_is_in_every_window_that_its_lifetime_touches(
     assert net(panes) == whole
 
 
+@FEWER
 @given(kinds, st.lists(events, max_size=12), st.integers(1, 12), st.sampled_from(["drop", "adjust"]))
 def test_an_adjusted_interval_touches_windows_from_its_new_start(
     kind: Sliding, given_: list[Event], cut: int, policy: Any
 ) -> None:
-    settings = ts.watermark.cti_settings(policy, generate=ts.watermark.generate_ctis(2))
-    events = ts.stream(event_time="t", offset="off", lifetime=LASTING).watermark(ts.watermark.ctis(settings))
+    by_cti = ts.watermark.cti_settings(policy, generate=ts.watermark.generate_ctis(2))
+    events = ts.stream(event_time="t", offset="off", lifetime=LASTING).watermark(ts.watermark.ctis(by_cti))
     made = events.group_by("k").window(kind).aggregate(values=agg.list("v"))
     made = made.allowed_lateness("100 days").accumulation("discarding")
-    twin, expected = CtiTwin(stored_settings(settings)), Counter[tuple[Any, ...]]()
+    twin, expected = CtiTwin(stored_settings(by_cti)), Counter[tuple[Any, ...]]()
     for number, (key, start, end) in enumerate(given_):
         taken = twin.take(number, Row("interval", start, end))
         if taken and taken[0]:

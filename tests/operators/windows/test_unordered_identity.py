@@ -99,6 +99,7 @@ def seen(job: Harness) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some(JOBS, 4))
+@pytest.mark.long
 def test_a_job_is_as_with_whole_numbers(name: str, tmp_path: Path) -> None:
     chance = random.Random(name)
     kind, made = list(KINDS.values())[list(JOBS).index(name) % 6]

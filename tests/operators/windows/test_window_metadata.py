@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.helpers.every_run import few
 from tests.helpers.process import in_turn
 from tests.twins.message import added, open_store
 from tidestate.operators.plan.dues import with_expiry
@@ -89,7 +90,7 @@ def found_offsets(rows: pa.Table) -> dict[Any, list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "by"), in_turn(["memory", "rocksdb", "parquet"], [("time", "time"), ("tuple", "offset")])
+    ("kind", "by"), few(in_turn(["memory", "rocksdb", "parquet"], [("time", "time"), ("tuple", "offset")]), 1, 2)
 )
 @settings(max_examples=SHARE)
 @given(stream=streams, bounds=st.tuples(st.integers(-30, 30), st.integers(-30, 40)), forget=st.integers(-30, 30))
@@ -158,7 +159,7 @@ def _same(row: Row, m: Row) -> bool:
     return all(row[name] == m[name] for name in m)
 
 
-@pytest.mark.parametrize("kind", ["memory", "rocksdb", "parquet"])
+@pytest.mark.parametrize("kind", few(["memory", "rocksdb", "parquet"], 0))
 @settings(max_examples=SHARE)
 @given(stream=streams, asked=st.lists(st.tuples(st.sampled_from(["x", "y"]), st.integers(-30, 30)), max_size=3))
 def test_sessions_equal_the_twin(

@@ -22,7 +22,7 @@ from tidestate import agg
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
-HALF = run_settings(max_examples=SHARE if LONG else SHARE // 2)
+HALF = run_settings(max_examples=SHARE if LONG else 2)
 LIMITS = st.sampled_from([(12, 4 << 20), (2, 4 << 20), (4, 1), (12, 1), (2, 1)])
 PARTITIONS = st.sampled_from([1, 1, 2, 5])
 
@@ -31,6 +31,7 @@ PARTITIONS = st.sampled_from([1, 1, 2, 5])
 @pytest.mark.parametrize("name", STORES)
 @run_settings(max_examples=SHARE if LONG else max(3, SHARE // 3))
 @given(setting=streams.settings(), stream=streams.batches(), partitions=PARTITIONS, limits=LIMITS)
+@pytest.mark.long
 def test_every_checkpoint_equals_the_twins(
     name: StoreName, setting: Setting, stream: list[streams.Batch], partitions: int, limits: tuple[int, int]
 ) -> None:
