@@ -22,7 +22,7 @@ from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.spec.store import Parquet
 
 IDENTITIES = {"job_id", "writer", "parent", "path", "segment", "previous", "lineage"}
-CLOCK = {"created_us", "processing_us", "quiet_us"}
+OF_THE_CLOCK = {"created_us", "processing_us", "quiet_us"}
 OF_THE_RUNNER = {"input", "spark", "restored", "scan", "spent"}
 OF_BYTES = {"bytes", "checksum", "tail"}
 """Files hold the ids of their segments, so their bytes differ."""

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers.same_checkpoints import (
-    CLOCK,
     IDENTITIES,
     OF_BYTES,
+    OF_THE_CLOCK,
     OF_THE_RUNNER,
     Run,
     by_standalone,
@@ -50,7 +50,7 @@ def test_spark_publishes_delivers_and_warns_as_standalone_does(
     by_spark: Run,
     warnings: Callable[[Path], list[str]],  # noqa: F811
 ) -> None:
-    dropped = IDENTITIES, CLOCK, OF_THE_RUNNER, OF_BYTES
+    dropped = IDENTITIES, OF_THE_CLOCK, OF_THE_RUNNER, OF_BYTES
     found = what_came(by_spark, job(), tmp_path / "a", sample(4, 60), *dropped), warnings(tmp_path / "a")
     alone = what_came(by_standalone, job(), tmp_path / "b", sample(4, 60), *dropped), warnings(tmp_path / "b")
     assert found == alone

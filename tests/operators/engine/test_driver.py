@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 
 from tests.helpers.same_checkpoints import (
-    CLOCK,
     IDENTITIES,
     OF_BYTES,
+    OF_THE_CLOCK,
     OF_THE_RUNNER,
     Run,
     by_hand,
@@ -75,7 +75,7 @@ def test_any_stream_gives_both_the_same_checkpoints(
 ) -> None:
     batches, described = [streams.arrow(one) for one in made], streams.description(setting)
     root = tmp_path_factory.mktemp("roots")
-    dropped = IDENTITIES, CLOCK, OF_THE_RUNNER, OF_BYTES
+    dropped = IDENTITIES, OF_THE_CLOCK, OF_THE_RUNNER, OF_BYTES
     ours, theirs = (
         what_came(run, described, root / run.__name__, batches, *dropped) for run in (by_harness, by_standalone)
     )
