@@ -63,6 +63,7 @@ def is_exact(root: str, folder: Path) -> None:
     assert verify(Checkpoint.open(root), read_percent=100).findings == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(30) if LONG else [1])
 def test_exact_over_a_bad_line(
     s3_root: str,  # noqa: F811

@@ -55,6 +55,7 @@ def test_these_seeds_meet_faults_of_every_kind_but_the_rarest(outcomes: list[Out
     assert sum(one.commits for one in outcomes) > 10 * len(outcomes)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run_whatever_python_hashes(outcomes: list[Outcome]) -> None:
     hashes = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"

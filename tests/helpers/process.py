@@ -32,7 +32,22 @@ def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 def longer(*cases: Any) -> list[Any]:
     """Cases of the long form, for the list of a parameter next to those of every run."""
-    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
+    return [_longer(case) for case in cases]
+
+
+def few(cases: Iterable[Any], *places: int) -> list[Any]:
+    """All cases, of which those at these places are in every run, and the others in the long form alone."""
+    return [case if place in places else _longer(case) for place, case in enumerate(cases)]
+
+
+def each_third(cases: Iterable[Any]) -> list[Any]:
+    """All cases, of which every third is in every run: where two values take turns, both come up."""
+    return [_longer(case) if place % 3 else case for place, case in enumerate(cases)]
+
+
+def _longer(case: Any) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 def some(cases: Iterable[Any], count: int) -> list[Any]:

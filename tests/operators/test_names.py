@@ -78,6 +78,7 @@ def test_what_a_name_stands_for() -> None:
     assert isinstance(tidestate.merge(*streams), tidestate.MergedStreams)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_star_import_brings_what_needs_no_spark() -> None:
     packages: list[types.ModuleType] = [statestore, recovery, operators, tidestate]

@@ -189,6 +189,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
     return Installed(folder / "venv" / "bin", folder / "project")
 
 
+@pytest.mark.long
 def test_every_module_is_ours_where_the_project_has_the_same_folders(installed: Installed) -> None:
     assert installed.run("python", "-c", EVERYTHING).strip() == PROJECT["version"]
 
@@ -262,6 +263,7 @@ def types(installed: Installed, program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.long
 def test_a_user_s_job_has_types(installed: Installed) -> None:
     *lines, last = types(installed, "\n".join(BLOCKS) + TYPED)
     assert last == "Success: no issues found in 1 source file", lines

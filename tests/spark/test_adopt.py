@@ -114,7 +114,7 @@ def ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 # Spark keeps sliding windows by the same operator as tumbling ones; duplicates: `tests.operators.adopt`.
-@pytest.mark.parametrize("name", ["tumbling", "session", *longer("sliding", "distinct")])
+@pytest.mark.parametrize("name", ["tumbling", *longer("session", "sliding", "distinct")])
 def test_query_killed_in_a_batch_goes_on_as_if_it_had_not(
     spark: SparkSession, killed: Path, tmp_path: Path, name: str
 ) -> None:
@@ -154,6 +154,7 @@ def test_killed_while_it_is_adopted(spark: SparkSession, killed: Path, tmp_path:
     assert together(killed, "tumbling", root) == ordered(undisturbed(killed, "tumbling"))
 
 
+@pytest.mark.long
 def test_first_panes_after_update_mode_are_those_that_the_query_has_put_out(
     spark: SparkSession, killed: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_command_shows_what_it_does_and_does_it(
     assert head.manifest.watermark_us == dry["watermark_us"] == int(at(13).timestamp() * 1_000_000)
 
 
+@pytest.mark.long
 def test_source_of_any_other_kind_goes_on_at_its_offset(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's source of numbers counts from the time of its first start, which only its own log has."""
     numbers = spark.readStream.format("rate").option("rowsPerSecond", 50).load()

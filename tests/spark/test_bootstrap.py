@@ -230,6 +230,7 @@ def test_offsets_of_several_sources(spark: SparkSession, tmp_path: Path) -> None
     assert manifest.spark.end == ('{"logOffset":0}', "-")
 
 
+@pytest.mark.long
 def test_what_does_not_fit_the_stream(spark: SparkSession, tmp_path: Path) -> None:
     files = write_all(tmp_path / "input", sample(2, 30))
     past, source = history(spark, *files), stream(spark, tmp_path / "input")
@@ -273,6 +274,7 @@ def test_a_root_that_is_used(spark: SparkSession, tmp_path: Path) -> None:
         other.bootstrap(history(spark, *files[:1]))
 
 
+@pytest.mark.long
 def test_files_that_change_or_are_too_old(spark: SparkSession, tmp_path: Path) -> None:
     files = write_all(tmp_path / "input", sample(3, 30))
     root = tmp_path / "root"
@@ -305,6 +307,7 @@ def test_a_file_that_appears_meanwhile_is_read_by_the_stream(spark: SparkSession
     assert evidence.manifests(tmp_path / "root")[-1]["totals"]["events"] == 61
 
 
+@pytest.mark.long
 def test_panes_that_no_sink_gets(spark: SparkSession, tmp_path: Path) -> None:
     files = write_all(tmp_path / "input", sample(3, 60))
     seen: list[int] = []

@@ -180,6 +180,7 @@ def on_one_host(tmp_path: Path) -> Iterator[Rig]:
         shutil.rmtree(SPARK_HOME / "work" / log.name, ignore_errors=True)
 
 
+@pytest.mark.long
 def test_a_python_worker_and_an_executor_killed_whose_task_writes_after_the_commit(
     on_one_host: Rig, tmp_path: Path, alone: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_changed_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     assert printed.exit_code == 0
 
 
+@pytest.mark.long
 def test_a_source_more_or_fewer_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's log has a line for each source: with another number of them Spark ends in an assertion of its own."""
     for number, table in enumerate(sample(2, 20)):

@@ -154,6 +154,7 @@ TOO_LARGE = {"files": 0, "file_bytes": 1, "partitions": 2, "state_bytes": 1, "":
 """Limits, each of one batch after another; in the place of the empty one the driver fails."""
 
 
+@pytest.mark.long
 def test_what_is_not_small_or_fails_goes_to_tasks(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

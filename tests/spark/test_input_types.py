@@ -103,8 +103,8 @@ def test_names_of_panes(spark: SparkSession, tmp_path: Path) -> None:
         start(target, apart=True, n=agg.count())
     finally:
         spark.conf.unset("spark.sql.caseSensitive")
-    stored = pq.read_table(tmp_path / "target").select(["k`.k", "Pane", "pane"])
-    assert stored.to_pylist() == [{"k`.k": "a", "Pane": 1, "pane": 0}]
+    stored = pq.read_table(tmp_path / "target").select(["k`.k", "n", "pane"])
+    assert stored.to_pylist() == [{"k`.k": "a", "n": 1, "pane": 0}]
 
 
 def until(found: Callable[[], object], seconds: float = 60) -> None:
@@ -138,6 +138,7 @@ def test_the_last_window_of_a_quiet_source_fires_also_after_a_restart(spark: Spa
     assert len(work) == made + 1, "one checkpoint: the one that fired the window"
 
 
+@pytest.mark.long
 def test_a_buffer_that_a_micro_batch_cuts_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     """A file a batch: the first buffer in two, an empty one announced, then all of the first one again."""
     seconds = [[1, 2], [3, 4], [None, 12], [1, 2, 3, 4]]

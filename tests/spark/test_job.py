@@ -47,6 +47,7 @@ def test_panes_and_ledger_equal_the_standalone_runner(
     assert reasons == {"very_late", "null_key", "null_event_time"}
 
 
+@pytest.mark.long
 def test_sliding_windows_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
     tables = sample(2, 100, seed=3)
     for number, table in enumerate(tables):

@@ -145,6 +145,7 @@ def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     assert output(tmp_path / "spark", "late") == output(tmp_path / "alone", "late")
 
 
+@pytest.mark.long
 def test_a_stream_in_a_union_with_itself(spark: SparkSession, tmp_path: Path) -> None:
     (table,) = sample(1, 40)
     write(tmp_path / "in", 0, table)
@@ -158,6 +159,7 @@ def test_a_stream_in_a_union_with_itself(spark: SparkSession, tmp_path: Path) ->
             assert output(tmp_path / name, kind) == output(tmp_path / f"{name} alone", kind)
 
 
+@pytest.mark.long
 def test_a_key_and_a_time_inside_of_structs(spark: SparkSession, tmp_path: Path) -> None:
     (table,) = sample(1, 40)
     write(tmp_path / "in", 0, table)

@@ -160,6 +160,7 @@ def test_nothing_is_rewritten_without_need(folding: SparkSession, made: Path, ro
     assert not (root / "spark-replaced").exists()
 
 
+@pytest.mark.long
 def test_before_the_first_batch(folding: SparkSession, few: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
 
@@ -174,6 +175,7 @@ def test_before_the_first_batch(folding: SparkSession, few: Path, tmp_path: Path
     check_goes_on(folding, few, root, TABLES[:2])
 
 
+@pytest.mark.long
 def test_a_file_that_comes_again(spark: SparkSession, tmp_path: Path) -> None:
     """Spark forgets files by ``maxFileAge``, and takes one that was touched after that for a new one."""
     folder, root = tmp_path / "input", tmp_path / "root"

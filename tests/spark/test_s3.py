@@ -230,6 +230,7 @@ def test_bootstrapped(driver: Driver, bucket: Bucket) -> None:
     assert [row["spark_batch"] for row in lines("list", root) if row["kind"] == "batch"] == [1]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("died")  # Hadoop keeps its connection to the bucket of the input
 def test_another_storage_in_spark_is_noticed(driver: Driver, bucket: Bucket, s3_front: Proxy) -> None:  # noqa: F811
     s3_front.reset()

@@ -56,6 +56,7 @@ def test_spark_publishes_delivers_and_warns_as_standalone_does(
     assert found == alone
 
 
+@pytest.mark.long
 def test_a_sink_that_says_no_is_asked_again_and_nothing_is_taken_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_spark: Run
 ) -> None:

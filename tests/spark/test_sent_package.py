@@ -67,6 +67,7 @@ def is_exact(tmp_path: Path) -> None:
         assert list(output(tmp_path / "root", kind).values()) == list(output(tmp_path / "alone", kind).values())
 
 
+@pytest.mark.long
 def test_a_wheel_is_imported_as_a_zip(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a Python that lacks the package: what its tasks import, and a job."""
     monkeypatch.delenv("PYTHONPATH", raising=False)

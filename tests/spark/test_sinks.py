@@ -64,6 +64,7 @@ def until(query: DurableQuery, reached: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_sink_that_refuses_a_batch_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
     for number, second in enumerate((1, 30, 45)):
         write(tmp_path / "input", number, batch([(second, "a", second)], number))

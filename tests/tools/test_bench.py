@@ -68,6 +68,7 @@ def test_a_part_of_a_page_is_replaced_again_and_again(tmp_path: Path) -> None:
         assert page.read_text() == f"before\n<!-- cases -->\n{text}<!-- /cases -->\nafter\n"
 
 
+@pytest.mark.long
 def test_a_checkpoint_asks_s3_for_what_it_changes_and_not_for_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file for each partition that has changed, a part of the manifest, the manifest; two lists, and no read."""
     monkeypatch.setattr(parts, "INLINE_PARTITIONS", 4)  # small jobs have parts, too

@@ -17,8 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import forget, some
+from tests.helpers.process import few, forget, some
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, START, TIME, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tests.twins import naive_aggregates as naive
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.naive_aggregates import Event, Naive

@@ -25,9 +25,8 @@ from tests.helpers.changed_jobs import (
     tables,
     without,
 )
-from tests.helpers.every_run import few
 from tests.helpers.internals import set_hook
-from tests.helpers.process import LONG, forget, in_turn
+from tests.helpers.process import LONG, few, forget, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.aggregates.collection import Quantile
 from tidestate.operators.describe.configuration import configuration_of

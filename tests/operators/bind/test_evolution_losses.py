@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
+from tests.helpers.process import few
 from tidestate import Aggregation, Stream, agg
 from tidestate.operators import (
     Policy,

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidestate as ts
-from tests.helpers.every_run import few
+from tests.helpers.process import few
 from tests.helpers.spark_inputs import sample
 from tidestate import Aggregation, agg
 from tidestate.recovery.cli.main import app

@@ -19,10 +19,9 @@ import tidestate as ts
 from tests.children.evolution import ROWS, changed
 from tests.children.standalone import store_config
 from tests.helpers.changed_jobs import CASES, CHANGED, added, events, first, tables
-from tests.helpers.every_run import few
 from tests.helpers.forked import forked
 from tests.helpers.other_cuts import CHAINED, KINDS, Event, standing, table
-from tests.helpers.process import LONG, forget
+from tests.helpers.process import LONG, few, forget
 from tests.helpers.recut_roots import in_seconds, stream
 from tests.helpers.spark_inputs import rows as plain
 from tidestate import Aggregation, agg

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
+from tests.helpers.process import few
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.windows import Windows
 from tidestate.operators.inspect.query import query

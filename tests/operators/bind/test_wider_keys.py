@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import Aggregation, agg
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.inspect.query import query

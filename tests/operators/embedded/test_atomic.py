@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.internals import job_of, plan_of, unflushed_of, views_of
 from tests.helpers.join_operator_messages import Row, near, sessions, sided
 from tests.helpers.join_operator_messages import operator as joins
@@ -25,7 +24,7 @@ from tests.helpers.operator_messages import (
     store_config,
     table,
 )
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tidestate.operators import JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rewind import rewind

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.changed_jobs import changed
-from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
 from tests.helpers.join_operator_messages import (
     LEFT,
@@ -31,7 +30,7 @@ from tests.helpers.join_operator_messages import (
     two_streams,
 )
 from tests.helpers.operator_messages import SECOND, STORES, TIME, Receiver, store_config
-from tests.helpers.process import LONG, examples, in_turn, some
+from tests.helpers.process import LONG, examples, few, in_turn, some
 from tidestate.operators import JoinOperator
 from tidestate.operators.inspect.query import query
 from tidestate.recovery.moves.rescale import rescale

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.children.join_operator import BATCHES, JOBS
-from tests.helpers.every_run import few
 from tests.helpers.forked import Forked
 from tests.helpers.join_operator_messages import expected
 from tests.helpers.operator_messages import STORES
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tidestate.statestore.spec.store import StoreName
 
 MOMENTS = ("before-manifest", "after-manifest", "received")

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.lost_messages import REBUILD, lose
-from tests.helpers.process import LONG, examples, in_turn
+from tests.helpers.process import LONG, examples, few, in_turn
 from tidestate import Aggregation, JoinOperator, Stream, UsageError, WindowOperator, agg, run_operator, watermark
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.inspect.query import query

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -22,7 +21,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import Aggregation, agg
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName

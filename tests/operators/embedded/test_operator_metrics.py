@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import tidestate as ts
 from tests.helpers import join_operator_messages as joins
 from tests.helpers import operator_messages as windows
-from tests.helpers.every_run import few
+from tests.helpers.process import few
 from tidestate.operators import DeliveryId, JoinOperator, WindowOperator
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.summary import state_size

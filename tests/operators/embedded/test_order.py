@@ -12,8 +12,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import EVENTS, MEMORY, cuts, events, net, played, table
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import UsageError

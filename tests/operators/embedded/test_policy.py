@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     STORES,
     Message,
@@ -23,7 +22,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import some
+from tests.helpers.process import few, some
 from tidestate.operators import Policy
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint, manifest_path

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.operator_messages import (
     SCHEMA,
     STORES,
@@ -24,7 +23,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import agg
 from tidestate.operators.describe.windows import Windows
 from tidestate.statestore.spec.store import StoreName

@@ -15,10 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.internals import unflushed_of
 from tests.helpers.operator_messages import SECOND, STORES, TIME, store_config
-from tests.helpers.process import examples
+from tests.helpers.process import examples, few
 from tidestate import OperatorStream
 from tidestate.operators import JoinOperator
 from tidestate.operators.inspect.query import query

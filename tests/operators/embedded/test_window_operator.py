@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.checkout import ROOT
-from tests.helpers.every_run import few
 from tests.helpers.internals import head_of, plan_of
 from tests.helpers.lost_messages import REBUILD, lose
 from tests.helpers.operator_messages import (
@@ -37,7 +36,7 @@ from tests.helpers.operator_messages import (
     table,
     take,
 )
-from tests.helpers.process import examples, in_turn, some
+from tests.helpers.process import examples, few, in_turn, some
 from tidestate import agg, trigger
 from tidestate.operators.embedded import operator as embedded_operator
 from tidestate.operators.engine.delivery import read_rows
@@ -286,6 +285,7 @@ def test_a_call_that_fails_takes_nothing(tmp_path: Path) -> None:
         assert running.counters["accepted"] == 1
 
 
+@pytest.mark.long
 def test_what_is_kept_can_be_read(tmp_path: Path) -> None:
     job = description(ts.tumbling("10 seconds"), allowed=10)
     with operator(job, tmp_path / "kept", Parquet(), retention=Retention(count=6)) as running:
@@ -358,6 +358,7 @@ def test_the_example_of_the_document_runs() -> None:
     ]
 
 
+@pytest.mark.long
 def test_several_partitions_answer_as_one(tmp_path: Path) -> None:
     """In each of them the same is due, known and asked for; one that no message reaches keeps up with the others."""
     job, made = description(ts.tumbling("6 seconds")).retain_windows("1 hour"), stream(3, 8)

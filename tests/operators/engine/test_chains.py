@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.click_chains import CLICKS, SECOND, clicks, observed, per_country, per_user
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.recovery.log.outputs import DeliveryId

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import evidence
-from tests.helpers.every_run import few
 from tests.helpers.internals import job_of
+from tests.helpers.process import few
 from tests.helpers.worked_example import STREAM, batch, example
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.sinks import Sinks

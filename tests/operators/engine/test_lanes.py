@@ -231,6 +231,7 @@ def test_what_waits_is_not_collected_and_is_delivered_at_the_next_start(tmp_path
     assert lagging.took == there
 
 
+@pytest.mark.long
 def test_by_hand_and_in_the_harness(tmp_path: Path) -> None:
     first, lagging = Sink(), Sink(behind=2, down=True)
     numbered = [one.append_column("offset", one["id"]).append_column("origin", one["id"]) for one in BATCHES]

@@ -12,8 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import OperatorStream, agg, watermark
 from tidestate.operators.engine import tasks
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput

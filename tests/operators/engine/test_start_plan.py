@@ -18,8 +18,7 @@ import tidestate as ts
 from tests.golden.continued import read_root, root_names
 from tests.golden.jobs import job_of
 from tests.helpers.changed_jobs import CASES, CHANGED, added, changed, events, first, tables, without
-from tests.helpers.every_run import few
-from tests.helpers.process import examples, forget
+from tests.helpers.process import examples, few, forget
 from tidestate import Aggregation, OperatorStream, agg, trigger
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.start_plan import StartPlan

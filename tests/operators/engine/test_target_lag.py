@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tests.helpers.spark_inputs import job, sample
 from tidestate.operators import DeliveryId
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us

@@ -365,6 +365,7 @@ def test_what_is_not_there_is_an_error_of_ours(tmp_path: Path) -> None:
         assert error.value.code == code
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_process_that_ends_right_after_a_scan_ends_well(tmp_path: Path) -> None:
     """Threads of Arrow let go of files after the rows are there; without a wait at the end most such runs abort."""

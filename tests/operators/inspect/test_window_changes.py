@@ -121,6 +121,7 @@ def test_changes_across_a_rescale(root: Path, tmp_path: Path) -> None:
     assert across.num_rows
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_diff_prints_the_windows_that_differ(root: Path) -> None:
     newest = query(root).checkpoint

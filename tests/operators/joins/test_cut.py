@@ -13,10 +13,9 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import cuts, net
-from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
 from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate import OperatorStream, Stream
 from tidestate.operators.engine.stored_progress import progress_of

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.every_run import few
 from tests.helpers.internals import set_time
 from tests.helpers.orders_and_shipments import EXPECTED, MOMENTS, ORDERS, SHIPMENTS, TIMES, TUPLES, arriving, at
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import OperatorStream
 from tidestate.operators.describe.join import Join
 from tidestate.statestore.errors import of_type

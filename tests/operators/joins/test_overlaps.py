@@ -18,9 +18,8 @@ from msgspec.structs import replace
 import tidestate as ts
 from tests.helpers import evidence, look_up
 from tests.helpers.advance_time import Row
-from tests.helpers.every_run import few
 from tests.helpers.killed import killed
-from tests.helpers.process import LONG, SCRATCH, longer
+from tests.helpers.process import LONG, SCRATCH, few, longer
 from tests.helpers.two_streams import STORES
 from tests.twins.cti import CtiTwin
 from tests.twins.overlaps import OverlapTwin

@@ -43,6 +43,7 @@ def drawn(pick: random.Random) -> Asked:
     return Asked(named=True, delays=pick.choice([(0, 0), (0, 3)]), **chosen)
 
 
+@pytest.mark.long
 @settings(max_examples=60 if LONG else 2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
 def test_it_comes_to_what_a_join_emits_that_has_lost_nothing(

@@ -116,6 +116,7 @@ def plain(batch: list[Row], known: set[tuple[str, int]]) -> list[Plain]:
     return fresh
 
 
+@pytest.mark.long
 @settings(max_examples=12 if LONG else 1, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), store=st.sampled_from(list(STORES)), partitions=st.integers(1, 3))
 def test_once_all_rows_are_back_what_stands_is_the_product_of_sessions(

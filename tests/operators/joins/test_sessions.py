@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tests.helpers.two_streams import LEFT, RIGHT, SECOND, STORES, TIME, Row, bound, by_side, numbered, rows, seconds
 from tests.twins.sessions import ENDED, Brute, Pair
 from tidestate import OperatorStream

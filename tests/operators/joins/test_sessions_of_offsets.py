@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers.command import json_lines, tidestate
-from tests.helpers.every_run import few
-from tests.helpers.process import SCRATCH, examples, in_turn
+from tests.helpers.process import SCRATCH, examples, few, in_turn
 from tests.helpers.two_streams import STORES, TIME, Row, bound
 from tests.twins.sessions import ENDED, Brute, Pair
 from tidestate import JoinedStream, JoinOperator, UsageError, agg, watermark

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.every_run import few
 from tests.helpers.join_jobs import SCHEMA, STORES, UNITS, described, observed, table
-from tests.helpers.process import LONG, examples
+from tests.helpers.process import LONG, examples, few
 from tests.helpers.two_streams import bound
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate.operators.progress.instants import BEGINNING_US

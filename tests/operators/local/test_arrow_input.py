@@ -418,6 +418,7 @@ def test_plain_types_are_their_own() -> None:
         assert plain_type(plain_type(kind)) == plain_type(kind)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_prints_and_finds_such_keys(tmp_path: Path) -> None:
     ids = uuids(pa.array([b"0123456789abcdef"] * 3))

@@ -22,8 +22,7 @@ import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.checkout import ROOT
 from tests.helpers.command import tidestate
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tests.helpers.spark_inputs import job, sample, two_streams
 from tests.helpers.spark_runs import output
 from tests.servers.s3 import s3_endpoint as s3_endpoint
@@ -343,6 +342,7 @@ def test_a_job_that_cannot_be_loaded(tmp_path: Path, name: str) -> None:
     assert "[bootstrap-job]" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "strange-1.dist-info"
@@ -368,6 +368,7 @@ def test_a_broken_verb_hinders_no_other(tmp_path: Path, monkeypatch: pytest.Monk
     assert "package=strange" in broken.stderr
 
 
+@pytest.mark.long
 def test_verbs_are_loaded_when_they_are_asked_for() -> None:
     program = "import sys, tidestate.recovery.cli.main; print([name for name in sys.modules if '.operators' in name])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

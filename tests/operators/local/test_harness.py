@@ -130,6 +130,7 @@ def test_a_folder_of_its_own_goes_with_it_and_a_given_one_stays(
     assert (tmp_path / "given" / "tidestate.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_folder_of_its_own_goes_when_python_ends_but_not_with_a_fork(tmp_path: Path) -> None:
     program = (

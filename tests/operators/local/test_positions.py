@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, SCRATCH
+from tests.helpers.process import LONG, SCRATCH, few
 from tests.helpers.worked_example import EXPECTED, STREAM, example, lines, panes
 from tidestate import agg
 from tidestate.operators.describe.sinks import Sinks

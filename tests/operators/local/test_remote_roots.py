@@ -8,8 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from tests.helpers.every_run import few
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tests.helpers.schemes import Honest
 from tests.helpers.worked_example import STREAM, example
 from tests.servers.s3 import s3_endpoint, s3_root  # noqa: F401  (fixtures)

@@ -10,8 +10,7 @@ import pytest
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.changed_jobs import changed
-from tests.helpers.every_run import few
-from tests.helpers.process import forget, longer
+from tests.helpers.process import few, forget, longer
 from tests.helpers.worked_example import EXPECTED, STREAM, batch, example, lines, panes
 from tidestate import agg
 from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tidestate import Aggregation, agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.windows import Windows

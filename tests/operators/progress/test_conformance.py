@@ -13,8 +13,7 @@ from tests.conformance.bench import Bench
 from tests.conformance.case import read
 from tests.conformance.run import Result, run
 from tests.helpers.checkout import CASES
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tidestate.operators.progress.buffers import buffers
 from tidestate.operators.progress.origins import advance_origins, origins
 

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, SCRATCH, in_turn, some
+from tests.helpers.process import LONG, SCRATCH, few, in_turn, some
 from tests.twins.cti import CtiTwin
 from tidestate import JoinOperator, OperatorStream, Stream, UsageError, agg, watermark
 from tidestate.operators.describe.runnable import Sided

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.cti_rows import SCHEMA, SECOND, SETTINGS, job, rows
-from tests.helpers.every_run import few
 from tests.helpers.internals import job_of, map_side
-from tests.helpers.process import LONG, SCRATCH
+from tests.helpers.process import LONG, SCRATCH, few
 from tidestate import Aggregation, Stream, agg, watermark
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.local.harness import Harness

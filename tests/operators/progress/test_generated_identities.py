@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tests.helpers.buffers import buffer
 from tests.helpers.buffers import job as of_buffers
 from tests.helpers.cti_rows import SCHEMA, SETTINGS, job, rows
-from tests.helpers.every_run import few
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tidestate import Aggregation, watermark
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.operators.engine.delivery import read_rows

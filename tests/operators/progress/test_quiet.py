@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
-from tests.helpers.every_run import few
 from tests.helpers.internals import set_hook
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import SCRATCH, few
 from tidestate import Aggregation, OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Sided

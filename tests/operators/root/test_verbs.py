@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.example_root import damaged
+from tests.helpers.process import few
 from tests.helpers.worked_example import STREAM, example
 from tidestate import NotFoundError, Root, UsageError, agg
 from tidestate.recovery.cli.main import app

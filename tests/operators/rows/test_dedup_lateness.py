@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tests.twins.deduplicated import Row, Twin
 from tidestate import OperatorStream
 from tidestate.operators.local.harness import Harness

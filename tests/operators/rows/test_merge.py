@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tests.helpers.two_streams import SECOND, SIDES, STORES, Row, bound, by_side, numbered, rows, seconds
 from tidestate import Aggregation, MergedStreams, UsageError, agg, watermark
 from tidestate.operators.describe.configuration import configuration_of

@@ -90,6 +90,7 @@ def test_a_power_cut_at_any_sync_of_a_table_loses_nothing(
     assert holds_all_once(target, "upsert", root) > 20
 
 
+@pytest.mark.long
 def test_empty_entries_of_the_log_are_delivered_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """As a version that synced nothing has left them: readers take them for commits of nothing."""
     target, root = target_of(f"delta:{tmp_path / 'target'}"), tmp_path / "root"

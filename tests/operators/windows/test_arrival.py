@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tests.twins.general_streams import plain
 from tests.twins.naive_aggregates import Event, Naive, chosen, listed, top
 from tidestate import agg

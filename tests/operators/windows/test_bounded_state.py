@@ -8,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.internals import head_of
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import agg, trigger
 from tidestate.operators import Harness
 from tidestate.statestore.messages.tables import Retention
@@ -73,7 +72,7 @@ CASES = [
 ROUNDS, FEW = (30, 10) if LONG else (13, 7)
 
 
-@pytest.mark.parametrize(("kind", "kept", "late"), in_turn(KINDS, KEPT, LATE) if LONG else few(CASES, 0, 1))
+@pytest.mark.parametrize(("kind", "kept", "late"), in_turn(KINDS, KEPT, LATE) if LONG else few(CASES, 0))
 def test_after_many_rounds_there_is_no_more_than_after_a_few(kind: str, kept: str, late: str) -> None:
     if kind == "counted" and (late == "window" or kept == "lateness"):
         pytest.skip(

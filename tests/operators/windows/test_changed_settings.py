@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators import (
     Harness,

@@ -13,8 +13,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import EVENTS, SECOND, by_cut, cuts, events, net, plain, played, table
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, longer
+from tests.helpers.process import LONG, few, longer
 from tests.helpers.process import in_turn as turns
 from tidestate import agg, trigger
 from tidestate.statestore.errors import IncompatibleError, UsageError

@@ -10,8 +10,7 @@ import pytest
 
 import tidestate as ts
 from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain, played, table
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import agg
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.statestore.errors import UsageError

@@ -13,10 +13,9 @@ from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.every_store import STORES, new_folder, store_config
 from tests.helpers.pane_checks import check_panes, net
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tests.twins import general_streams as streams
 from tests.twins.general import Twin
 from tests.twins.general_scenarios import SCENARIOS, played

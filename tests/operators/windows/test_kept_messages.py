@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.identified import IDENTIFIED, SECOND, Message, as_rows, messages
 from tests.helpers.lost_messages import REBUILD, lose
-from tests.helpers.process import LONG, examples
+from tests.helpers.process import LONG, examples, few
 from tidestate import Aggregation, agg
 from tidestate.operators import Harness
 from tidestate.statestore.errors import UsageError

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tests.twins.signed import Signed
 from tidestate import Aggregation, agg
 from tidestate.operators.local.harness import Harness
@@ -131,6 +130,7 @@ def test_what_comes_again_changes_nothing(name: str, made: tuple[list[Rows], lis
     )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams())
 def test_rows_that_take_others_back(made: tuple[list[Rows], list[list[int]]]) -> None:

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG
+from tests.helpers.process import LONG, few
 from tidestate import agg, trigger
 from tidestate.operators.embedded.window_operator import WindowOperator
 from tidestate.statestore.errors import LimitError

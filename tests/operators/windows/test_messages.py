@@ -18,11 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.operator_messages import SCHEMA as MESSAGES
 from tests.helpers.operator_messages import STORES, WINDOWS, description, expected, plain, store_config, stream
 from tests.helpers.operator_messages import table as message_table
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tests.twins.known import Row, Twin, as_dicts
 from tidestate import agg
 from tidestate.operators.local.harness import Harness

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import each_third
-from tests.helpers.process import in_turn
+from tests.helpers.process import each_third, in_turn
 from tests.twins import ordered_strategies as strategies
 from tests.twins import ordered_streams as streams
 from tests.twins.general_streams import plain

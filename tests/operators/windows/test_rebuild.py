@@ -18,12 +18,11 @@ import tidestate as ts
 from tests.children.rebuild import BATCHES, JOB, LOST_AFTER
 from tests.children.rebuild import main as finish
 from tests.helpers.command import tidestate
-from tests.helpers.every_run import few
 from tests.helpers.forked import forked
 from tests.helpers.internals import operator_of
 from tests.helpers.lost_messages import REBUILD, lose, noted
 from tests.helpers.operator_messages import SCHEMA, WINDOWS, Message, description, plain, store_config, stream, table
-from tests.helpers.process import LONG, in_turn
+from tests.helpers.process import LONG, few, in_turn
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.inspect.query import query
@@ -129,7 +128,7 @@ FORMS: dict[str, tuple[str, dict[str, Any], Retention | None]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "form"), few(in_turn(["tumbling", "session"], FORMS), 1, 8))
+@pytest.mark.parametrize(("name", "form"), few(in_turn(["tumbling", "session"], FORMS), 8))
 def test_each_mode_and_trigger_ends_with_the_same_results(tmp_path: Path, name: str, form: str) -> None:
     mode, triggers, retention = FORMS[form]
     described = description(WINDOWS[name], mode, allowed=40)

@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
-from tests.helpers.process import LONG, SCRATCH, examples
+from tests.helpers.process import LONG, SCRATCH, examples, few
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.inspect.query import Query, query
 from tidestate.statestore.spec.store import Memory

@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.identified import IDENTIFIED, SECOND, TIME, Message, as_rows, messages
-from tests.helpers.process import SCRATCH, examples
+from tests.helpers.process import SCRATCH, examples, few
 from tidestate import Aggregation, agg
 from tidestate.operators.inspect.query import query
 from tidestate.statestore.spec.store import Memory

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
-from tests.helpers.every_run import few
 from tests.helpers.every_store import STORES, store_config
-from tests.helpers.process import SCRATCH, forget
+from tests.helpers.process import SCRATCH, few, forget
 from tests.twins.signed import READ, SCHEMA, Batch, Case, Signed, Twin, cases, close, rows_of, streams, table
 from tidestate import Aggregation, agg, trigger
 from tidestate.operators.bind.operator import bind_plan

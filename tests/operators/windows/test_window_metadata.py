@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.every_run import few
-from tests.helpers.process import in_turn
+from tests.helpers.process import few, in_turn
 from tests.twins.message import added, open_store
 from tidestate.operators.plan.dues import with_expiry
 from tidestate.operators.windows.messages import window_metadata as metadata

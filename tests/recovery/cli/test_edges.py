@@ -37,6 +37,7 @@ def test_without_standard_streams_a_verb_does_its_work_and_ends_with_its_code(tm
     assert code("list", str(tmp_path / "none")) == 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_in_a_folder_that_was_removed_full_paths_work_and_others_say_why(tmp_path: Path) -> None:
     run(tmp_path / "root", 1)

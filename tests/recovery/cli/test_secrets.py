@@ -50,6 +50,7 @@ def clean(text: str | bytes) -> bool:
     return not any(one in text for one in (KEY, SECRET, TOKEN))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_on_s3(s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name, value in (("ACCESS_KEY_ID", KEY), ("SECRET_ACCESS_KEY", SECRET), ("SESSION_TOKEN", TOKEN)):

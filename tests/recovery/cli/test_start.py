@@ -116,6 +116,7 @@ def test_bash_completes_verbs_and_options(shell: dict[str, str]) -> None:
     assert bash(ask.format(words="tidestate restore --par", place=2), shell).split() == ["--parallel"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_bash_completes_what_a_root_has(
     shell: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

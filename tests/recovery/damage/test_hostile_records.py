@@ -125,6 +125,7 @@ def answered(root: Path) -> list[tuple[int, str]]:
     return [(done.exit_code, done.output) for verb in VERBS[2:5] for done in [run(root, verb)]]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_that_are_not_ours_say_nothing(root: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(root, tmp_path / "root"))

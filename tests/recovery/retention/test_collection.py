@@ -257,6 +257,7 @@ def test_a_file_of_an_attempt_that_lost_stays_for_the_grace(root: Path) -> None:
         assert plan_collection(checkpoint, everything, at_us).result.files == expected
 
 
+@pytest.mark.long
 def test_a_fork_of_a_fork_reads_where_the_files_are(root: Path, tmp_path: Path) -> None:
     fork(root, tmp_path / "second", 5)
     run(tmp_path / "second", 6)

@@ -76,6 +76,7 @@ def test_no_module_is_imported_because_a_root_names_it(tmp_path: Path) -> None:
     assert all(word in reported for word in ("[combiner]", "name=stranger:widest", "--import MODULE", ENTRY_POINTS))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_module_of_the_current_folder_can_be_imported(tmp_path: Path) -> None:
     written(tmp_path / "root", "of-here")

@@ -311,6 +311,7 @@ def test_the_folder_is_not_looked_through_for_each_copy(elsewhere: str, copies: 
     assert not left.exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_that_prune_the_same_folder_do_not_disturb_each_other(objects: Objects, copies: Path) -> None:
     data = {number: os.urandom(300_000) for number in range(8)}
