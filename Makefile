@@ -71,7 +71,6 @@ layers: $(VENV)/installed-dev
 docs: $(VENV)/installed-dev
 	@echo "==> docs"
 	@$(PY) -m pytest -q -n 2 tests/docs
-	@$(PY) -m tools.timelines --check
 
 site: $(VENV)/installed-dev
 	@echo "==> mkdocs: the site, in build/site"

@@ -32,7 +32,7 @@ def in_turn(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 def longer(*cases: Any) -> list[Any]:
     """Cases of the long form, for the list of a parameter next to those of every run."""
-    return [_longer(case) for case in cases]
+    return [pytest.param(case, marks=pytest.mark.long) for case in cases]
 
 
 def few(cases: Iterable[Any], *places: int) -> list[Any]:

@@ -1,7 +1,4 @@
-"""The pictures of the pages about windows show what the code does: drawn again, they are equal byte for byte.
-
-Of the long form: ``make docs`` draws and compares them.
-"""
+"""The pictures of the pages about windows show what the code does: drawn again, they are equal byte for byte."""
 
 from __future__ import annotations
 
