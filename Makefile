@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 
-.PHONY: help demo test quick test-wide test-long archive rewritten spark-matrix check lint types layers docs site bench release clean
+.PHONY: help demo test quick test-wide test-long archive rewritten spark-matrix check lint types layers ratchets docs site bench release clean
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
@@ -53,7 +53,7 @@ rewritten: $(VENV)/installed-dev
 spark-matrix: $(VENV)/installed-dev
 	@$(PY) -m tools.spark_matrix $(if $(SPARKS),--sparks "$(SPARKS)") $(if $(PYTHONS),--pythons "$(PYTHONS)") $(if $(ONLY),--only "$(ONLY)") $(ARGS)
 
-check: lint types layers docs site
+check: lint types layers ratchets docs site
 
 lint: $(VENV)/installed-dev
 	@echo "==> ruff: lint and format"
@@ -67,6 +67,10 @@ types: $(VENV)/installed-dev
 layers: $(VENV)/installed-dev
 	@echo "==> import-linter: layers"
 	@$(VENV)/bin/lint-imports
+
+ratchets: $(VENV)/installed-dev
+	@echo "==> figures of the source, which only get better"
+	@$(PY) -m tools.ratchets
 
 docs: $(VENV)/installed-dev
 	@echo "==> docs"

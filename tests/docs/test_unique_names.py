@@ -1,6 +1,6 @@
 """One meaning for each public name: a class, function or constant of the product is defined once.
 
-`test_ratchets.py` counts the constants of tools and of what tests share.
+`tools/ratchets.py` counts the constants of tools and of what tests share.
 """
 
 from __future__ import annotations

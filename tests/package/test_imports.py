@@ -51,6 +51,7 @@ def test_a_circle_counts_as_one_module_of_a_chain() -> None:
     assert longest_chain({}) == []
 
 
+@pytest.mark.long
 def test_the_marker_holds_a_module_and_all_of_a_package(graph: grimp.ImportGraph) -> None:
     found = set(marked(graph.modules))
     assert "Pure." in docstring("tidestate.operators.windows")

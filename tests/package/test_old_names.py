@@ -29,6 +29,7 @@ CALLED = re.compile(
 )
 WORDS = re.compile(rf"(?<![\w.(-])(?:{'|'.join(UNMISTAKABLE)})(?![\w-])|(?<!\w)(?:{'|'.join(OPTIONS)})")
 OF_CLASSES = re.compile(rf"\b(?:{'|'.join(CLASSES)})\b[(`]")
+BARE = {name.strip(".=") for name in NAMES}
 EXCEPTED = ("operators/inspect/on_spark.py", "operators/inspect/scan.py")
 """What `Root` reads with has the names of then, inside."""
 
@@ -45,6 +46,8 @@ def texts(path: Path) -> Iterator[tuple[int, str, bool]]:
 
 def old_names(text: str, *, documents: bool) -> list[str]:
     """Those that a text names, as they stand there."""
+    if BARE.isdisjoint(re.findall(r"[A-Za-z_]\w*", text)):
+        return []
     patterns = (CALLED, WORDS) if documents else (CALLED, WORDS, OF_CLASSES)
     return [match[0] for pattern in patterns for match in pattern.finditer(text)]
 

@@ -271,6 +271,7 @@ def test_a_user_s_job_has_types(installed: Installed) -> None:
     assert [re.sub(r"tidestate\.(?:\w+\.)*", "", kind) for kind in revealed] == REVEALED
 
 
+@pytest.mark.long
 def test_a_user_s_mistakes_are_found(installed: Installed) -> None:
     *errors, _ = types(installed, WRONG)
     assert [error.rpartition("[")[2].removesuffix("]") for error in errors] == MISTAKES, errors

@@ -57,6 +57,7 @@ def net(root: Path) -> list[tuple[object, ...]]:
     return sorted((row for row, times in found.items() if times), key=repr)
 
 
+@pytest.mark.long
 def test_half_in_a_batch_and_half_streamed(spark: SparkSession, tmp_path: Path) -> None:
     tables = sample(4, 60)
     files = write_all(tmp_path / "input", tables)
@@ -97,6 +98,7 @@ def test_what_is_in_time_is_as_in_a_run_from_the_beginning(spark: SparkSession, 
     assert totals[0]["accepted"] == totals[1]["accepted"] == 72
 
 
+@pytest.mark.long
 def test_more_files_than_a_manifest_holds_and_names_of_every_kind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +194,7 @@ def rated(spark: SparkSession, rows_a_batch: int = 50) -> DataFrame:
     )
 
 
+@pytest.mark.long
 def test_a_source_that_is_no_files_goes_on_at_the_offset(spark: SparkSession, tmp_path: Path) -> None:
     past = spark.range(1000).selectExpr("timestamp_micros(id * 20000) as t", "string(id % 3) as k", "id as v", "id")
     begun = job().on_spark(rated(spark), checkpoint=tmp_path / "root", partitions=2)

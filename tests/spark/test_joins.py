@@ -118,6 +118,7 @@ def test_windows_of_each_side_give_the_same_pairs_however_files_come_in_batches(
     assert sorted(map(str, alone)) == found
 
 
+@pytest.mark.long
 def test_one_stream_on_both_sides(spark: SparkSession, tmp_path: Path) -> None:
     """Spark reads one source for both, and writes the offsets of two; two filters of it are one stream too."""
     description, _ = JOINS["near in time, all rows"]

@@ -154,6 +154,7 @@ def test_a_start_stops_at_a_damaged_manifest_and_names_the_repair(
         run(spark, made / "input", root, drain=True)
 
 
+@pytest.mark.long
 def test_a_start_falls_back_when_asked_to(
     spark: SparkSession, made: Path, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,6 +187,7 @@ def test_a_start_goes_on_above_what_it_saw_when_asked_to(spark: SparkSession, ma
     assert Checkpoint.open(root).ids()[:BEFORE] == [*range(1, BEFORE), BEFORE + 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [gone, *longer(older, newer)])
 def test_spark_resynced(spark: SparkSession, made: Path, root: Path, damage: Callable[[Path], None]) -> None:
     damage(root)

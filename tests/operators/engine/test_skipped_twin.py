@@ -116,6 +116,7 @@ def test_windows_are_those_of_a_job_that_skips_nothing(tmp_path_factory: pytest.
     assert sum(found) > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "name"), few(in_turn(["tumbling", "session", "sliding"], RETAINED), 0))
 def test_a_retention_of_messages_is_that_of_a_job_that_skips_nothing(
     tmp_path_factory: pytest.TempPathFactory, kind: str, name: str

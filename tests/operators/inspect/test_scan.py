@@ -156,6 +156,7 @@ def test_a_state_table_of_each_checkpoint_by_its_key(tmp_path: Path) -> None:
         scan_state(tmp_path, table="other")
 
 
+@pytest.mark.long
 def test_a_large_state_is_read_by_ranges_of_keys(tmp_path: Path) -> None:
     keys = batch([(0, f"{number:04}", number) for number in range(6000)])
     with mock.patch.object(sortedfile, "BLOCK_BYTES", 1 << 14):

@@ -142,7 +142,7 @@ def of_server(server: Postgres, target: Target) -> Callable[[], None]:
     return put_back
 
 
-@pytest.mark.parametrize("kind", ["parquet", "postgres", *longer("delta", "iceberg")])
+@pytest.mark.parametrize("kind", ["parquet", *longer("postgres", "delta", "iceberg")])
 def test_an_older_copy_of_a_target_is_brought_up_to_date(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,7 +123,7 @@ KILLED = [
     ("parquet", False),
     ("parquet", True),
     pytest.param("delta", False, marks=pytest.mark.long),
-    ("postgres", False),
+    pytest.param("postgres", False, marks=pytest.mark.long),
 ]
 
 
@@ -185,7 +185,7 @@ def test_nothing_is_there_yet(target: Target, rewound: Path) -> None:
     [
         pytest.param("delta", False, marks=pytest.mark.long),
         pytest.param("delta", True, marks=pytest.mark.long),
-        ("iceberg", True),
+        pytest.param("iceberg", True, marks=pytest.mark.long),
         pytest.param("postgres", False, marks=pytest.mark.long),
     ],
 )

@@ -111,6 +111,7 @@ BATCHES = st.lists(
 """Each with its events, by their distance from the watermark; how far that moves; whether refused ones come back."""
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", few(WINDOWS, 1))
 @settings(max_examples=settings.default.max_examples if LONG else 2)

@@ -86,6 +86,7 @@ def test_sizes_of_lost_messages_go_with_their_sessions(tmp_path: Path, late: str
     assert tested.state("messages").num_rows >= 4
 
 
+@pytest.mark.long
 @settings(max_examples=40 if LONG else 2)
 @given(
     arrived=messages(least=8, most=40 if LONG else 20, behind=0),

@@ -118,6 +118,7 @@ def _key(pane: dict[str, Any]) -> str:
     return repr({name: value for name, value in plain.items() if name not in ("timing", "pane", "last")})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", few(JOBS, 1))
 @settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=streams())

@@ -235,6 +235,7 @@ def test_what_was_collected_is_waited_for_and_is_in_no_sum(tmp_path: Path) -> No
     assert f"since {time_text(newest)}" in after["rejected"].found
 
 
+@pytest.mark.long
 def test_a_pipe_that_nobody_reads_changes_no_exit_code(tmp_path: Path) -> None:
     JOB.standalone(checkpoint=tmp_path).run([rows(1)])
     for options, code in ((["--running"], 1), *([(["--running", "--json"], 1), ([], 0)] if LONG else [])):

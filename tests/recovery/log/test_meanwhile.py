@@ -51,7 +51,7 @@ def copy_of(root: Path, moment: int) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "further", [pytest.param(10, id="the job stands", marks=pytest.mark.long), pytest.param(12, id="the job goes on")]
+    "further", [pytest.param(10, id="the job stands"), pytest.param(12, id="the job goes on", marks=pytest.mark.long)]
 )
 def test_the_newest_is_found_whatever_is_collected_meanwhile(root: Path, further: int) -> None:
     for moment in range(1, 14, 1 if LONG else 2):
@@ -103,6 +103,7 @@ def test_a_root_that_another_process_makes_meanwhile_is_opened(
     assert Checkpoint.open_or_create(tmp_path / "root").marker == other[0].marker
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_collection_that_another_one_overtakes_says_so(root: Path) -> None:
     """Also where the job has gone on, or a pin was removed."""

@@ -114,7 +114,7 @@ def judged(counters: Mapping[str, int]) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", some(KINDS, 2))
+@pytest.mark.parametrize("name", some(KINDS, 1))
 @settings(
     max_examples=60 if LONG else 2,
     deadline=None,
