@@ -7,7 +7,7 @@ PY := $(VENV)/bin/python
 
 help:
 	@echo "make demo       durable windows over real flights on Spark, killed twice and checked (STORE=parquet|memory|rocksdb)"
-	@echo "make test       all tests"
+	@echo "make test       the tests"
 	@echo "make quick      what one runs between two edits: no Spark, no kill, under two minutes"
 	@echo "make test-wide  each of the long tests once, with few examples: 40 minutes"
 	@echo "make test-long  the long forms of the slow tests"
@@ -29,7 +29,7 @@ demo: $(VENV)/installed-demo
 	@$(PY) -m tools.demo --store $(STORE)
 
 test: archive
-	@echo "==> running the tests ($(JOBS) at a time, 17 to 29 minutes on two cores, by machine)"
+	@echo "==> running the tests ($(JOBS) at a time, ten to fourteen minutes on two cores, by machine)"
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(VENV)/installed-dev

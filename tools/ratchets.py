@@ -1,7 +1,7 @@
 """Habits of the source that only get better: vague names, comments, short docstrings, backticks, constants.
 
 A limit that holds at once would ask for a rewrite, and no limit lets every hurried change take a little. So today's
-figures are written down in `tests/docs/ratchets.json`, and `make check` refuses worse ones.
+figures are written down in `tests/docs/ratchets.json`, and ``make check`` refuses worse ones.
 
     python -m tools.ratchets                          the figures of the source, next to those written down
     python -m tools.ratchets list short_docstrings    what a figure counts, line by line
