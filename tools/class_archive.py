@@ -29,7 +29,7 @@ def main() -> None:
     java, spark = class_archives()
     if java.exists() and spark.exists():
         return
-    print("==> keeping Spark's classes as loaded: later starts take half as long (20 seconds, once)", flush=True)
+    print("==> keeping Spark's classes as loaded: later starts are faster (a minute, once)", flush=True)
     with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="classes-") as folder:
         fresh = Path(folder, java.name), Path(folder, spark.name)
         dump = [f"{java_home()}/bin/java", "-Xshare:dump", f"-XX:SharedArchiveFile={fresh[0]}"]
