@@ -150,7 +150,7 @@ OF_EACH_KIND = (
     "test_values_of_every_type",
     "test_wrong_bounds_are_refused",
 )
-"""Of the contract too."""
+"""Tests of the contract whose cases are types, combiners, names and refusals."""
 TURNS = {"TestRocksDB": (0,), "TestParquetOnFiles": (3,), "TestMemory": (0, 1, 2)}
 """Of each four cases a store has these: each case is in one of them in every run."""
 PROVED_ELSEWHERE = (

@@ -123,14 +123,14 @@ class Source:
 
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives but contexts of names, in half of its time: there are a million nodes."""
-    found: list[ast.AST] = []
+    nodes: list[ast.AST] = []
     for field in node._fields:
         value = getattr(node, field, None)
         if isinstance(value, list):
-            found += [item for item in value if isinstance(item, ast.AST)]
+            nodes += [item for item in value if isinstance(item, ast.AST)]
         elif isinstance(value, ast.AST) and field != "ctx":
-            found.append(value)
-    return found
+            nodes.append(value)
+    return nodes
 
 
 def walk(tree: ast.AST) -> list[ast.AST]:

@@ -1,7 +1,7 @@
 """Delivery: a sink is offered the panes of a checkpoint, or its late rows, until it accepts them.
 
 At least once, in order. The rows of a `DeliveryId` never change, so a sink that remembers the highest checkpoint it
-accepted from each run has every row exactly once.
+accepted from each run has every row exactly once. Columns that the job has renamed since have their new names.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 from tidestate.operators.describe.sinks import Sink, accepts, is_ready
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.tables import GroupTables
+from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import OperatorState, OutputKind
 from tidestate.recovery.log.outputs import DeliveryId, Output
@@ -64,31 +65,20 @@ def deliveries(
     """
     files = output.ledgers if kind == "late" else {output.delivery_id: output.panes}
     writers = {delivery_id: refs[0].path.split("/")[1] for delivery_id, refs in files.items() if refs}
-    return [
-        Delivery(kind, delivery_id, files[delivery_id], plans.get(name), _names(kind, name, output.id, plans, states))
-        for delivery_id, name in writers.items()
-    ]
+    due = []
+    for delivery_id, name in writers.items():
+        plan, state = plans.get(name), states.get(name)
+        names = names_of_output(kind, plan, state, output.id) if plan is not None and state is not None else {}
+        due.append(Delivery(kind, delivery_id, files[delivery_id], plan, names))
+    return due
 
 
-def _names(
-    kind: OutputKind,
-    name: str,
-    checkpoint: int,
-    plans: Mapping[str, Plan],
-    states: Mapping[str, OperatorState],
-) -> dict[str, str]:
-    if name not in plans or name not in states:
-        return {}
-    plan, state = plans[name], states[name]
-    if kind == "panes":
-        return present_names(plan, state, checkpoint)
-    return names_now(state.renamed, checkpoint, plan.late_schema.names)
-
-
-def present_names(plan: Plan, state: OperatorState, checkpoint: int) -> dict[str, str]:
-    """What renamed columns of panes of a checkpoint are called now, by their name there. Of the input windows have
-    the key alone: results may have the names of its other columns.
+def names_of_output(kind: OutputKind, plan: Plan, state: OperatorState, checkpoint: int) -> dict[str, str]:
+    """What renamed columns of the panes or late rows of a checkpoint are called now, by their name there. Of their
+    input panes of windows have the key alone: results may have the names of its other columns.
     """
+    if kind == "late":
+        return names_now(state.renamed, checkpoint)
     of_input = records_of(plan.key_names, state.renamed) if isinstance(plan, GroupTables) else state.renamed
     return names_now(together(of_input, state.results), checkpoint, plan.pane_schema.names)
 
@@ -236,10 +226,8 @@ def read_delivery(checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
 
 
 def _under_names(table: pa.Table, names: Mapping[str, str]) -> pa.Table:
-    if not names.keys() & set(table.column_names):
-        return table
-    kept = table.select([name for name in table.column_names if names.get(name, name)])
-    return kept.rename_columns([names.get(name, name) for name in kept.column_names])
+    columns = columns_now(table.column_names, names)
+    return table.select(list(columns)).rename_columns(list(columns.values()))
 
 
 def _columns(schema: pa.Schema) -> list[tuple[str, pa.DataType]]:

@@ -85,10 +85,10 @@ def delivered_to(counted: CountedRows, name: str, last: LastOfRun) -> int:
 def _compared(counted: CountedRows, name: str, last: LastOfRun) -> int:
     up_to, gone, lacking, partly = counted.up_to, counted.gone, list[int](), 0
     for output in counted.newest_first(gone):
-        found = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans, {})]
-        if None in found:
+        newest = [last(one.id.run) for one in deliveries(counted.kind, output, counted.plans, {})]
+        if None in newest:
             raise NotAskedError("this target cannot tell")
-        ends = [one or 0 for one in found]
+        ends = [one or 0 for one in newest]
         if ends and min(ends) >= output.id:
             return _behind(name, output.id, lacking, gone if lacking and lacking[-1] <= gone else 0) or up_to
         if ends and not counted.is_withheld(output):

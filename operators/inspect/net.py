@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from tidestate.operators.describe.sides import AT as TIME_OF_PAIR
-from tidestate.operators.engine.delivery import present_names
+from tidestate.operators.engine.delivery import names_of_output
 from tidestate.operators.inspect.history.emitted import statistic
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
@@ -156,7 +156,7 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
 
 def pane_names(plan: Plan, state: OperatorState) -> NamesOfFile:
     """What columns of panes of a checkpoint are called now."""
-    return partial(present_names, plan, state)
+    return partial(names_of_output, "panes", plan, state)
 
 
 def _repeated(plan: Plan, schema: pa.Schema) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ class IncludedSink(ABC):
                 forms=list(self.forms),
             )
         self.changes: Form = changes
-        self.key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
+        self._given_key = (key,) if isinstance(key, str) else None if key is None else tuple(key)
+        self.key = self._given_key
         self.behind = behind
         self.columns, self._may_retract = columns, True
         self._secrets, self._complaint = secrets, ""
@@ -78,7 +79,7 @@ class IncludedSink(ABC):
         """
         self._may_retract = emitted.withdraws
         if self.changes != "append":
-            self.key = check_key(emitted, self.key)
+            self.key = check_key(emitted, self._given_key)  # not the one before: a plan fits it too
         self.target_columns.check(self.schema(plain_schema(emitted.schema)), str(self))
 
     def fit_late(self, schemas: Iterable[pa.Schema]) -> None:

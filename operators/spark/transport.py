@@ -22,6 +22,7 @@ from tidestate.operators.spark.rdd_transport import RddTransport
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError
 from tidestate.operators.spark.sent_states import SentStates
+from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.files.segments import read_verified
@@ -97,7 +98,5 @@ class SparkTransport:
 
 
 def _under_names(frame: DataFrame, names: Mapping[str, str]) -> DataFrame:
-    if not names.keys() & set(frame.columns):
-        return frame
-    kept = frame.drop(*(name for name in frame.columns if not names.get(name, name)))
-    return kept.toDF(*(names.get(name, name) for name in kept.columns))
+    columns = columns_now(frame.columns, names)
+    return frame.drop(*({*frame.columns} - columns.keys())).toDF(*columns.values()) if names else frame

@@ -110,12 +110,14 @@ def in_pairs(run: ChaosRounds) -> list[RoundPlan]:
 
 def test_the_right_job_is_the_same_under_every_class(given: JobInput, tmp_path: Path) -> None:
     run = rounds(given, tmp_path)
-    found = list(run.each(lambda: True)) if LONG else [run.run(plan) for plan in in_pairs(run)[:: 1 if WIDE else 3]]
-    kinds = [kind for one in found for kind in one.plan.kinds]
+    results = list(run.each(lambda: True)) if LONG else [run.run(plan) for plan in in_pairs(run)[:: 1 if WIDE else 3]]
+    kinds = [kind for result in results for kind in result.plan.kinds]
     if LONG or WIDE:
         assert sorted(kinds) == sorted(run.kinds if LONG else run.kinds[1:])
-    assert [(one.plan.kinds, one.error, one.differences) for one in found if one.verdict != "same"] == []
-    assert {put.kind for one in found for put in one.faults if put.reached} == {*kinds}
+    assert [
+        (result.plan.kinds, result.error, result.differences) for result in results if result.verdict != "same"
+    ] == []
+    assert {fault.kind for result in results for fault in result.faults if fault.reached} == {*kinds}
     assert [path.name for path in tmp_path.iterdir()] == ["undisturbed-0"]
 
 

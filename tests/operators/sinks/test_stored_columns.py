@@ -238,6 +238,34 @@ def test_arrears_have_the_names_of_today(tmp_path: Path) -> None:
     ]
 
 
+def test_arrears_of_a_result_that_is_gone_leave_its_name_to_another(tmp_path: Path) -> None:
+    root, took = tmp_path / "root", list[pa.Table]()
+    by_k = ts.stream("s", event_time="t").group_by("k").window(ts.tumbling("1 second"))
+    with pytest.raises(RuntimeError, match="for good"):
+        by_k.aggregate(n=agg.count(), m=agg.max("k")).standalone(checkpoint=root, sink=broken).run([BATCH])
+
+    def taken(rows: pa.Table, _delivery: DeliveryId) -> None:
+        took.append(rows)
+
+    without, dropped = by_k.aggregate(n=agg.count()), ts.Policy(dropped="accept")
+    with pytest.raises(RuntimeError, match="for good"):
+        without.standalone(checkpoint=root, sink=broken, policy=dropped).run([BATCH])
+    renamed = by_k.aggregate(m=agg.count()).renamed(aggregates={"n": "m"})
+    renamed.standalone(checkpoint=root, sink=taken).run([BATCH])
+    assert [(rows["m"].to_pylist(), "n" in rows.column_names) for rows in took] == [([2], False)]
+
+
+def test_a_sink_that_was_fitted_to_one_job_fits_another(tmp_path: Path) -> None:
+    """As a plan does, of a job that is changed before it starts; the key is that of the newest."""
+    sink, events = ParquetSink(tmp_path / "t", changes="changelog"), ts.stream("s", event_time="t")
+    for key in (["k"], ["k", "shop"], []):
+        described = events.group_by(*key).window(ts.tumbling("1 second")).aggregate(n=agg.count())
+        schema = BATCH.schema.append(pa.field("shop", pa.string()))
+        runs = described.standalone(checkpoint=tmp_path / "root", sink=sink)
+        assert ts.Root(tmp_path / "root").plan(runs, schema=schema).refusals == ()
+        assert sink.key == tuple(key)
+
+
 def test_late_arrears_have_the_names_of_today(tmp_path: Path) -> None:
     root, late = tmp_path / "root", BATCH.slice(0, 1)
     counted = ts.stream("s", event_time="t").group_by("k").window(ts.tumbling("1 second")).aggregate(n=agg.count())
