@@ -17,7 +17,7 @@ _HERE = os.path.dirname(__file__)
 _CHECKOUT = os.path.dirname(_HERE)
 
 if sys.platform == "linux" and "pyarrow" not in sys.modules:
-    # Arrow's own choice keeps much of what was freed: see `operators.engine.memory_pool`. Spark's workers inherit it.
+    # Arrow's own choice keeps much of what was freed: see `operators.engine.process`. Spark's workers inherit it.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
 
 # The packages are links in a checkout. Where links cannot be made (a zip, Windows), the folders they lead to serve.

@@ -9,12 +9,10 @@ import pyarrow as pa
 
 from tidestate.operators.adopt.adopted import Adopted
 from tidestate.operators.engine.delivery import Delivery
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.outputs import OutputFiles
-from tidestate.operators.engine.partition import PartitionResult, TaskResult, finished, write_state
-from tidestate.operators.engine.transport import BatchInput
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
+from tidestate.operators.engine.partitions import OutputFiles, PartitionResult, TaskResult, finished, write_state
+from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.input_progress import first_progress
 from tidestate.operators.progress.progress import Context, Progress

@@ -22,16 +22,15 @@ from tidestate.operators.embedded.pending import OpenPartitions, PendingPartitio
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.lanes import outstanding
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partition import with_rebuild
+from tidestate.operators.engine.partitions import with_rebuild
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.tasks import step_partitions
-from tidestate.operators.plan.classify import Classified, classify, nothing_classified
+from tidestate.operators.engine.transport import InProcess
+from tidestate.operators.plan.classify import Classified, PartitionedRows, classify, nothing_classified
 from tidestate.operators.plan.graph import single_operator
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import DUPLICATES
 from tidestate.operators.plan.transition import Transition

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.outputs import write_outputs
-from tidestate.operators.engine.partition import (
+from tidestate.operators.engine.partitions import (
     PartitionResult,
     PartitionStep,
     TaskResult,
     open_partition,
     with_dues,
+    write_outputs,
     write_state,
 )
 from tidestate.operators.plan.classify import Classified

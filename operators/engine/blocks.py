@@ -13,8 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import PartitionSpan
-from tidestate.operators.plan.classify import Classified
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
+from tidestate.operators.plan.classify import Classified, PartitionedRows
 from tidestate.operators.progress.progress import Claims, Progress
 from tidestate.statestore.arrays import total
 

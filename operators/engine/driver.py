@@ -35,8 +35,8 @@ from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.job_metrics import JobFigures, job_families
 from tidestate.operators.engine.lanes import Lanes
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partition import TaskResult
-from tidestate.operators.engine.phases import Stopwatch, as_phased, round_times, seconds
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.process import Stopwatch, as_phased, round_times, seconds
 from tidestate.operators.engine.rebuild import check_replayed
 from tidestate.operators.engine.reprocess import warn_of_purged
 from tidestate.operators.engine.tasks import ledger_blocks, without_input

@@ -1,34 +1,39 @@
 """A job on a checkpoint root, as the driver sees it: begin, rounds, commit.
 
 One method publishes, `commit`: everything before it can be discarded, everything after it repeated.
+
+What is published was checked before: the answers of the tasks, and whether the checkpoint belongs to this runner, as
+each knows its input by something else.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from tidestate.operators.bind.evolve import TakenOver, after_step, check_followed, new_operator, take_over
 from tidestate.operators.bind.needs import needs_of_graph
+from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.runs import JobHook
 from tidestate.operators.engine.job_log import JobLog, Published
-from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, is_due
+from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.rebuild import after_replay, replayed, variants_of, without_lost
-from tidestate.operators.engine.results import CLASSES, by_operator, operator_after
-from tidestate.operators.engine.runner import Runner, check_runner, drained_error
-from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE
+from tidestate.operators.progress.advance_time import Advance
+from tidestate.operators.progress.buffer_state import BufferState
 from tidestate.operators.progress.input_progress import restarted_progress, stored_progress
-from tidestate.operators.progress.progress import Progress
+from tidestate.operators.progress.maxima import STEP_BYTES
+from tidestate.operators.progress.progress import GeneratorState, Progress, watermark_of
+from tidestate.operators.progress.tracker import Tracker
 from tidestate.recovery.log.acknowledgements import acknowledge, delivered
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.lease import check_idle
@@ -54,11 +59,160 @@ from tidestate.recovery.start.policy import Policy
 from tidestate.recovery.start.restore_budget import budgeted, restore_of, restore_text
 from tidestate.recovery.start.visibility import WrittenFile, check_visible
 from tidestate.statestore.arrays import total
-from tidestate.statestore.errors import invariant
+from tidestate.statestore.decoding import prepare
+from tidestate.statestore.errors import CorruptionError, IncompatibleError, UsageError, invariant
 from tidestate.statestore.spec.combiners import registrations
 from tidestate.statestore.spec.store import StoreConfig
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.storage.objects import Objects
+
+Runner = Literal["spark", "standalone", "harness", "by hand"]
+_CONTINUED = {
+    "spark": "Spark has been writing this checkpoint: continue with on_spark",
+    "standalone": "the standalone runner has been writing this checkpoint: continue with standalone",
+    "harness": "a test harness has been writing this checkpoint: continue with harness",
+    "by hand": "an operator by hand has been writing this checkpoint: continue with by_hand",
+}
+
+
+def runner_of(head: Manifest) -> Runner | None:
+    """The runner whose input a checkpoint has; None where none has given any."""
+    if head.spark is not None:
+        return "spark"
+    if head.input is not None:
+        return "standalone"
+    if any(BY_HAND in operator.configuration for operator in head.operators.values()):
+        return "by hand"
+    return "harness" if any(head.totals.values()) else None
+
+
+def runner_note(head: Manifest) -> str | None:
+    """Which runner a checkpoint belongs to, for a plan that does not know which one would start."""
+    found = runner_of(head)
+    return None if found is None else f"{_CONTINUED[found]}; another runner is refused"
+
+
+def drained_error(checkpoint_id: int) -> UsageError:
+    """Why a root takes no more input."""
+    return UsageError(
+        "this checkpoint is drained: every window has fired, and no more input is accepted; start with a new "
+        "checkpoint folder",
+        code="drained",
+        id=checkpoint_id,
+    )
+
+
+def check_runner(head: Manifest | None, runner: Runner | None) -> None:
+    """Raises `IncompatibleError` (``other-runner``) where another one has given the input of this checkpoint:
+    this one would not know where it ended.
+    """
+    found = runner_of(head) if head is not None else None
+    if head is not None and runner is not None and found not in (None, runner):
+        raise IncompatibleError(f"{_CONTINUED[found]}, or use another folder", code="other-runner", id=head.id)
+
+
+SAME = ("progress", "max_event_us", "inputs")
+"""The fields that are equal in the answers of all tasks for an operator."""
+CLASSES = ("on_time", "mildly_late", "future")
+"""An accepted event has one of these classes."""
+
+
+def by_operator(names: Iterable[str], head: Manifest, results: Sequence[TaskResult]) -> dict[str, list[TaskResult]]:
+    """The answers for each operator, by partition. Raises `InvariantError` if they contradict each other."""
+    answers: dict[str, list[TaskResult]] = {name: [] for name in names}
+    for result in sorted(results, key=lambda result: result.span):
+        invariant(result.operator in answers, "only an operator of the round answers", operator=result.operator)
+        answers[result.operator].append(result)
+    for name, of_name in answers.items():
+        _check_partitions(name, head.operators[name], of_name)
+        _check_counters(name, of_name)
+    return answers
+
+
+def _check_partitions(name: str, operator: OperatorState, results: Sequence[TaskResult]) -> None:
+    """Every partition has answered once, from its base, or had nothing to do; all saw the same input."""
+    asked = [number for one in results for number in range(*one.span)]
+    answers = [answer for one in results for answer in one.answers]
+    inside = all(one.span[0] <= answer.partition < one.span[1] for one in results for answer in one.answers)
+    bases = {one.partition: operator.partitions[one.partition].lineage for one in answers} if inside else {}
+    found = [(one.partition, one.base_lineage) for one in answers]
+    invariant(
+        asked == list(range(len(operator.partitions))) and found == sorted(bases.items()),
+        "each partition answers once, from its base",
+        operator=name,
+        asked=[one.span for one in results],
+        found=found,
+    )
+    for part in SAME:
+        values = [getattr(one, part) for one in results]
+        invariant(
+            all(value == values[0] for value in values),
+            "all partitions saw the same input",
+            operator=name,
+            part=part,
+            values=values,
+        )
+    mark = results[0].progress.watermark_us
+    left = [number for number in asked if number not in bases]
+    due = [number for number in left if is_due(operator.partitions[number], mark)]
+    invariant(not due, "a partition with something to do answers", operator=name, due=due)
+
+
+def _check_counters(name: str, results: Sequence[TaskResult]) -> None:
+    """No event is lost: each is accepted, with one class, or has a row in the late ledger."""
+    counters = total([one.counters for one in results])
+    count = counters.get
+    classes = sum(count(one, 0) for one in CLASSES)
+    invariant(count("accepted", 0) == classes, "an accepted event has one class", operator=name, counters=counters)
+    refused = count("events", 0) - count("accepted", 0) + count("fed", 0) - count("fed_accepted", 0)
+    rows = sum(ref.rows for one in results for ref in one.late)
+    invariant(
+        0 <= refused <= rows,
+        "an event that is not accepted has a row in the ledger",
+        operator=name,
+        counters=counters,
+        rows=rows,
+    )
+
+
+def operator_after(operator: OperatorState, results: Sequence[TaskResult], progress: Progress) -> OperatorState:
+    """The operator after its partitions have answered."""
+    plain = msgspec.to_builtins(progress)  # plain values: `recovery` knows nothing of operators
+    states = {answer.partition: answer.state for one in results for answer in one.answers}
+    expire = next((one.expire for one in results if one.expire), {})
+    return msgspec.structs.replace(
+        operator.stepped(states, expire),
+        watermark_us=watermark_of(progress),
+        origins=progress.generator.origins or operator.origins,
+        progress=plain["tracker"],
+        advances=plain["generator"]["advances"],
+        buffers=plain["generator"]["buffers"],
+        resumes=False,
+        gone_us=operator.gone_us if results[0].gone_us is None else results[0].gone_us,
+    )
+
+
+prepare(BufferState, Advance, Tracker)
+
+
+def progress_of(operator: OperatorState) -> Progress | None:
+    """The stored progress of an operator; None before the first batch. Raises `CorruptionError` if it is invalid."""
+    if operator.progress is None:
+        return None
+    try:
+        buffers = msgspec.convert(operator.buffers, BufferState) if operator.buffers is not None else None
+        advances = msgspec.convert(operator.advances, dict[str, Advance])
+        tracker = msgspec.convert(operator.progress, Tracker)
+        if any(len(steps) % STEP_BYTES for steps in tracker.ahead.values()):
+            raise msgspec.ValidationError("steps are pairs of a time and a position")
+        return Progress(tracker, GeneratorState(advances, buffers, operator.origins))
+    except msgspec.ValidationError as error:
+        raise CorruptionError(
+            f"the manifest is damaged ({error}): nothing was changed; restore a good copy",
+            code="manifest-damaged",
+            part="progress",
+        ) from None
+
 
 log = logging.getLogger("tidestate")
 

@@ -15,9 +15,17 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from tidestate.operators.describe.sinks import Refused, Sink, Sinks, may_be_behind, sink_name
-from tidestate.operators.engine.delivery import LONGEST_PAUSE_S, PAUSE_S, Delivery, Offers, deliveries
+from tidestate.operators.engine.delivery import (
+    LONGEST_PAUSE_S,
+    PAUSE_S,
+    CountedRows,
+    Delivery,
+    NotAskedError,
+    Offers,
+    delivered_to,
+    deliveries,
+)
 from tidestate.operators.engine.job import Job
-from tidestate.operators.engine.target_lag import CountedRows, NotAskedError, delivered_to
 from tidestate.operators.progress.figures import SinkWaits
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest, OutputKind

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Loss, Plan, ReplayedPlan, RowKind
 from tidestate.operators.plan.reasons import INCOMPLETE

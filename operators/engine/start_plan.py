@@ -14,7 +14,7 @@ from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.runs import Schemas
 from tidestate.operators.describe.start_plan import StartPlan, StartRefusal
-from tidestate.operators.engine.runner import Runner, check_runner, drained_error, runner_note, runner_of
+from tidestate.operators.engine.job import Runner, check_runner, drained_error, runner_note, runner_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.recovery.log.checkpoint import Checkpoint, check_unused
 from tidestate.recovery.log.lease import check_idle, running

@@ -18,9 +18,15 @@ import pyarrow as pa
 from tidestate.operators.engine.blocks import ArrivedRows, Block, arrived_rows, blocks_of
 from tidestate.operators.engine.job_log import rejections_of
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, PartitionSpan
-from tidestate.operators.engine.outputs import OutputFiles, write_outputs
-from tidestate.operators.engine.partition import DurablePartitions, Partitions, TaskResult, run_partition
-from tidestate.operators.engine.phases import Stopwatch
+from tidestate.operators.engine.partitions import (
+    DurablePartitions,
+    OutputFiles,
+    Partitions,
+    TaskResult,
+    run_partition,
+    write_outputs,
+)
+from tidestate.operators.engine.process import Stopwatch
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.plan.graph import downstream_rows
 from tidestate.operators.plan.transition import Transition

@@ -1,15 +1,22 @@
-"""Where the tasks of a micro-batch run: in this process or on Spark. What they run is `run_task`."""
+"""Where the tasks of a micro-batch run: in this process, one as a rule, else a thread each; or on Spark. What they
+run is `run_task`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import pyarrow as pa
 
 from tidestate.operators.engine.blocks import Block
-from tidestate.operators.engine.delivery import Delivery
+from tidestate.operators.engine.delivery import Delivery, read_delivery
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.tasks import run_task
+from tidestate.operators.plan.graph import one_batch
 from tidestate.operators.progress.progress import Progress
 from tidestate.recovery.log.checkpoint import Checkpoint
 
@@ -44,3 +51,66 @@ class Transport(Protocol[R_contra, P_co]):
 
     def read(self, checkpoint: Checkpoint, delivery: Delivery) -> P_co:
         """The rows of a delivery, whose checksums are verified; see `read_delivery`."""
+
+
+T = TypeVar("T")
+Batches: TypeAlias = Iterable[pa.Table | Mapping[str, pa.Table]]
+"""One batch in pieces: each a table of the only stream, or tables by stream."""
+
+
+class InProcess:
+    """A `Transport`. With ``generate=False`` events do not move the watermark."""
+
+    parallelism = 1
+    max_tasks = 1
+
+    def __init__(self, *, generate: bool = True) -> None:
+        self._generate = generate
+
+    def run(self, batch: MicroBatch, given: BatchInput[Batches]) -> list[TaskResult]:
+        """As in `Transport`. Of the rows only one piece is in memory, and the partials of earlier ones."""
+        tasks, results = len(batch.spans), []
+        blocks, after = given.blocks, given.after
+        if given.rows is not None:
+            pieces = (one_batch(batch.graph, piece) for piece in given.rows)
+            blocks = (block for block in run_task(batch, 0, 0, pieces) if isinstance(block, Block))
+            after = None if self._generate else batch.progress
+        waiting: list[list[Block]] = [[] for _ in range(tasks)]
+        for block in blocks:
+            waiting[block.task].append(block)
+        for level in range(1, batch.graph.levels + 1):
+            run_level = partial(_at_level, batch, level, waiting, after)
+            # Blocks are for later levels alone: those of this one were all there before its first task began.
+            for answers in in_threads(run_level, tasks, tasks):
+                for answer in answers:
+                    if isinstance(answer, Block):
+                        waiting[answer.task].append(answer)
+                    else:
+                        results.append(answer)
+        return results
+
+    def read(self, checkpoint: Checkpoint, delivery: Delivery) -> pa.Table:
+        """As in `Transport`, on the calling thread."""
+        return read_delivery(checkpoint, delivery)
+
+
+def in_threads(work: Callable[[int], T], tasks: int, threads: int) -> list[T]:
+    """What ``work`` gives for each task by its number, in so many threads. Raises what the first task raised, when
+    all have ended.
+    """
+    if threads == 1:
+        return [work(task) for task in range(tasks)]
+    from concurrent.futures import ThreadPoolExecutor  # takes a while to import
+
+    with ThreadPoolExecutor(threads, "tidestate-tasks") as pool:
+        return list(pool.map(work, range(tasks)))
+
+
+def _at_level(
+    batch: MicroBatch,
+    level: int,
+    waiting: Sequence[Sequence[Block]],
+    after: Mapping[str, Progress] | None,
+    task: int,
+) -> list[Block | TaskResult]:
+    return list(run_task(batch, level, task, waiting[task], after=after))

@@ -19,8 +19,8 @@ from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.runs import Offset
 from tidestate.operators.engine.bootstrap import FILES_READ, new_job, offset_text, spark_position
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Position
+from tidestate.operators.engine.transport import InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.local.history_files import HistoryFiles
 from tidestate.operators.plan.graph import Graph

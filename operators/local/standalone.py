@@ -19,9 +19,9 @@ from tidestate.operators.engine.bootstrap import check_new, has_begun, newest_at
 from tidestate.operators.engine.delivery import PATIENCE_S
 from tidestate.operators.engine.driver import Driver, MeasuredByDriver
 from tidestate.operators.engine.emitted import emitted_by
-from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position, no_job_hook
 from tidestate.operators.engine.reprocess import late_rows
+from tidestate.operators.engine.transport import Batches, InProcess
 from tidestate.operators.engine.untyped_columns import check_types_known
 from tidestate.operators.plan.graph import Graph, one_batch
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us

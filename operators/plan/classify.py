@@ -1,14 +1,14 @@
 """The first half of a step, next to the input: classify events, make partials, split them by state partition.
 
 It needs no state, only the watermark at the start of the batch, so it runs where the input is read, and only partials
-are sent on. Pure and vectorised.
-"""
+are sent on. Pure and vectorised."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TypeAlias
 
 import msgspec
@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from tidestate.operators.describe.windows import PANE_TIME
 from tidestate.operators.plan.checks import without_place
 from tidestate.operators.plan.ledger import ledger
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
 from tidestate.operators.plan.plan import ONLY, RECEIVED, REFUSED, Plan
 from tidestate.operators.plan.reasons import BAD_OFFSET, EDGE_ENDS, LEDGER_REASONS, NO_WINDOW, PURGED, VERY_LATE
 from tidestate.operators.progress.input_progress import read_after_checks, read_before_checks, rows_of_sources
@@ -37,8 +36,49 @@ from tidestate.operators.progress.progress import (
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
+from tidestate.statestore.spec.keyhash import partition_of
 from tidestate.statestore.spec.plain import plain_table, with_fields
 from tidestate.statestore.spec.tables import TIME
+
+
+@dataclass(frozen=True)
+class PartitionedRows:
+    """Rows in the order of their state partitions. ``counts``: the number of rows of each partition that has some,
+    ascending by partition.
+    """
+
+    rows: pa.Table
+    counts: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, rows: pa.Table, keys: list[str], partitions: int) -> PartitionedRows:
+        """``rows``, by the hash of their ``keys``; in their order within each partition."""
+        if not rows.num_rows:
+            return cls(rows, ())
+        if partitions == 1 or not keys:
+            return cls(rows, ((0, rows.num_rows),))
+        owners = partition_of(rows.select(keys), partitions)
+        order = np.argsort(owners.astype(np.uint16 if partitions <= 1 << 16 else np.int64), kind="stable")
+        found, counts = np.unique(owners, return_counts=True)
+        return cls(rows.take(pa.array(order)), tuple(zip(found.tolist(), counts.tolist(), strict=True)))
+
+    def __getitem__(self, partition: int) -> pa.Table:
+        """The rows of one partition."""
+        return self.between(partition, partition + 1).rows
+
+    def between(self, first: int, last: int) -> PartitionedRows:
+        """The rows of the partitions from ``first`` up to, but not including, ``last``."""
+        counts = tuple(one for one in self.counts if first <= one[0] < last)
+        if len(counts) == len(self.counts):
+            return self
+        before = sum(count for partition, count in self.counts if partition < first)
+        return PartitionedRows(self.rows.slice(before, sum(count for _, count in counts)), counts)
+
+    def parts(self) -> Iterator[tuple[int, pa.Table]]:
+        """Each partition that has rows, with them."""
+        ends = accumulate(count for _, count in self.counts)
+        for (partition, count), end in zip(self.counts, ends, strict=True):
+            yield partition, self.rows.slice(end - count, count)
 
 
 @dataclass(frozen=True)

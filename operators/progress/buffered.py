@@ -39,8 +39,7 @@ from tidestate.operators.progress.origins import (
 )
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.side_columns import SideColumns
-from tidestate.operators.progress.sources import source_column
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged
+from tidestate.operators.progress.tracker import Reports, SourceReport, merged, source_column
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Flags
 from tidestate.statestore.durations import Span, span_us, text_of

@@ -23,8 +23,7 @@ from tidestate.operators.progress.progress import (
     WatermarkGenerator,
     joined_claims,
 )
-from tidestate.operators.progress.sources import source_column
-from tidestate.operators.progress.tracker import Reports, merged
+from tidestate.operators.progress.tracker import Reports, merged, source_column
 from tidestate.operators.progress.watermarks import Claimant
 from tidestate.statestore.arrays import Counters, total
 from tidestate.statestore.errors import of_type

@@ -33,8 +33,7 @@ from tidestate.operators.progress.cti_settings import (
 )
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
-from tidestate.operators.progress.sources import SourceRows, parts_of, rows_per_source
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged
+from tidestate.operators.progress.tracker import Reports, SourceReport, SourceRows, merged, parts_of, rows_per_source
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME

@@ -17,16 +17,18 @@ from tidestate.operators.progress.declared_sources import INPUT, Sources
 from tidestate.operators.progress.instants import BEGINNING_US, FIRST_US, LAST_US, instants, is_watermark, moved_one
 from tidestate.operators.progress.progress import Claims, GeneratorState, InputReading, WatermarkGenerator
 from tidestate.operators.progress.side_columns import SideColumns
-from tidestate.operators.progress.sources import (
+from tidestate.operators.progress.tracker import (
     Generator,
+    Reports,
     SourceReading,
+    SourceReport,
     SourceRows,
+    merged,
     parts_of,
     rows_per_source,
     same_claim,
     source_column,
 )
-from tidestate.operators.progress.tracker import Reports, SourceReport, merged
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.arrays import Counters, Flags, Times

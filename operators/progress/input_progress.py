@@ -23,8 +23,16 @@ from tidestate.operators.progress.progress import (
     Progress,
     WatermarkGenerator,
 )
-from tidestate.operators.progress.sources import rows_per_source
-from tidestate.operators.progress.tracker import Peak, Reports, SourceReport, begin, merged, observe, reset_sources
+from tidestate.operators.progress.tracker import (
+    Peak,
+    Reports,
+    SourceReport,
+    begin,
+    merged,
+    observe,
+    reset_sources,
+    rows_per_source,
+)
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Counters
 from tidestate.statestore.errors import of_type

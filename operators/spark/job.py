@@ -20,12 +20,12 @@ from tidestate.operators.engine.bootstrap import has_begun
 from tidestate.operators.engine.start_plan import plan_start
 from tidestate.operators.spark.bootstrap import PastEvents, bootstrap, past_rows
 from tidestate.operators.spark.platform import Platform
-from tidestate.operators.spark.preflight import check_classic
 from tidestate.operators.spark.query import QueryOnSpark
 from tidestate.operators.spark.scan.batch import IN_ORDER, SWITCHED_OFF, BatchScans
 from tidestate.operators.spark.schemas import read_schemas
 from tidestate.operators.spark.sides import all_sides, by_name, check_streams
 from tidestate.operators.spark.sources import sources_of
+from tidestate.operators.spark.start_checks import check_classic
 from tidestate.operators.spark.stream_job import StreamJob
 from tidestate.operators.spark.types import read_columns
 from tidestate.recovery.log.manifest import Manifest

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidestate.operators.spark.compat import SPARK_4
 from tidestate.recovery.log.spark_files import SPARK_FOLDER
-from tidestate.recovery.spark.file_names import local_file
+from tidestate.recovery.spark.spark_log import local_file
 from tidestate.statestore.errors import UsageError
 
 SPARK_ERRORS = (PySparkException, Py4JError)

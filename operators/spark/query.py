@@ -1,6 +1,7 @@
 """A durable query on Spark: ``foreachBatch`` is the hook; each batch is one Spark job and one manifest.
 
-Batches, ticks, reprocessing and the drain all take the lock of the job's driver.
+Batches, ticks, reprocessing and the drain all take the lock of the job's driver. Ticks come from a thread of their
+own.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ from tidestate.operators.progress.figures import Gap, Metrics
 from tidestate.operators.progress.metrics import gaps_of_progress, metrics
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.compat import as_spark_progress, report_of
-from tidestate.operators.spark.frame_transport import configured
-from tidestate.operators.spark.listeners import Report, listening
+from tidestate.operators.spark.monitoring import (
+    Report,
+    SparkGauges,
+    free_query_name,
+    gauge_values,
+    listening,
+    observed_values,
+)
 from tidestate.operators.spark.platform import Platform, is_modified_meanwhile
 from tidestate.operators.spark.scan.batch import BatchScans
-from tidestate.operators.spark.ticker import Ticker
-from tidestate.operators.spark.transport import SparkRows, SparkTransport
-from tidestate.operators.spark.visibility import SparkGauges, free_query_name, gauge_values, observed_values
+from tidestate.operators.spark.transport import SparkRows, SparkTransport, configured
 from tidestate.recovery.log.checkpoint import now_us
 from tidestate.recovery.log.input_files import followed
 from tidestate.recovery.log.manifest import Manifest, Scan
@@ -49,6 +54,31 @@ from tidestate.statestore.distribution import NAME
 from tidestate.statestore.errors import TidestateError, UsageError
 from tidestate.statestore.html_tables import facts_html
 from tidestate.statestore.secrets import public_url
+
+
+class Ticker:
+    """Calls ``tick`` every ``every_s`` seconds until that returns False, or `stop`."""
+
+    def __init__(self, tick: Callable[[], bool], every_s: float) -> None:
+        self._tick, self._every_s = tick, every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidestate-ticker", daemon=True)
+
+    def start(self) -> None:
+        """Start; the first tick is after one span."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No tick begins after this; waits for a running one."""
+        self._ended.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            if not self._tick():
+                return
+
 
 RECENT_BATCHES = 100
 """Of how many batches the checkpoint is in `QueryOnSpark.recentProgress`: as many as Spark keeps reports of."""

@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.spark.platform import Platform
 from tidestate.operators.spark.scan.batch import DirectBatch
 from tidestate.operators.spark.scan.footer import NeedsJvmError

@@ -16,9 +16,7 @@ from tidestate.operators.engine.emitted import emitted_by
 from tidestate.operators.engine.job import Job, no_job_hook
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.spark.platform import Platform
-from tidestate.operators.spark.preflight import check_plan, check_workers
-from tidestate.operators.spark.shared_root import check_shared
-from tidestate.operators.spark.storage import open_with
+from tidestate.operators.spark.start_checks import check_plan, check_shared, check_workers, open_with
 from tidestate.operators.spark.types import check_case
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from tidestate.operators.engine.blocks import Block, BlockHeader
 from tidestate.operators.engine.micro_batch import MicroBatch, TaskStates
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.partitions import TaskResult
 from tidestate.operators.engine.tasks import StreamRows, run_task
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
+from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.progress.progress import Progress
 from tidestate.operators.spark.scan.decide import DirectScan
 from tidestate.operators.spark.scan.division import FileRange

@@ -20,7 +20,7 @@ from tidestate.operators.progress.ctis import Ctis
 from tidestate.operators.progress.declared_sources import Sources, given_sources, side_sources, sources
 from tidestate.operators.progress.generators import claimant, given_watermarks, max_event_time
 from tidestate.operators.progress.side_columns import SideColumns
-from tidestate.operators.progress.sources import Generator
+from tidestate.operators.progress.tracker import Generator
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
 from tidestate.operators.streams.nodes import (
     Bounded,

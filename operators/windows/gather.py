@@ -1,4 +1,8 @@
-"""The groups of a step, with the arrivals of the batch: those with arrivals, and those that are due."""
+"""The groups of a step, with the arrivals of the batch: those with arrivals, and those that are due.
+
+A session whose composite trigger has finished neither grows nor merges: an element that overlaps it is refused, and
+the other elements of its key form sessions without it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,6 @@ from tidestate.operators.windows.names import (
     SINCE,
     START,
 )
-from tidestate.operators.windows.refused import without_closed
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, Values
@@ -39,6 +42,54 @@ from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.table.fold import combine_values
 from tidestate.statestore.table.layers import align
 from tidestate.statestore.table.sorting import firsts, lasts, order, ranks, shared_ranks, taken
+
+
+def without_closed(
+    stored: pa.Table, arriving: pa.Table, names: list[str], *, sessions: bool
+) -> tuple[pa.Table, pa.Table]:
+    """``arriving`` without the elements that finished windows of ``stored`` refuse; and those, with the bounds of the
+    window.
+
+    ``names``: the columns of the key, and, except for ``sessions``, of the window.
+    """
+    nothing = arriving.slice(0, 0)
+    if not (stored.num_rows and arriving.num_rows):
+        return arriving, nothing
+    finished = stored.filter(pa.array(trigger_finished(stored)))
+    if not finished.num_rows:
+        return arriving, nothing
+    place = _overlapped(finished, arriving, names) if sessions else _same(finished, arriving, names)
+    refused = arriving.filter(pa.array(place >= 0))
+    windows = finished.select([START, END]).take(pa.array(place[place >= 0]))
+    for name in (START, END):
+        refused = refused.set_column(refused.column_names.index(name), name, windows[name])
+    return arriving.filter(pa.array(place < 0)), refused
+
+
+def _same(finished: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
+    """For each of ``arriving`` the index of its window in ``finished``; -1 for none."""
+    (of_finished, of_new), count = shared_ranks([rows.select(names) for rows in (finished, arriving)])
+    return lasts(of_finished, count)[of_new]
+
+
+def _overlapped(finished: pa.Table, arriving: pa.Table, names: list[str]) -> Numbers:
+    """For each of ``arriving`` the index of the session in ``finished`` that it overlaps; -1 for none.
+
+    Sessions of a key do not overlap, so only the last one that starts before an interval ends can overlap it.
+    """
+    (of_finished, of_new), _ = shared_ranks([rows.select(names) for rows in (finished, arriving)])
+    key = np.concatenate([of_finished, of_new])
+    begins = np.concatenate([column_numbers(finished, START), column_numbers(arriving, END)])
+    is_session = np.arange(len(key)) < finished.num_rows
+    sequence = np.lexsort((is_session, begins, key))
+    last = np.maximum.accumulate(np.where(is_session[sequence], np.arange(len(key)), -1))
+    candidate = np.full(len(key), -1)
+    candidate[sequence] = np.where(last >= 0, sequence[last], -1)
+    session = candidate[finished.num_rows :]
+    ends = column_numbers(finished, END)[session]
+    overlaps = (session >= 0) & (key[session] == of_new) & (ends > column_numbers(arriving, START))
+    return np.where(overlaps, session, -1)
+
 
 NO_ROWS = np.empty(0, np.int64)
 

@@ -3,37 +3,43 @@
 A step combines groups with the arrivals of the batch, and emits panes of windows that the watermark passed before
 (late) or passes now (on time), of open ones (early), and of those that close: at most one of each kind per key and
 window, except for panes of single elements.
+
+A step over many windows goes in shares of the keys, so that what it holds at once fits the budget.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.plan.dues import least
 from tidestate.operators.plan.ledger import ledger
 from tidestate.operators.plan.reasons import WINDOW_CLOSED
+from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import Transition, check_on_time
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.columns import chosen, equal, with_columns
-from tidestate.operators.windows.composite import Tree
 from tidestate.operators.windows.elements import ElementPanes, element_panes
-from tidestate.operators.windows.firing import closes, due_next, fire, phases
 from tidestate.operators.windows.gather import gather_groups
 from tidestate.operators.windows.groups import (
     NEVER,
     Fired,
     Gathered,
     Phases,
+    Ready,
     column_numbers,
     trigger_finished,
 )
 from tidestate.operators.windows.names import (
     CLOCK,
+    COARSE,
     COUNTED,
     DUE_CLOCK,
     DUE_MARK,
@@ -45,16 +51,22 @@ from tidestate.operators.windows.names import (
     MARKS,
     NET,
     PANES,
+    PARTS,
     PENDING,
     SINCE,
+    SLICE_END,
     START,
 )
 from tidestate.operators.windows.panes import replaced_panes, retractions, values_where
+from tidestate.operators.windows.session_slices import end_beyond, over_at
 from tidestate.operators.windows.tables import GroupTables
-from tidestate.statestore.arrays import Flags, total
-from tidestate.statestore.spec.changes import ChangeSet, TableChanges
+from tidestate.operators.windows.triggers import Tree, closes, due_next, fire, phases
+from tidestate.statestore.arrays import Flags, Numbers, total
+from tidestate.statestore.spec.changes import ChangeSet, KeyBound, Lookup, Ranges, TableChanges
+from tidestate.statestore.spec.keyhash import key_hash
+from tidestate.statestore.spec.keyrange import EVERYTHING, KeyRange
 from tidestate.statestore.spec.lists import struct_fields
-from tidestate.statestore.spec.store import StateView
+from tidestate.statestore.spec.store import StateView, TableView
 from tidestate.statestore.spec.tables import TableSpec
 
 
@@ -271,3 +283,149 @@ def _timers(spec: TableSpec, groups: pa.Table, moments: npt.NDArray[np.int64], w
 
 def _some(rows: pa.Table) -> pa.Table | None:
     return rows if rows.num_rows else None
+
+
+ARRIVING_SHARE = 16
+"""Arrivals of a share are at most this part of the budget: a step makes several copies of them."""
+LEAST_ROWS = 1 << 13
+"""Of a share: below that, its fixed cost is more than what it saves."""
+Step = Callable[[StateView, pa.Table, Flags | None], Transition]
+"""A step on state, with arrivals and which of them are alone (see `step_windows`); each key is for itself."""
+
+
+def step_in_shares(
+    plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, step: Step, alone: Flags | None = None
+) -> Transition:
+    """``step`` over all ``arriving`` rows, at once or in turn for shares of the keys, state included."""
+    count = min(-(-arriving.nbytes * ARRIVING_SHARE // context.budget_bytes), arriving.num_rows // LEAST_ROWS)
+    if count <= 1 or not plan.key_names:
+        return step(view, arriving, alone)
+    owner = _share_of(plan, arriving, count)
+    moved = []
+    for number in range(count):
+        here = owner == number
+        rows = arriving.filter(pa.array(here))
+        moved.append(step(_Shared(plan, view, number, count), rows, None if alone is None else alone[here]))
+    return _together(moved)
+
+
+def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
+    # The state partition is in the upper bits of the hash: the share is in the lower ones.
+    return (key_hash(rows.select(plan.key_names)) % count).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """State with the rows of one share of ``count`` only, where they are scanned."""
+
+    plan: GroupTables
+    view: StateView
+    number: int
+    count: int
+
+    def __getitem__(self, table: str, /) -> TableView:
+        return _SharedTable(self, self.view[table])
+
+
+@dataclass(frozen=True)
+class _SharedTable:
+    shared: _Shared
+    table: TableView
+
+    @property
+    def expired(self) -> int | None:
+        return self.table.expired
+
+    def lookup(self, keys: pa.Table) -> Lookup:
+        return self.table.lookup(keys)
+
+    def scan(self, keys: KeyRange = EVERYTHING, *, reverse: bool = False, folded: bool = True) -> Iterator[pa.Table]:
+        shared = self.shared
+        for rows in self.table.scan(keys, reverse=reverse, folded=folded):
+            yield rows.filter(pa.array(_share_of(shared.plan, rows, shared.count) == shared.number))
+
+    def ranges(self, prefixes: pa.Table, lower: KeyBound = None, upper: KeyBound = None) -> Ranges:
+        return self.table.ranges(prefixes, lower, upper)
+
+
+def _together(moved: Sequence[Transition]) -> Transition:
+    """The transitions of shares as one."""
+    rejected = [one.rejected for one in moved if one.rejected is not None]
+    return Transition(
+        {name: _joined([one.changes[name] for one in moved if name in one.changes]) for name in _names(moved)},
+        pa.concat_tables([one.panes for one in moved]),
+        total([one.counters for one in moved]),
+        pa.concat_tables(rejected) if rejected else None,
+    )
+
+
+def _names(moved: Sequence[Transition]) -> list[str]:
+    return list(dict.fromkeys(name for one in moved for name in one.changes))
+
+
+def _joined(parts: Sequence[TableChanges]) -> TableChanges:
+    return TableChanges(
+        _rows([one.delete for one in parts]),
+        _rows([one.put for one in parts]),
+        _rows([one.merge for one in parts]),
+    )
+
+
+def _rows(parts: Sequence[pa.Table | None]) -> pa.Table | None:
+    there = [rows for rows in parts if rows is not None]
+    return pa.concat_tables(there) if there else None
+
+
+def window_timers(plan: GroupTables) -> tuple[Timer, ...]:
+    """Windows are due at their end, with retained ones where they close, and by triggers that look before that.
+
+    When sessions in parts end is not among them: a step that reads their parts sees it, see `due_in_parts`.
+    """
+    timers = [Timer(CLOCK, "due", clock=True)] if plan.triggers.by_clock else []
+    if plan.by_number:  # they are full at a number of messages, at no time
+        return tuple(timers)
+    closing = plan.looks_at_closing and plan.allowed_us > 0
+    timers.append(Timer(ENDS if plan.sessions else GROUPS, END, (0, plan.allowed_us) if closing else (0,)))
+    if plan.lazy and isinstance(plan.kind, Sliding):
+        timers.append(Timer(PARTS, SLICE_END, grid=plan.kind))
+    elif not plan.lazy and plan.triggers.early is not None and plan.triggers.early.kind == "every_event_time":
+        timers.append(Timer(MARKS, "due"))
+    return tuple(timers)
+
+
+def due_in_parts(plan: GroupTables, view: StateView, ready: Ready | None, context: Context) -> int | None:
+    """The watermark at which a window is due that no timer tells of, as `Transition.due` has it.
+
+    ``ready``: what waits in parts after this step; None where nothing does.
+    """
+    if plan.closed_us not in (None, plan.gone_us) or context.watermark == BEGINNING_US:
+        return None  # the next step closes windows by other settings; or the first watermark may pass any of them
+    if ready is None or not plan.sessions or context.watermark == END_US:
+        return END_US
+    merged = ready.changes[PARTS].merge
+    first = least([merged] if merged is not None else [], END, context.watermark)
+    if context.only_arrivals:  # that of what is stored
+        return first
+    if ready.next_end is None:
+        return None
+    return min(first, ready.next_end if ready.next_end != END_US else end_beyond(plan, view, context.watermark))
+
+
+def window_expiry(plan: GroupTables, context: Context) -> dict[str, int]:
+    """Windows are kept until they expire, parts until they are in no window to come, timers until they are due."""
+    bounds = {CLOCK: context.now_us - 1} if plan.triggers.by_clock else {}
+    if context.watermark == BEGINNING_US:
+        return bounds
+    last = END_US - 1
+    bounds[MARKS] = min(context.watermark, last)
+    if not plan.by_number:
+        bounds[GROUPS] = min(plan.expired_at(context.watermark), last)
+    if plan.sessions:
+        bounds[ENDS] = bounds[GROUPS]
+    if plan.lazy and plan.sessions:
+        bounds[PARTS] = over_at(plan, context.watermark)
+    elif plan.lazy:
+        bounds[PARTS] = last if context.watermark == END_US else plan.slices.oldest_slice_after(context.watermark)
+        if plan.coarse_slices and plan.orderless:
+            bounds[COARSE] = min(last, bounds[PARTS] + plan.coarse_slices * plan.slices.slice - 1)
+    return bounds

@@ -21,7 +21,7 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
-from tidestate.operators.windows.parts.waiting import waiting_windows, windows_ending, windows_wait
+from tidestate.operators.windows.slice_previews import waiting_windows, windows_ending, windows_wait
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.durations import Moment, moment_us
 from tidestate.statestore.errors import UsageError

@@ -113,7 +113,7 @@ class GroupTables(Plan):
 
     @property
     def in_cells(self) -> bool:
-        """Whether they are sessions of a constant gap, whose parts are of cells: see `parts/cells.py`."""
+        """Whether they are sessions of a constant gap, whose parts are of cells: see `session_slices`."""
         return isinstance(self.kind, Sessions) and self.kind.gap_column is None
 
     @property

@@ -19,7 +19,7 @@ from tidestate.recovery.log import absent
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary
 from tidestate.recovery.log.listing import Listing
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Head, Manifest
-from tidestate.recovery.log.manifest_file import decode, encode
+from tidestate.recovery.log.manifest_file import MANIFEST_BYTES, decode, encode
 from tidestate.recovery.log.marker import MARKER, Marker, read_marker
 from tidestate.recovery.log.names import LAST_NUMBER, numbered_name, numbers_in
 from tidestate.recovery.log.outputs import Output, output_of
@@ -28,7 +28,6 @@ from tidestate.recovery.log.prefetch import Item, ProgressCallback, Result, no_p
 from tidestate.recovery.log.ranges import outside
 from tidestate.recovery.log.records import newest_boundary, outputs_below, read_pins
 from tidestate.recovery.log.traces import STATE, newest_attempt, note, notes, traces, written_files
-from tidestate.recovery.log.validation import MANIFEST_BYTES
 from tidestate.statestore.distribution import version
 from tidestate.statestore.errors import (
     CommitUnknownError,

@@ -1,16 +1,239 @@
-"""The file of a manifest: encode, decode and check. Pure."""
+"""The file of a manifest: encode, decode and check, beyond the types, what it and records hold. Pure.
+
+A checksum detects damage, not forgery. Every file is checked here once, when it is read, and the rest of the code can
+rely on it: numbers fit 64 bits, files are below the root, names are valid, sizes are bounded.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs, OperatorState
+from tidestate.recovery.log.boundary import Boundary
+from tidestate.recovery.log.manifest import MANIFEST_FORMAT, Manifest, Needs, OperatorState, SparkPosition
+from tidestate.recovery.log.names import DIGITS
 from tidestate.recovery.log.needs import unknown_needs
-from tidestate.recovery.log.validation import MANIFEST_BYTES, InvalidManifest, check
+from tidestate.recovery.log.outputs import Output
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
+from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder
+from tidestate.statestore.spec.limits import COLUMNS, TABLES
+
+MANIFEST_BYTES = 256 << 20
+"""The largest manifest file: a thousand times that of a large job."""
+MAX_OPERATORS = 1000
+BASES = 1000
+PARTITIONS = 1 << 15
+DEPTH = 64
+"""The deepest nesting in a configuration."""
+PATH_CHARACTERS = 1024
+NAME_CHARACTERS = 255
+VERSION_CHARACTERS = 64
+REASON_CHARACTERS = 400
+LEAST, MOST = -(2**63), 2**63 - 1
+
+_PATH = re.compile(r"[^/\\\x00-\x1f\x7f]+(?:/[^/\\\x00-\x1f\x7f]+)*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class InvalidManifest(ValueError):
+    """A file that this package cannot have written, and why."""
+
+
+def check(manifest: Manifest) -> None:
+    """Raise `InvalidManifest` unless ``manifest`` can be one of ours."""
+    _check_numbers(manifest)
+    require(max(len(manifest.job_id), len(manifest.writer)) <= NAME_CHARACTERS, "job_id or writer")
+    require(len(manifest.version) <= VERSION_CHARACTERS and not _CONTROL.search(manifest.version), "version")
+    if manifest.scan is not None:
+        reason = manifest.scan.reason
+        require(len(reason) <= REASON_CHARACTERS and not _CONTROL.search(reason), "scan")
+    for name, counts in (("counters", manifest.counters), ("totals", manifest.totals)):
+        require(all(LEAST <= value <= MOST for value in counts.values()), name)
+    require(len(manifest.operators) <= MAX_OPERATORS, "operators")
+    for name, operator in manifest.operators.items():
+        require(is_name(name), "the name of an operator")
+        _check_operator(name, operator, manifest.id)
+    for folder, refs in (("panes", manifest.panes), ("late", manifest.late)):
+        _check_outputs(folder, refs, manifest.id)
+    _check_spark(manifest.spark)
+
+
+def check_root(job_id: str, bases: Sequence[str]) -> None:
+    """Raise `InvalidManifest` unless a marker file can contain these."""
+    require(bool(job_id) and len(job_id) <= NAME_CHARACTERS and not _CONTROL.search(job_id), "job_id")
+    require(len(bases) <= BASES and not any(_CONTROL.search(base) for base in bases), "bases")
+
+
+def check_output(output: Output) -> None:
+    """Raise `InvalidManifest` unless an entry of the output index can be one of ours."""
+    require(output.id >= 1, "id")
+    for folder, refs in (("panes", output.panes), ("late", output.late)):
+        _check_outputs(folder, refs, output.id)
+    _check_spark(output.spark)
+
+
+def check_boundary(boundary: Boundary) -> None:
+    """Raise `InvalidManifest` unless a boundary can be one of ours."""
+    for ref in boundary.outputs:
+        check_file(ref)
+        require(ref.path.startswith("gc/outputs/"), "the path of an index of outputs")
+
+
+def check_file(ref: FileRef) -> None:
+    """Raise `InvalidManifest` unless a file can be one of ours, below the root."""
+    below = bool(_PATH.fullmatch(ref.path)) and "/../" not in f"/{ref.path}/" and "/./" not in f"/{ref.path}/"
+    require(below and len(ref.path) <= PATH_CHARACTERS, "a path")
+    require(0 <= ref.bytes <= MOST and 0 <= ref.rows <= MOST, "the size of a file")
+    require(0 <= ref.root <= BASES, "the root of a file")
+    require(0 <= ref.first <= ref.last <= MOST, "first and last of a file")
+    check_times((ref.expiry_min, ref.expiry_max), "the expiry of a file")
+    if ref.tail:
+        size, _, digest = ref.tail.partition(":")
+        sized = size.isascii() and size.isdecimal() and len(size) < len(str(MOST)) and int(size) <= ref.bytes
+        require(sized and bool(digest), "the tail of a file")
+
+
+def is_name(text: str) -> bool:
+    """Whether a folder may be called so."""
+    plain = text not in (".", "..") and not {"/", "\\"} & set(text) and not _CONTROL.search(text)
+    return bool(text) and plain and len(text) <= NAME_CHARACTERS
+
+
+def _check_numbers(manifest: Manifest) -> None:
+    require(1 <= manifest.id <= MOST, "id")
+    require(manifest.parent_id < manifest.id, "parent_id")
+    delivered = manifest.delivered
+    require(max(delivered.panes, delivered.late, manifest.fed) <= manifest.id, "delivered or fed")
+    ends = [end for ids in manifest.abandoned for end in ids]
+    require(ends == sorted(ends) and all(0 < end < manifest.id for end in ends), "abandoned")
+
+
+def _check_operator(name: str, operator: OperatorState, checkpoint_id: int) -> None:
+    require(len(operator.tables) <= TABLES, "tables")
+    for spec in operator.tables:
+        require(is_name(spec.name) and len(spec.key) + len(spec.values) <= COLUMNS, "a table")
+    names = {spec.name for spec in operator.tables}
+    require(len(names) == len(operator.tables), "tables")
+    if operator.parts:
+        _check_parts(name, operator)
+    else:
+        require(1 <= len(operator.partitions) <= PARTITIONS and not operator.count, "partitions")
+    check_entries(name, dict(enumerate(operator.partitions)), names, checkpoint_id)
+    check_times(operator.expired.values(), "expired")
+    for field, records in (("renamed", operator.renamed), ("results", operator.results)):
+        for renamed_in, _, _ in records:
+            check_natural(renamed_in, field)
+    _check_progress(operator.progress)
+    for tree in (operator.configuration, operator.progress, operator.advances, operator.buffers):
+        _check_depth(tree)
+
+
+def _check_parts(name: str, operator: OperatorState) -> None:
+    require(1 <= operator.count <= PARTITIONS and not operator.partitions, "partitions")
+    for ref in operator.parts:
+        check_file(ref)
+        fits = ref.path.startswith(state_folder(name)) and ref.path.endswith(".partitions.json")
+        require(fits and not (ref.table or ref.root) and ref.last < operator.count, "a part")
+        require(ref.bytes <= MANIFEST_BYTES, "the size of a part")
+    covered = [number for ref in operator.base for number in range(ref.first, ref.last + 1)]
+    require(covered == list(range(operator.count)), "the base")
+    same = [(ref.checksum, ref.bytes) for ref in operator.base]
+    require([(ref.checksum, ref.bytes) for ref in operator.copies] == same, "the copies of a base")
+
+
+def check_entries(name: str, partitions: Mapping[int, PartitionState], tables: set[str], checkpoint_id: int) -> None:
+    """Raise `InvalidManifest` unless these partitions, by number, can be an operator's."""
+    for number, partition in partitions.items():
+        _check_partition(partition, tables, checkpoint_id)
+        for ref in partition.files:
+            # After a rescale files stay in the folder of their old partition.
+            own = state_folder(name, None if ref.share else number)
+            fits = ref.path.startswith(own) and f".{ref.table}.{ref.kind}" in ref.path
+            require(fits, "the path of a state file")
+
+
+def _check_partition(partition: PartitionState, tables: set[str], checkpoint_id: int) -> None:
+    check_natural(partition.sequence, "sequence")
+    check_natural(partition.floor, "floor")
+    check_times(partition.expired.values(), "expired")
+    check_times((partition.due_mark, partition.due_us), "what is due in a partition")
+    for ref in partition.files:
+        check_file(ref)
+        require(ref.table in tables, "the table of a file")
+        require(ref.last <= checkpoint_id, "last of a file")
+
+
+def _check_outputs(folder: str, refs: Sequence[FileRef], checkpoint_id: int) -> None:
+    """Panes or ledgers of a checkpoint."""
+    for ref in refs:
+        check_file(ref)
+        place, _, name = ref.path.rpartition("/")
+        fits = place.startswith(f"{folder}/") and name.startswith(f"{checkpoint_id:0{DIGITS}d}-")
+        require(fits and not ref.root, f"a file of {folder} of this checkpoint")
+
+
+def _check_spark(position: SparkPosition | None) -> None:
+    if position is None:
+        return
+    for ref in position.refs:
+        check_file(ref)
+        require(ref.path.startswith("data/spark/"), "the path of a list of input files")
+
+
+def _check_progress(progress: dict[str, Any] | None) -> None:
+    """The form of progress that readers of manifests rely on."""
+    if progress is None:
+        return
+    sources = progress.get("sources", {})
+    require(isinstance(sources, dict), "sources")
+    for one in sources.values():
+        known = isinstance(one, dict) and isinstance(one.get("standing"), str)
+        require(known and all(_is_whole(one.get(name)) for name in ("watermark_us", "rows")), "a source")
+    now = progress.get("processing_us")
+    require(now is None or _is_whole(now), "processing_us of a watermark")
+
+
+def _check_depth(tree: Any) -> None:
+    """Raise `InvalidManifest` if a tree is nested too deeply or contains an integer beyond 64 bits."""
+    level = [tree]
+    for _ in range(DEPTH):
+        level = [part for one in level for part in _parts(one)]
+        if not level:
+            return
+    raise InvalidManifest("the nesting is too deep")
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, list):
+        yield from value
+    elif isinstance(value, int) and not isinstance(value, bool):
+        require(LEAST <= value <= MOST, "a number")
+
+
+def check_natural(value: int, name: str) -> None:
+    """Raise `InvalidManifest` unless it fits 63 bits."""
+    require(0 <= value <= MOST, name)
+
+
+def check_times(values: Iterable[int | None], name: str) -> None:
+    """Raise `InvalidManifest` unless all fit 64 bits."""
+    require(all(value is None or LEAST <= value <= MOST for value in values), name)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and LEAST <= value <= MOST
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise `InvalidManifest` unless ``condition`` holds."""
+    if not condition:
+        raise InvalidManifest(f"invalid value: {what}")
 
 
 def encode(manifest: Manifest) -> tuple[bytes, str]:

@@ -7,8 +7,7 @@ from typing import Annotated
 import msgspec
 
 from tidestate.recovery.log.manifest import MANIFEST_FORMAT, TimeUs
-from tidestate.recovery.log.manifest_file import Version
-from tidestate.recovery.log.validation import InvalidManifest, check_root
+from tidestate.recovery.log.manifest_file import InvalidManifest, Version, check_root
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, IncompatibleError
 from tidestate.statestore.storage.objects import Objects

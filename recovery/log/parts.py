@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from tidestate.recovery.log.manifest import Manifest, OperatorState
-from tidestate.recovery.log.validation import InvalidManifest, check_entries
+from tidestate.recovery.log.manifest_file import InvalidManifest, check_entries
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files.refs import FileRef, PartitionState, state_folder

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tidestate.recovery.log import names
 from tidestate.recovery.log.boundary import NO_BOUNDARY, Boundary, Pin
+from tidestate.recovery.log.manifest_file import InvalidManifest, check_boundary, check_output
 from tidestate.recovery.log.outputs import Output
-from tidestate.recovery.log.validation import InvalidManifest, check_boundary, check_output
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.decoding import prepare
 from tidestate.statestore.errors import CorruptionError, NotFoundError

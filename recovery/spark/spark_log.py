@@ -2,18 +2,20 @@
 
 Spark never syncs these files, so after a power cut any of them may be gone, empty, cut or full of zeros. They are
 read strictly: bytes that Spark would not have written raise `CorruptionError`. For a file source the list of files is
-part of a batch's identity: without it Spark may plan the same batch with other rows.
-"""
+part of a batch's identity: without it Spark may plan the same batch with other rows."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
@@ -304,3 +306,24 @@ def log_offset(text: str) -> int | None:
         return _LOG_OFFSET.decode(text).offset
     except (msgspec.DecodeError, UnicodeEncodeError):
         return None
+
+
+LEGAL = "_-!.~'()*,;:$&+=@/"
+"""Characters that Java does not escape in the path of a URL, in addition to letters and digits."""
+
+
+def file_url(path: str | os.PathLike[str]) -> str:
+    """The URL of a local file as Java makes it: letters beyond ASCII are not escaped."""
+    characters = os.path.abspath(os.path.expanduser(path))
+    return "file://" + "".join(char if _is_kept(char) else quote(char, safe=LEGAL) for char in characters)
+
+
+def local_file(url: str) -> Path | None:
+    """The local file of a URL; None for any other URL."""
+    parts = urlsplit(url.replace("?", "%3F").replace("#", "%23"))
+    return Path(unquote(parts.path)) if parts.scheme == "file" and parts.netloc == "" else None
+
+
+def _is_kept(char: str) -> bool:
+    """Whether a character is beyond ASCII, and neither a space nor a control character."""
+    return ord(char) > 0x9F and not char.isspace()

@@ -16,7 +16,7 @@ from tidestate.operators.engine.blocks import BlockHeader
 from tidestate.operators.engine.driver import Driver
 from tidestate.operators.engine.job import Job
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partition import finished
+from tidestate.operators.engine.partitions import finished
 from tidestate.operators.plan.dues import Dues
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.transition import Transition

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers.arrow_rows import arrow_of
-from tidestate.operators.spark.frame_transport import times_as_numbers
 from tidestate.operators.spark.scan.decide import DirectScan, Fallback, decide
 from tidestate.operators.spark.scan.division import FileRange
 from tidestate.operators.spark.scan.extract import analysed_plan, reader_settings
 from tidestate.operators.spark.scan.reader import read_ranges, seen_type
+from tidestate.operators.spark.transport import times_as_numbers
 
 ROW_GROUP_BYTES = 128 << 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,11 +21,10 @@ from pyspark.serializers import CloudPickleSerializer
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.delivery import Delivery
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.in_process import Batches, InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch
-from tidestate.operators.engine.partition import TaskResult
-from tidestate.operators.engine.transport import BatchInput
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.transport import Batches, BatchInput, InProcess
 from tidestate.operators.spark.sent_states import SentStates
 from tidestate.operators.spark.tasks import Packed, StatesOfTasks, level_side, map_side
 from tidestate.operators.spark.transport import TASKS_PER_CORE

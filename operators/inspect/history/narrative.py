@@ -197,7 +197,7 @@ class _Narrator:
         return f" to the slice up to {self._measure.text(one.end)}" if sliced else ""
 
     def _carried(self, start: int, end: int) -> bool:
-        """Whether a part holds events of earlier cells: `tidestate.operators.windows.parts.cells`."""
+        """Whether a part holds events of earlier cells: `tidestate.operators.windows.session_slices`."""
         kind = stored_windows(self._steps.newest)
         gap = kind.gap if isinstance(kind, Sessions) else 0
         return gap > 0 and (start + gap) // gap < end // gap

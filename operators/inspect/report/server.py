@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler
 from typing import Self
 
 from tidestate.operators.engine.exposition import HEALTH, exposition_text, health_answer
+from tidestate.operators.engine.job import progress_of
 from tidestate.operators.engine.job_metrics import stored_families
-from tidestate.operators.engine.stored_progress import progress_of
 from tidestate.operators.inspect.report.listening import Listening
 from tidestate.recovery.log.absent import no_root
 from tidestate.recovery.log.checkpoint import Checkpoint

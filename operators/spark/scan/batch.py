@@ -15,8 +15,8 @@ from tidestate.operators.spark.scan.division import FileRange, divide
 from tidestate.operators.spark.scan.extract import analysed_plan, reader_settings
 from tidestate.recovery.log.input_files import path_of
 from tidestate.recovery.log.manifest import Scan
-from tidestate.recovery.log.validation import REASON_CHARACTERS
-from tidestate.recovery.spark.file_names import local_file
+from tidestate.recovery.log.manifest_file import REASON_CHARACTERS
+from tidestate.recovery.spark.spark_log import local_file
 
 log = logging.getLogger("tidestate")
 

@@ -19,7 +19,7 @@ from tidestate.operators.windows.messages.reading import read_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, with_key
 from tidestate.operators.windows.names import END, GROUPS, START
 from tidestate.operators.windows.offsets import OFFSETS, nested_offsets, offsets_type
-from tidestate.operators.windows.parts.waiting import windows_wait
+from tidestate.operators.windows.slice_previews import windows_wait
 from tidestate.operators.windows.stored_windows import (
     EVERY_WINDOW,
     Asked,

@@ -15,7 +15,6 @@ from tidestate.operators.plan.reasons import INCOMPLETE_PANES
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.due import window_expiry
 from tidestate.operators.windows.messages.forgetting import forget_passed, move_horizon
 from tidestate.operators.windows.messages.full_windows import forget_full
 from tidestate.operators.windows.messages.intake import admit_messages
@@ -23,6 +22,7 @@ from tidestate.operators.windows.messages.reading import incomplete_panes, read_
 from tidestate.operators.windows.messages.record import record, record_between
 from tidestate.operators.windows.messages.tables import MessageWindows
 from tidestate.operators.windows.names import END, GROUPS
+from tidestate.operators.windows.step import window_expiry
 from tidestate.statestore.arrays import total
 from tidestate.statestore.spec.changes import ChangeSet, Ranges
 from tidestate.statestore.spec.store import StateView

@@ -18,7 +18,7 @@ from tests.faults.damage.subjects import make_collected, make_spark
 from tests.helpers.process import SCRATCH
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Manifest
-from tidestate.recovery.log.validation import InvalidManifest, check_file
+from tidestate.recovery.log.manifest_file import InvalidManifest, check_file
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.errors import CorruptionError
 from tidestate.statestore.files import footers

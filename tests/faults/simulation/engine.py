@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tests.faults.simulation.scheduler import Actor, Event, Process
-from tidestate.operators.engine.in_process import InProcess
-from tidestate.operators.engine.partition import TaskResult
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.transport import InProcess
 from tidestate.statestore.errors import TidestateError, UnavailableError
 
 if TYPE_CHECKING:

@@ -31,10 +31,9 @@ from tests.twins import streams
 from tests.twins.naive import Setting
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
-from tidestate.operators.engine.partition import TaskResult
-from tidestate.operators.engine.transport import BatchInput
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.transport import BatchInput, InProcess
 from tidestate.operators.local import standalone
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import Delivered

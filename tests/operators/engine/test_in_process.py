@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tidestate.operators.engine.in_process import in_threads
+from tidestate.operators.engine.transport import in_threads
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -19,12 +19,11 @@ from tidestate import OperatorStream, agg
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.engine import tasks
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
 from tidestate.operators.engine.micro_batch import MicroBatch, OperatorInput, spans
-from tidestate.operators.engine.partition import TaskResult
-from tidestate.operators.engine.transport import BatchInput
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
+from tidestate.operators.engine.partitions import TaskResult
+from tidestate.operators.engine.transport import BatchInput, InProcess
+from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import InvariantError
 from tidestate.statestore.spec.store import Parquet

@@ -14,7 +14,7 @@ import pytest
 import tidestate as ts
 from tidestate import agg
 from tidestate.operators.local.harness import Harness
-from tidestate.operators.plan.partitioned_rows import PartitionedRows
+from tidestate.operators.plan.classify import PartitionedRows
 from tidestate.operators.plan.transition import check_on_time
 from tidestate.operators.windows import step
 from tidestate.statestore.errors import InvariantError

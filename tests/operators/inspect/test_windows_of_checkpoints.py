@@ -24,7 +24,7 @@ from tests.twins.general_streams import HarnessPlayer, History, TwinPlayer, boun
 from tests.twins.words import Row, Setting, session, sliding, tumbling
 from tidestate import agg, trigger
 from tidestate.operators.inspect.query import query
-from tidestate.operators.windows.parts import waiting
+from tidestate.operators.windows import slice_previews
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 
@@ -67,7 +67,7 @@ def test_every_checkpoint_has_the_windows_of_the_twin(
     asked: list[tuple[int | None, int | None]],
 ) -> None:
     with new_folder() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(waiting, "BAND_ROWS", band)
+        patched.setattr(slice_previews, "BAND_ROWS", band)
         store = store_config(name, folder, (2, 4 << 20))
         real = HarnessPlayer(setting, history, False, store, folder / "root", partitions)
         twin, then = TwinPlayer(setting, history, False), []
@@ -123,11 +123,11 @@ def check(
 def test_bands_are_bounded(tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fed(tmp_path, kind, delay="1 hour")
     whole = query(tmp_path).get_windows()
-    monkeypatch.setattr(waiting, "BAND_ROWS", 4)
+    monkeypatch.setattr(slice_previews, "BAND_ROWS", 4)
     tables = list(query(tmp_path).scan_windows())
     assert tables[0].num_rows == 0
     assert len(tables) > 8
-    assert max(rows.num_rows for rows in tables) <= 3 * waiting.BAND_ROWS
+    assert max(rows.num_rows for rows in tables) <= 3 * slice_previews.BAND_ROWS
     assert query(tmp_path).get_windows().equals(whole)
 
 
@@ -269,7 +269,7 @@ def test_every_other_kind_of_window_in_bands_and_ranges(
     assert rows_of(whole) == rows_of(harness.windows())
     assert whole.num_rows >= 3
     by_time = asked.timed()
-    monkeypatch.setattr(waiting, "BAND_ROWS", 1)
+    monkeypatch.setattr(slice_previews, "BAND_ROWS", 1)
     assert asked.get_windows().equals(whole)
     for low, high in ((None, 20), (20, None), (12, 24), (24, 24), (-5, -1)):
         start, end = (None if at is None else at * SECOND if by_time else at for at in (low, high))

@@ -18,7 +18,7 @@ from tests.helpers.join_jobs import SCHEMA, STORES, described, observed, table
 from tests.helpers.process import LONG, few
 from tests.twins.join import SIDES, Asked, Row, Twin, Window
 from tidestate import OperatorStream, Stream
-from tidestate.operators.engine.stored_progress import progress_of
+from tidestate.operators.engine.job import progress_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
 from tidestate.recovery.moves.rewind import rewind

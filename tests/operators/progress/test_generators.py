@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tidestate import watermark
 from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
 from tidestate.operators.progress.instants import BEGINNING_US, END_US, FIRST_US, LAST_US, instants, moved
-from tidestate.operators.progress.sources import Generator
-from tidestate.operators.progress.tracker import SourceReport, merged
+from tidestate.operators.progress.tracker import Generator, SourceReport, merged
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 

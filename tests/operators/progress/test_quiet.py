@@ -20,8 +20,8 @@ from tidestate import Aggregation, OperatorStream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.engine.driver import Driver
-from tidestate.operators.engine.in_process import InProcess
 from tidestate.operators.engine.job import Job, Position
+from tidestate.operators.engine.transport import InProcess
 from tidestate.operators.progress.declared_sources import sources
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.tracker import SourceReport, Tracker, begin, observe

@@ -29,9 +29,9 @@ from tidestate.operators.describe.triggers import Trigger as RealTrigger
 from tidestate.operators.plan.classify import classify
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
-from tidestate.operators.windows.parts import cells
-from tidestate.operators.windows.parts.cells import live_parts
+from tidestate.operators.windows import session_slices
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.session_slices import live_parts
 from tidestate.operators.windows.stored_windows import answer_schema, stored_groups, windows_stored
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.changes import Applied
@@ -214,7 +214,7 @@ def test_every_step_equals_the_twins(
     assert not whole(plan).lazy
     real, twin = Steps(plan), OrderedTwin(setting, COMPUTED[aggregates])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "LOOK_UP", looks)
+        patch.setattr(session_slices, "LOOK_UP", looks)
         for number, step in enumerate(history):
             if number in switches:
                 real.restart(whole(plan) if real.plan.lazy else plan)
@@ -269,7 +269,7 @@ def test_look_ups_are_of_keys_that_are_due(looks: int) -> None:
     )
     lookup, ranges = MemoryTable.lookup, MemoryTable.ranges
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "LOOK_UP", looks)
+        patch.setattr(session_slices, "LOOK_UP", looks)
         patch.setattr(MemoryTable, "lookup", lambda table, keys: asked.append(keys.num_rows) or lookup(table, keys))
         patch.setattr(MemoryTable, "ranges", lambda table, keys: asked.append(keys.num_rows) or ranges(table, keys))
         chance, panes, due_rows = np.random.default_rng(1), 0, 0

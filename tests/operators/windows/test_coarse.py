@@ -21,8 +21,8 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows import tables
 from tidestate.operators.windows.names import COARSE
-from tidestate.operators.windows.parts.coarse import cell_ends, edge_windows
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.slices import cell_ends, edge_windows
 from tidestate.statestore.spec.changes import Applied
 from tidestate.statestore.spec.tables import TIME
 from tidestate.statestore.stores.memory import MemoryStore

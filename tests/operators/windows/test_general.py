@@ -24,7 +24,6 @@ from tests.twins.naive import Setting as OldSetting
 from tests.twins.naive import Twin as OldTwin
 from tests.twins.words import EACH_BATCH, Row, Setting
 from tidestate import agg, trigger
-from tidestate.operators.windows import shares
 from tidestate.statestore.spec.store import StoreName
 
 SHARE = run_settings.default.max_examples
@@ -105,7 +104,7 @@ def test_a_restart_at_any_step_changes_nothing(
 @given(setting=streams.settings(), history=streams.histories(), partitions=PARTITIONS)
 def test_every_step_in_shares_equals_the_twins(setting: Setting, history: History, partitions: int) -> None:
     """With a budget of a byte, every row of a step is a share of its own."""
-    with new_folder() as folder, patch.object(shares, "LEAST_ROWS", 1):
+    with new_folder() as folder, patch("tidestate.operators.windows.step.LEAST_ROWS", 1):
         real = HarnessPlayer(
             setting, history, False, store_config("parquet", folder, (4, 1)), folder / "root", partitions
         )

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 import tidestate as ts
 from tidestate import agg
-from tidestate.operators.windows import shares
+from tidestate.operators.windows import step
 from tidestate.statestore.spec.store import Parquet
 
 
@@ -31,8 +31,8 @@ def test_many_windows_that_are_due_at_once_are_taken_in_shares(tmp_path: Path) -
         taken.append(given[2])
         return inner(*given)
 
-    inner = shares._share_of
-    with patch.object(shares, "_share_of", counted):
+    inner = step._share_of
+    with patch.object(step, "_share_of", counted):
         runner = job.standalone(checkpoint=tmp_path / "root", store=Parquet(budget_bytes=4 << 20))
         panes = runner.run([batch, later])
     assert sorted(panes["key"].to_pylist()) == list(range(rows))

@@ -15,8 +15,7 @@ Cells do not keep the order of arrival: sessions of aggregates that see it do no
 - A row that ends at or before the watermark is over, and is never deleted: nothing reaches its cell any more. An
   event that is not late (time >= W) ends at or after W + gap, which is in a later cell than W.
 - A cell of an older root has two rows a key where state is more than sums and extremes: what was carried there, which
-  is earlier, and its own. So the rows of a chain are always read in the order of cells.
-"""
+  is earlier, and its own. So the rows of a chain are always read in the order of cells."""
 
 from __future__ import annotations
 

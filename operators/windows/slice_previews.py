@@ -1,8 +1,7 @@
 """Preview the windows that are still in parts, as if the watermark passed all of them now; used by queries. Pure.
 
 The parts are merged a band of window ends at a time, each of about `BAND_ROWS` windows: so memory does not grow with
-the number of windows. A partition with few parts is one band.
-"""
+the number of windows. A partition with few parts is one band."""
 
 from __future__ import annotations
 
@@ -17,10 +16,8 @@ from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END
-from tidestate.operators.windows.parts.cells import ready_sessions
-from tidestate.operators.windows.parts.coarse import has_coarse
-from tidestate.operators.windows.parts.ready import due_windows
-from tidestate.operators.windows.parts.slices import as_arriving
+from tidestate.operators.windows.session_slices import ready_sessions
+from tidestate.operators.windows.slices import as_arriving, due_windows, has_coarse
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Numbers
 from tidestate.statestore.spec.changes import TableChanges

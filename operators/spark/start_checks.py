@@ -1,21 +1,33 @@
-"""What a start checks before anything is written: Spark, its workers, and what comes before the job in the plan."""
+"""What a start checks before anything is written: Spark, its workers, what comes before the job in the plan, and that
+driver, executors and Hadoop's file systems have the same folder at the root.
+
+A Spark job with as many tasks as run at once reaches all present executors. For one that joins later, each file is
+looked up before a commit refers to it.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
+import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
+import pyarrow as pa
 import pyspark
 from pyspark.sql import DataFrame
 
 from tidestate.operators.spark.platform import SPARK_ERRORS, Platform
 from tidestate.operators.spark.scan.extract import analysed_plan
 from tidestate.operators.spark.worker_facts import worker_facts
+from tidestate.recovery.log.checkpoint import Checkpoint
+from tidestate.recovery.log.marker import MARKER
+from tidestate.recovery.start.visibility import ADVICE, Probe
 from tidestate.statestore.distribution import version
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import TidestateError, UsageError
+from tidestate.statestore.storage.objects import Objects
 
 log = logging.getLogger("tidestate")
 
@@ -117,3 +129,77 @@ def _last_line(text: str) -> str:
     errors = [line for line in lines if "Error" in line.partition(":")[0] and not line.startswith("at ")]
     absent = [line[line.index(_NO_PROGRAM) :] for line in lines if _NO_PROGRAM in line]
     return absent[0] if absent else (errors or lines or [""])[-1 if errors else 0]
+
+
+ANSWERS = "host string, path string, content string, failure string"
+_SCHEMA = pa.schema([(name, pa.string()) for name in ("host", "path", "content", "failure")])
+
+
+def check_shared(platform: Platform, checkpoint: Checkpoint) -> None:
+    """Raise `UsageError` (``root-not-shared``) if an executor has another folder at the root than the driver.
+
+    In local mode there are no executors. Costs one small Spark job, which also starts the workers.
+    """
+    if platform.is_local:
+        return
+    tasks, objects = platform.parallelism, checkpoint.objects
+    checkpoint_id = max(checkpoint.stored_ids(), default=0) + 1
+    probe, answers = Probe.leave(objects, checkpoint_id), []
+    try:
+        look = partial(_look, objects.root, probe, checkpoint_id)
+        rows = platform.session.range(0, tasks, 1, tasks).mapInArrow(look, ANSWERS)
+        answers = [(row["host"], row["path"], row["content"], row["failure"]) for row in rows.collect()]
+        _check(objects, answers)
+    finally:
+        for path in (probe.path, *(path for _, path, _, _ in answers if path)):
+            objects.delete(path)
+
+
+def _look(root: str, probe: Probe, checkpoint_id: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: look for the driver's file; if it is there, leave a file for the driver."""
+    for _ in batches:
+        answer, failure = None, None
+        try:
+            objects = Objects(root)
+            if probe.seen(objects):
+                answer = Probe.leave(objects, checkpoint_id)
+            else:
+                failure = "the driver's file is not there"
+        except TidestateError as error:
+            failure = str(error)
+        row = (socket.gethostname(), answer and answer.path, answer and answer.content, failure)
+        yield pa.record_batch([pa.array([value], pa.string()) for value in row], schema=_SCHEMA)
+
+
+def _check(objects: Objects, answers: Sequence[tuple[str, str | None, str | None, str | None]]) -> None:
+    for host, path, content, failure in answers:
+        if path is not None and content is not None and Probe(path, content).seen(objects):
+            continue
+        raise UsageError(
+            f"an executor and the driver see different folders at the root, so the job did not start: {ADVICE}",
+            code="root-not-shared",
+            host=host,
+            driver=socket.gethostname(),
+            root=objects.root,
+            reason=failure or "the executor's file is not at the driver's root",
+        )
+
+
+def open_with(platform: Platform, root: str) -> Checkpoint:
+    """Open or create a root in storage that Spark reaches too.
+
+    Raises `UsageError`: ``spark-storage`` if Spark has no file system for it, before anything is written, and
+    ``spark-storage-differs`` if Spark does not find what this process has written.
+    """
+    url = Objects(root).url(MARKER)
+    platform.check_file_system(url)
+    checkpoint = Checkpoint.open_or_create(root)
+    if (reason := platform.why_unseen(url)) is not None:
+        raise UsageError(
+            "spark does not find the checkpoint root of this process: give both the same endpoint and credentials "
+            "(docs/how-to/run-on-a-cluster.md)",
+            code="spark-storage-differs",
+            url=url,
+            reason=reason,
+        )
+    return checkpoint
