@@ -132,12 +132,13 @@ def test_a_deduplication_takes_its_late_rows_again(spark: SparkSession, tmp_path
 def test_time_alone_goes_through_all_operators(spark: SparkSession, tmp_path: Path) -> None:
     first = (
         ts.stream(event_time="t")
+        .watermark(watermark.fixed("1 second"))
         .group_by("k")
         .window(ts.tumbling("1 second"))
         .aggregate(n=agg.count())
+        .allowed_lateness("0 seconds")
         .named("first")
     )
-    first = first.watermark(watermark.fixed("1 second")).allowed_lateness("0 seconds")
     second = (
         first.group_by()
         .window(ts.tumbling("2 seconds"))

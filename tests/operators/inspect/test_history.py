@@ -286,7 +286,7 @@ def test_contributions_add_up_to_what_a_spark_job_shows(spark: SparkSession, tmp
             assert n <= last.values["n"]
             continue
         assert n == last.values["n"]
-        assert last.values["m"] == (pytest.approx(total / values) if values else None)
+        assert last.values["m"] == (pytest.approx(float(total / values)) if values else None)
         assert last.values["x"] == max((one["x"] for one in came if one["x"] is not None), default=None)
         files = [one.input["sources"][0]["files"] for one in found.events if one.kind == "added" and one.input]
         assert all(".parquet " in path for one in files for path in one)
