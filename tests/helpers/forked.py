@@ -131,4 +131,5 @@ def _run(
     os.environ.update(environment)
     sys.argv = [module, *arguments]
     plain_reports(arguments)
+    sys.modules.pop(module, None)  # as in a new process: `runpy` warns of a module that is imported already
     runpy.run_module(module, run_name="__main__", alter_sys=True)
