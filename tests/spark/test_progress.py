@@ -179,7 +179,7 @@ def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
     }
     for name, query in queries.items():
         until(lambda name=name: panes(tmp_path / name))
-        if name == "fixed":  # up to the first tick after the batch, the lag has the time that this took, too
+        if name == "fixed":  # between a batch and the next tick, the lag has the time that the batch took, too
             until(lambda query=query: rows_and_lag(query.metrics()) == (2, SECOND))
         query.stop()
         [(kind, _, n)] = panes(tmp_path / name)
@@ -187,7 +187,6 @@ def test_time_alone_shows_panes(spark: SparkSession, tmp_path: Path) -> None:
         assert (kind, name) in {("tick", name), ("batch", "fixed")}  # the clock is far beyond those events
         assert has_no_ticker(query), "a stopped query ticks no more"
     assert queries["fixed"].manifest.watermark_us is not None
-    assert queries["fixed"].metrics().lag_us == SECOND
 
 
 @pytest.mark.long  # in every run: tests.operators.progress
