@@ -83,9 +83,9 @@ def adopted(graph: Graph, state: SparkState, marks_us: tuple[int, int], buffers:
 
 def _delay_us(graph: Graph) -> int:
     """The delay of the job's watermark, which must be one that Spark has."""
-    plan, generator = graph.output, graph.output.watermarks.generator
-    alone = graph.single and plan.watermarks.by is None and not (plan.in_order or plan.signed)
-    if alone and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.event_time):
+    plan, generator = graph.output, graph.output.input.watermarks.generator
+    alone = graph.single and plan.input.watermarks.by is None and not (plan.in_order or plan.input.signed)
+    if alone and isinstance(generator, MaxEventTime) and _is_plain(generator, plan.input.event_time):
         return generator.delay_us
     raise UsageError(
         "the job must be one operator on one stream, as the query is, with watermark_delay= as its only watermark "
@@ -109,7 +109,7 @@ def _is_plain(generator: MaxEventTime, column: str) -> bool:
 def _with_keys(plan: Plan, rows: pa.Table) -> pa.Table:
     """The rows. Raises `UsageError` if a key is null."""
     null: Flags = np.zeros(rows.num_rows, bool)
-    for name in plan.key_names:
+    for name in plan.input.key_names:
         null |= np.asarray(pc.is_null(rows[name]), bool)
     if null.any():
         raise UsageError(

@@ -19,7 +19,7 @@ def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part:
     Raises `UsageError` (``adopt-key``) where these are others.
     """
     found = {field.name: field.type for field in fields.values()}
-    wanted = {field.name: field.type for field in plan.key_fields}
+    wanted = {field.name: field.type for field in plan.input.key}
     if found != wanted:
         raise UsageError(
             "the query groups by other columns than the job, or by columns of other types: group the job by the "
@@ -29,7 +29,7 @@ def spark_keys(plan: Plan, fields: Mapping[int, pa.Field], rows: pa.Table, part:
             job=_text(wanted),
         )
     places = {field.name: place for place, field in fields.items()}
-    return [rows[column_of(part, places[field.name])].cast(field.type) for field in plan.key_fields]
+    return [rows[column_of(part, places[field.name])].cast(field.type) for field in plan.input.key]
 
 
 def _text(columns: Mapping[str, pa.DataType]) -> list[str]:

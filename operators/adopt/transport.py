@@ -38,7 +38,7 @@ class AdoptingTransport:
             return self._inner.run(batch, BatchInput(blocks=given.blocks, after=given.after))
         (operator,) = batch.inputs.values()
         name, objects = operator.plan.name, Objects(batch.root, bases=batch.bases)
-        owned = PartitionedRows.of(rows.rows, operator.plan.key_names, batch.partitions)
+        owned = PartitionedRows.of(rows.rows, operator.plan.input.key_names, batch.partitions)
         panes = OutputFiles(objects, f"panes/{name}", batch.checkpoint_id)
         answers, counters = [], []
         for partition in range(batch.partitions):
@@ -76,7 +76,7 @@ def _taken(
 
 def progress_reached(operator: OperatorInput, batch: Adopted) -> Progress:
     """The progress of the job's one source, as the query had it."""
-    begun = first_progress(operator.plan.watermarks)
+    begun = first_progress(operator.plan.input.watermarks)
     sources = {
         name: msgspec.structs.replace(source, watermark_us=batch.reached_us)
         for name, source in begun.tracker.sources.items()

@@ -20,6 +20,7 @@ from tidestate.operators.plan.graph import Graph, Node
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.log.manifest import InputPosition, Manifest, OperatorState
 from tidestate.recovery.start.policy import Dropped
 from tidestate.statestore.durations import text_of
@@ -210,7 +211,7 @@ def compare_operator(stored: OperatorState, plan: Plan, checkpoint_id: int, *, m
     `CorruptionError` for a configuration that no job writes.
     """
     before, now = stored_configuration(stored), plan.configuration
-    there, wanted = named_columns(before, stored.types), named_columns(now, plan.input_schema.names)
+    there, wanted = named_columns(before, stored.types), named_columns(now, plan.input.schema.names)
     columns = pending_renames(plan.renames.columns, there, wanted)
     was = rename_columns(before, columns)
     names = pending_renames(plan.renames.aggregates, was.get(AGGREGATES, {}), now.get(AGGREGATES, {}))
@@ -276,8 +277,9 @@ def _bounds(stored: OperatorState, plan: Plan, changed: set[str]) -> dict[str, i
 def _formerly(plan: Plan, stored: OperatorState) -> Plan:
     """The plan with the lateness and retention it had."""
     described, gone_us = stored_description(stored), BEGINNING_US if stored.gone_us is None else stored.gone_us
-    if isinstance(described, Deduplicate):
-        return replace(plan, allowed_us=described.allowed_lateness_us or 0, gone_us=gone_us)
+    if not isinstance(plan, GroupTables):
+        allowed_us = of_type(described, Deduplicate).allowed_lateness_us or 0
+        return replace(plan, allowed_us=allowed_us, gone_us=gone_us)
     former = of_type(described, Windowed)
     retained = former.retained
     return replace(
@@ -306,4 +308,4 @@ def refusal(name: str, refused: list[SettingChange]) -> IncompatibleError:
 
 def _types(plan: Plan) -> dict[str, str]:
     """The input columns that are read."""
-    return {field.name: type_text(field.type) for field in plan.input_schema if field.name not in plan.added}
+    return {field.name: type_text(field.type) for field in plan.input.schema if field.name not in plan.input.added}

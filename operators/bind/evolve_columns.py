@@ -17,6 +17,7 @@ from tidestate.operators.describe.configuration import aggregate_of
 from tidestate.operators.joins.names import kept_as
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.streams.words import value_text
+from tidestate.operators.windows.tables import aggregates_of
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import parse_type, type_text
@@ -55,7 +56,7 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
                     None,
                     _written(settings),
                     note,
-                    _UNSEEN if plan.signed else _HELD if plan.in_order else "",
+                    _UNSEEN if plan.input.signed else _HELD if plan.in_order else "",
                     content=settings,
                 )
             )
@@ -84,7 +85,7 @@ def types(stored: OperatorState, plan: Plan, columns: Mapping[str, str]) -> list
     sketched = {one.get("column") for one in settings.values() if one.get("function") == BY_TEXT}
     for name, was in stored.types.items():
         name = columns.get(name, name)
-        now = type_text(plan.input_schema.field(name).type) if name in plan.input_schema.names else was
+        now = type_text(plan.input.schema.field(name).type) if name in plan.input.schema.names else was
         if now != was:
             note = "what is stored is read as the new type"
             found.append(
@@ -156,7 +157,7 @@ def _same(
         if column.name not in own and (was := back.get(column.name, column.name)) in there
     }
     former, settings = {new: old for old, new in names.items()}, configuration.get(AGGREGATES, {})
-    for bound in plan.aggregates:
+    for bound in aggregates_of(plan):
         name = former.get(bound.name, bound.name)
         if name not in settings or (bound.name in names and bound.name not in former):
             continue
@@ -167,7 +168,7 @@ def _same(
 
 def _owned(plan: Plan, spec: TableSpec) -> set[str]:
     """Columns of a table that aggregates brought."""
-    return {name for bound in plan.aggregates for name in _columns(bound, spec)} & set(spec.schema.names)
+    return {name for bound in aggregates_of(plan) for name in _columns(bound, spec)} & set(spec.schema.names)
 
 
 def _columns(bound: BoundAggregate, spec: TableSpec) -> list[str]:

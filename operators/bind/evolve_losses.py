@@ -27,7 +27,7 @@ def input_columns_changed(stored: OperatorState, plan: Plan, renamed: Mapping[st
     if isinstance(plan, GroupTables):
         return []
     was = {renamed.get(name, name): kind for name, kind in stored.types.items()}
-    now = {field.name: type_text(field.type) for field in plan.input_schema}
+    now = {field.name: type_text(field.type) for field in plan.input.schema}
     kept = {column.name for spec in stored.tables for column in spec.values}
     earlier = {new: old for old, new in renamed.items()}
     new = [

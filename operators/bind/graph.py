@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping, Set
 
@@ -27,6 +26,7 @@ from tidestate.operators.plan.graph import Feed, Graph, Node, downstream_schema,
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.rows.altered import AlteredPlan
+from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.plain import plain_schema, schema_with_fields
 
@@ -66,7 +66,7 @@ def bind_graph(description: Runnable, schemas: pa.Schema | Mapping[str, pa.Schem
             if feed.origin in nodes:
                 _check_upstream(nodes[feed.origin].plan, feed, one)
         for name in own:
-            read[name] |= dict.fromkeys(given[name].names if isinstance(one, Sided) else plan.read_names)
+            read[name] |= dict.fromkeys(given[name].names if isinstance(one, Sided) else plan.input.read_names)
         nodes[one.name] = node
     graph = Graph(tuple(nodes.values()), {name: tuple(columns) for name, columns in read.items()})
     _check_orders(graph)
@@ -112,13 +112,13 @@ def _readable(description: Runnable, schema: pa.Schema, name: str) -> pa.Schema:
 
 
 def _node(one: Runnable, plan: Plan, origins: tuple[str, ...], nodes: Mapping[str, Node]) -> Node:
-    delays = [nodes[name].plan.delay_us for name in origins if name in nodes]
-    plan = dataclasses.replace(plan, upstream_delay_us=max(delays, default=0))
+    delays = [nodes[name].plan.input.delay_us for name in origins if name in nodes]
+    plan = plan.with_input(upstream_delay_us=max(delays, default=0))
     level = 1 + max((nodes[name].level for name in origins if name in nodes), default=0)
     if isinstance(one, Sided):
         pairs = zip(origins, one.sides.names, one.sides.times, strict=True)
         return Node(plan, tuple(Feed(origin, side, time) for origin, side, time in pairs), level, one.sides)
-    return Node(plan, (Feed(origins[0], None, plan.event_time),), level)
+    return Node(plan, (Feed(origins[0], None, plan.input.event_time),), level)
 
 
 def _fitted(
@@ -197,7 +197,8 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
             UserWarning,
             stacklevel=4,
         )
-    if not upstream.repeats or upstream.mode != "accumulating" or _replaces(upstream, one):
+    again = isinstance(upstream, GroupTables) and upstream.repeats and upstream.mode == "accumulating"
+    if not again or _replaces(upstream, one):
         return
     raise UsageError(
         "the operator before this one may emit several panes of a window, and each would be counted: let it "
@@ -211,6 +212,6 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
 
 def _replaces(upstream: Plan, one: Runnable) -> bool:
     """Whether the newest pane of a window and key stands for all before it."""
-    if not isinstance(one, Windowed) or one.windows is not None or not set(upstream.key_names) <= set(one.key):
+    if not isinstance(one, Windowed) or one.windows is not None or not set(upstream.input.key_names) <= set(one.key):
         return False
     return all(aggregate.function in ("last", "latest") for aggregate in one.aggregates.values())

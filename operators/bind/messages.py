@@ -37,13 +37,13 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
     _check(plan)
     if not identity.ordered:
         _check_unordered(plan, known)
-    if plan.by_number and plan.order:
-        plan = replace(plan, order=_numbered_by(plan, identity))
+    if plan.by_number and plan.input.order:
+        plan = plan.with_input(order=_numbered_by(plan, identity))
     reading = _reads_messages(plan)
     whole = tuple(a for a in plan.aggregates if reading and _keeps_all(a))
     wanted = bool(whole) or known.retention is not None or known.layout is not None or bool(known.equal)
     chosen = _layout(plan.kind, known.layout, equal=bool(known.equal), ordered=identity.ordered) if wanted else None
-    if chosen and known.equal and plan.key_names and not chosen.by_session:
+    if chosen and known.equal and plan.input.key_names and not chosen.by_session:
         raise UsageError(
             "equal= names the key of these windows: remove equal= or choose a layout with a session key",
             code="message-layout",
@@ -51,11 +51,11 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
         )
     by, position = plan.partition_by, Layout(("ts", "offset") if _forgets_by_time(plan) else ("offset",))
     position = position if identity.ordered else position.unordered
-    window_keys = plan.key_columns if plan.sessions else plan.key_specs
+    window_keys = plan.key_columns if plan.sessions else plan.input.key_specs
     bare = made(
         **{field.name: getattr(plan, field.name) for field in fields(plan)},
         known_by=identity,
-        identities=MessageTables(position, (), plan.key_specs, origin=identity.origin_type, partition_by=by),
+        identities=MessageTables(position, (), plan.input.key_specs, origin=identity.origin_type, partition_by=by),
         messages=None,
         metadata=replace(
             metadata_tables(plan.kind, window_keys, identity.origin_type, by),
@@ -76,10 +76,10 @@ def bind_messages(plan: GroupTables, known: KnownMessages, made: type[_P], *, ho
 
 def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
     """The columns of the identity. Raises `UsageError` for types that cannot be one."""
-    if not pa.types.is_integer(plan.input_schema.field(known.identity[-1]).type):
-        return Identity(tuple(key_field(plan.input_schema.field(name)) for name in known.identity), None)
+    if not pa.types.is_integer(plan.input.schema.field(known.identity[-1]).type):
+        return Identity(tuple(key_field(plan.input.schema.field(name)) for name in known.identity), None)
     *origins, offset = known.identity
-    fields_of = tuple(key_field(plan.input_schema.field(name)) for name in origins)
+    fields_of = tuple(key_field(plan.input.schema.field(name)) for name in origins)
     wrong = [one.name for one in fields_of if not (pa.types.is_string(one.type) or pa.types.is_integer(one.type))]
     if len(origins) > 1 and wrong:
         raise UsageError(
@@ -87,11 +87,11 @@ def _identity(plan: GroupTables, known: KnownMessages) -> Identity:
             code="message-identity",
             columns=wrong,
         )
-    if plan.by_offset and plan.event_time != offset:
+    if plan.by_offset and plan.input.event_time != offset:
         raise UsageError(
             "windows of offsets must use the offset of the identity, but stream(offset=…) names another column",
             code="message-identity",
-            offset=plan.event_time,
+            offset=plan.input.event_time,
             identity=known.identity,
         )
     return Identity(fields_of, offset)
@@ -101,12 +101,12 @@ def _numbered_by(plan: GroupTables, identity: Identity) -> tuple[str, ...]:
     """The columns by which counted windows number messages: all of the identity. Raises `UsageError` where
     ``origin=`` and ``offset=`` of the input say another order.
     """
-    if identity.columns[-len(plan.order) :] != list(plan.order):
+    if identity.columns[-len(plan.input.order) :] != list(plan.input.order):
         raise UsageError(
             "counted windows number messages by their identity, but stream(origin=…, offset=…) names another "
             "order: remove one of the two, or end the identity with the same columns",
             code="message-identity",
-            order=plan.order,
+            order=plan.input.order,
             identity=identity.columns,
         )
     return tuple(identity.columns)
@@ -119,7 +119,7 @@ def _reads_messages(plan: GroupTables) -> bool:
     sessions of any gap that overlap others which are closed.
     """
     triggers = plan.triggers
-    some = plan.mode == "discarding" or triggers.per_element or triggers.finishes or plan.signed
+    some = plan.mode == "discarding" or triggers.per_element or triggers.finishes or plan.input.signed
     held = plan.in_order and (triggers.early is not None or triggers.when is not None)
     overlap = plan.sessions and not plan.in_cells and plan.rule == "window"
     return not (some or held or overlap or plan.touching)
@@ -132,7 +132,7 @@ def _keeps_all(bound: BoundAggregate) -> bool:
 
 def _forgets_by_time(plan: GroupTables) -> bool:
     """Whether lateness says how long an identity is known, so that it is forgotten by its time and not its offset."""
-    timed = plan.event_time not in plan.added and plan.event_time not in plan.order
+    timed = plan.input.event_time not in plan.input.added and plan.input.event_time not in plan.input.order
     return not of_tuples(plan.kind) or (plan.by_number and timed and plan.rule == "event")
 
 
@@ -192,10 +192,10 @@ def _layout(kind: Windows, asked: str | None, *, equal: bool, ordered: bool) -> 
 
 
 def _messages(plan: MessageWindows, layout: Layout, equal: tuple[str, ...]) -> MessageTables:
-    fields = tuple(Column(name, type_text(plan.input_schema.field(name).type)) for name in equal)
-    equals = fields or (() if layout.by_session else plan.key_specs)
+    fields = tuple(Column(name, type_text(plan.input.schema.field(name).type)) for name in equal)
+    equals = fields or (() if layout.by_session else plan.input.key_specs)
     keys = () if not layout.by_session else plan.key_columns
-    position = {plan.event_time, plan.known_by.origin, plan.known_by.offset}
+    position = {plan.input.event_time, plan.known_by.origin, plan.known_by.offset}
     if both := position & {column.name for column in (*keys, *equals)}:
         raise UsageError(
             "stored messages have their own columns for time and identity: add a copy of the column under another "
@@ -204,7 +204,7 @@ def _messages(plan: MessageWindows, layout: Layout, equal: tuple[str, ...]) -> M
             columns=sorted(both),
         )
     own = position | {column.name for column in (*keys, *equals)}
-    payload = [Column(field.name, type_text(field.type)) for field in plan.input_schema if field.name not in own]
+    payload = [Column(field.name, type_text(field.type)) for field in plan.input.schema if field.name not in own]
     number = [Column(NUMBER, "int64")] if plan.by_number else []
     return MessageTables(
         layout,
@@ -219,6 +219,6 @@ def _messages(plan: MessageWindows, layout: Layout, equal: tuple[str, ...]) -> M
 
 def _from_messages(plan: MessageWindows, bound: BoundAggregate) -> FromMessages:
     names = tuple((name, plan.message_column(name)) for name in bound.aggregate.columns)
-    turn = (plan.event_time, *plan.known_by.columns) if plan.in_order else ()
+    turn = (plan.input.event_time, *plan.known_by.columns) if plan.in_order else ()
     by = tuple(plan.message_column(name) for name in turn)
     return FromMessages(bound.name, bound.aggregate, bound.input_type, bound, names, by)

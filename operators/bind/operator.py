@@ -21,12 +21,10 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import check_event_time, check_offset
-from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Global
-from tidestate.operators.plan.plan import PANE_KIND, Plan
-from tidestate.operators.plan.transition import FUTURE_US
+from tidestate.operators.plan.input_spec import InputSpec
+from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
 from tidestate.operators.windows.messages.plan import MessagePlan
@@ -40,8 +38,8 @@ def bind_plan(description: Runnable, schema: pa.Schema, *, signed: bool = False)
     ``signed``: rows whose column ``kind`` says ``retract`` take others back, as the panes of retracting operators do.
     """
     plan = _bound(description, schema, signed=signed)
-    generator = plan.watermarks.generator.of_operator(plan.name)
-    plan = replace(plan, watermarks=msgspec.structs.replace(plan.watermarks, generator=generator))
+    generator = plan.input.watermarks.generator.of_operator(plan.name)
+    plan = plan.with_input(watermarks=msgspec.structs.replace(plan.input.watermarks, generator=generator))
     return plan if plan.renames == description.renames else replace(plan, renames=description.renames)
 
 
@@ -84,20 +82,15 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
     types = pa.schema([pa.field(name, TIME if name in times else kind) for name, kind in plain.items()])
     plan = AlteredPlan(
         name=description.name,
-        kind=Global(),
-        event_time=description.event_time,
-        input_schema=types,
-        key_fields=(types.field(description.event_time),),
-        aggregates=(),
-        watermarks=description.watermarks
-        or default_watermarks(description.event_time, description.watermark_delay_us),
-        allowed_us=0,
-        future_us=FUTURE_US,
-        mode="retracting" if PANE_KIND in types.names else "discarding",
+        input=InputSpec(
+            event_time=description.event_time,
+            schema=types,
+            key=(types.field(description.event_time),),
+            watermarks=description.watermarks
+            or default_watermarks(description.event_time, description.watermark_delay_us),
+            order=tuple(name for name in (description.origin, description.offset) if name),
+        ),
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="event",
-        order=tuple(name for name in (description.origin, description.offset) if name),
         altered=description,
     )
     _ = plan.exchanged  # a column that no table can hold is refused here
@@ -112,19 +105,15 @@ def _bind_dedup(description: Deduplicate, schema: pa.Schema) -> DedupPlan:
     fields = [pa.field(name, TIME if name == description.event_time else schema.field(name).type) for name in columns]
     return DedupPlan(
         name=description.name,
-        kind=Global(),
-        event_time=description.event_time,
-        input_schema=pa.schema(fields),
-        key_fields=tuple(key_field(pa.schema(fields).field(name)) for name in description.on),
-        aggregates=(),
-        watermarks=description.watermarks
-        or default_watermarks(description.event_time, description.watermark_delay_us),
+        input=InputSpec(
+            event_time=description.event_time,
+            schema=pa.schema(fields),
+            key=tuple(key_field(pa.schema(fields).field(name)) for name in description.on),
+            watermarks=description.watermarks
+            or default_watermarks(description.event_time, description.watermark_delay_us),
+        ),
         allowed_us=description.allowed_lateness_us or 0,
-        future_us=FUTURE_US,
-        mode="discarding",
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="event",
         within_us=description.within_us,
         in_order=description.in_order,
         follows=description.allowed_lateness_us is None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, require_columns
@@ -14,14 +12,13 @@ from tidestate.operators.describe.join import Join
 from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, SIDES, Sides, check_offset
-from tidestate.operators.describe.triggers import DEFAULT
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windows import Global
 from tidestate.operators.joins.overlaps import OverlapPlan
 from tidestate.operators.joins.plan import JoinPlan, SessionJoinPlan
 from tidestate.operators.plan.gaps import check_gap
+from tidestate.operators.plan.input_spec import FUTURE_US, InputSpec
 from tidestate.operators.plan.plan import PANE_KIND
-from tidestate.operators.plan.transition import FUTURE_US
 from tidestate.operators.progress.generators import MaxEventTime
 from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
@@ -39,23 +36,20 @@ def bind_join(description: Join, schema: pa.Schema) -> JoinPlan:
     plan = JoinPlan(
         name=description.name,
         kind=description.windows or Global(),
-        event_time=AT,
-        input_schema=types,
-        key_fields=tuple(key_field(types.field(name)) for name in description.on),
-        aggregates=(),
-        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        input=InputSpec(
+            event_time=AT,
+            schema=types,
+            key=tuple(key_field(types.field(name)) for name in description.on),
+            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        ),
         allowed_us=description.allowed_us,
-        future_us=FUTURE_US,
-        mode="discarding",
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="window",
         joined=description,
         in_order=description.in_order,
     )
     _check_places(plan, types)
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
-    return replace(plan, mode="retracting") if plan.retracts_unmatched else plan
+    return plan
 
 
 def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
@@ -65,18 +59,13 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
         _check_place(types, column, what, description.sides, description.sides.names[0])
     return UnionPlan(
         name=description.name,
-        kind=Global(),
-        event_time=AT,
-        input_schema=types,
-        key_fields=(types.field(AT),),
-        aggregates=(),
-        watermarks=description.watermarks or by_side(description.sides, description.delays_us),
-        allowed_us=0,
-        future_us=FUTURE_US,
-        mode="retracting" if PANE_KIND in types.names else "discarding",
+        input=InputSpec(
+            event_time=AT,
+            schema=types,
+            key=(types.field(AT),),
+            watermarks=description.watermarks or by_side(description.sides, description.delays_us),
+        ),
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="event",
     )
 
 
@@ -90,21 +79,18 @@ def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPla
     plan = SessionJoinPlan(
         name=description.name,
         kind=description.windows,
-        event_time=AT,
-        input_schema=types,
-        key_fields=tuple(key_field(types.field(name)) for name in description.session),
-        aggregates=(),
-        watermarks=_of_offsets(description)
-        if description.windows.by_offset
-        else description.watermarks or by_side(description.sides, description.delays_us),
+        input=InputSpec(
+            event_time=AT,
+            schema=types,
+            key=tuple(key_field(types.field(name)) for name in description.session),
+            watermarks=_of_offsets(description)
+            if description.windows.by_offset
+            else description.watermarks or by_side(description.sides, description.delays_us),
+            future_us=FUTURE_US if late is None else LIMIT_US,
+            order=(AT,) if description.windows.by_offset else (),
+        ),
         allowed_us=allowed_us,
-        future_us=FUTURE_US if late is None else LIMIT_US,
-        # A row that is not late is never of a session that was emitted.
-        mode="retracting" if allowed_us else "discarding",
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="window",
-        order=(AT,) if description.windows.by_offset else (),
         joined=description,
         equal_fields=tuple(key_field(types.field(name)) for name in description.equal),
     )
@@ -142,18 +128,13 @@ def bind_overlaps(description: OverlapJoin, schema: pa.Schema) -> OverlapPlan:
             _check_place(types, column, what, description.sides, side)
     plan = OverlapPlan(
         name=description.name,
-        kind=Global(),
-        event_time=AT,
-        input_schema=types,
-        key_fields=tuple(key_field(types.field(name)) for name in description.on),
-        aggregates=(),
-        watermarks=description.watermarks,
-        allowed_us=0,
-        future_us=FUTURE_US,
-        mode="discarding",
+        input=InputSpec(
+            event_time=AT,
+            schema=types,
+            key=tuple(key_field(types.field(name)) for name in description.on),
+            watermarks=description.watermarks,
+        ),
         configuration=configuration_of(description),
-        triggers=DEFAULT,
-        rule="event",
         joined=description,
         in_order=True,
     )

@@ -26,6 +26,7 @@ from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import PANE_TIME, NamedWindow, Sessions, Sliding
 from tidestate.operators.plan.gaps import check_gap
+from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import ONLY, OTHER_BOUNDS, PANE_KIND, RESERVED
 from tidestate.operators.progress.generators import Fixed
 from tidestate.operators.progress.instants import LIMIT_US
@@ -52,22 +53,24 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     plan = WindowPlan(
         name=description.name,
         kind=kind,
-        event_time=place if late is None else description.offset or "",
-        input_schema=types,
-        key_fields=keys,
+        input=InputSpec(
+            event_time=place if late is None else description.offset or "",
+            schema=types,
+            key=keys,
+            watermarks=_watermarks(description, place, by_offset=late is not None),
+            future_us=description.future_tolerance_us if late is None else LIMIT_US,
+            order=tuple(name for name in (description.origin, description.offset) if name),
+            added=lacking,
+            signed=signed,
+        ),
         aggregates=aggregates,
-        watermarks=_watermarks(description, place, by_offset=late is not None),
         allowed_us=description.lateness_us if late is None else late,
-        future_us=description.future_tolerance_us if late is None else LIMIT_US,
         mode=description.mode,
         configuration=configuration_of(description),
         triggers=description.triggers,
         rule=description.late_rule if late is None else "window",
-        order=tuple(name for name in (description.origin, description.offset) if name),
-        added=lacking,
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
-        signed=signed,
         in_order=description.in_order,
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here

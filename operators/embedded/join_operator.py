@@ -95,7 +95,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         raises, nothing was processed. It flushes by itself when it emits pairs, or opens or expires a window.
         Messages that are not flushed are lost with the process: add them again, the operator recognizes those it has.
         """
-        rows = self._joined.rows(self._plan.input_schema, self._time_zone, left=left, right=right)
+        rows = self._joined.rows(self._plan.input.schema, self._time_zone, left=left, right=right)
         return self._take(rows, now_us)
 
     @property
@@ -149,7 +149,7 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         """Put back rows whose files were lost, by a replay from `replay_from`; durable at once. The operator was
         opened with ``Policy(messages="rebuild")``; see `Standalone.rebuild`.
         """
-        self._rebuild([self._joined.rows(self._plan.input_schema, self._time_zone, left=left, right=right)])
+        self._rebuild([self._joined.rows(self._plan.input.schema, self._time_zone, left=left, right=right)])
 
     def _side(self, side: str) -> MessageTables:
         if side not in SIDES:
@@ -214,7 +214,7 @@ def _known(plan: SidedPlan, view: StateView, batch: pa.Table) -> np.ndarray[Any,
         except (pa.ArrowException, ValueError):
             continue  # offsets that are none are rejected below
         known[own] = is_known(view, plan.seen(side), asked)
-        if plan.watermarks.filters_rows:  # which reads rows one after the other, so none of them twice
+        if plan.input.watermarks.filters_rows:  # which reads rows one after the other, so none of them twice
             known[own] |= first_of_each(asked) != np.arange(len(own))
     return known
 

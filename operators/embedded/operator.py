@@ -363,7 +363,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         """Classify ``rows`` of the input, without those that come ``again`` in it or are known."""
         known, count = np.zeros(rows.num_rows, bool) if again is None else again, self._job.head.partitions
         numbered = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
-        for number, own in PartitionedRows.of(numbered, self._plan.key_names, count).parts():
+        for number, own in PartitionedRows.of(numbered, self._plan.input.key_names, count).parts():
             known[own[_PLACE]] |= is_known(self._view(number), own)
         admitted = classify(self._plan, rows.filter(pa.array(~known)) if known.any() else rows, context, count)
         duplicates = {DUPLICATES: int(np.count_nonzero(known))} if known.any() else {}

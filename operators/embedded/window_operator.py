@@ -185,11 +185,11 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
                 sides=self._merged.sides.names if self._merged is not None else (),
                 found=sorted(sides),
             )
-        return self._merged.rows(self._plan.input_schema, self._time_zone, **sides)
+        return self._merged.rows(self._plan.input.schema, self._time_zone, **sides)
 
     def _admit(self, batch: pa.Table, context: Context) -> Classified:
         plan = self._plan
-        if not plan.watermarks.filters_rows:
+        if not plan.input.watermarks.filters_rows:
             return classify(plan, batch, context, self._job.head.partitions)
         # The watermark follows from the order of new messages: those that come again must not be read twice.
         rows = conform(plan, batch, context)

@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from tidestate.operators.describe.sinks import Sink, accepts, is_ready
 from tidestate.operators.plan.plan import Plan
-from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.inspect.rows import columns_now
 from tidestate.recovery.log.checkpoint import Checkpoint, now_us
 from tidestate.recovery.log.manifest import Manifest, OperatorState, OutputKind
@@ -79,12 +78,12 @@ def deliveries(
 
 
 def names_of_output(kind: OutputKind, plan: Plan, state: OperatorState, checkpoint: int) -> dict[str, str]:
-    """What renamed columns of the panes or late rows of a checkpoint are called now, by their name there. Of their
-    input panes of windows have the key alone: results may have the names of its other columns.
+    """What renamed columns of the panes or late rows of a checkpoint are called now, by their name there. Where
+    panes have the key alone of the input, results may have the names of its other columns.
     """
     if kind == "late":
         return names_now(state.renamed, checkpoint)
-    of_input = records_of(plan.key_names, state.renamed) if isinstance(plan, GroupTables) else state.renamed
+    of_input = records_of(plan.input.key_names, state.renamed) if plan.key_alone else state.renamed
     return names_now(together(of_input, state.results), checkpoint, plan.pane_schema.names)
 
 

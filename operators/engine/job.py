@@ -252,7 +252,7 @@ class Job:
         """Whether this run has a sink for late rows."""
         self._recorded = True
         self._progress = {
-            name: restarted_progress(graph.plans[name].watermarks, stored.get(name) or begun)
+            name: restarted_progress(graph.plans[name].input.watermarks, stored.get(name) or begun)
             for name, begun in graph.begin().items()
         }
         self._kept = self._progress

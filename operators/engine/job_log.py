@@ -162,8 +162,8 @@ class JobLog:
             return None, True
         steps, peak = self._steps.get(name, TimeSteps()), progress.tracker.peak
         self._steps[name] = steps + time_steps(before, after, peak)
-        leap = leapt(before, after, peak, plan.future_us + plan.allowed_us, steps)
-        gap = peak is None or crosses_gap(before + plan.delay_us, peak, plan.future_us, steps)
+        leap = leapt(before, after, peak, plan.input.future_us + plan.allowed_us, steps)
+        gap = peak is None or crosses_gap(before + plan.input.delay_us, peak, plan.input.future_us, steps)
         return peak if leap else None, gap
 
     def _warn_of_rejections(self, rejected: Mapping[str, RejectedSince]) -> None:
@@ -213,8 +213,8 @@ def _warn_of_ahead(checkpoint: Published, name: str, count: int) -> None:
         count,
         name,
         watermark_text(plan, before),
-        text_of(plan.delay_us),
-        text_of(plan.future_us),
+        text_of(plan.input.delay_us),
+        text_of(plan.input.future_us),
         tolerance,
         _prevention(plan),
     )
@@ -240,7 +240,7 @@ def _warn_of_leap(checkpoint: Published, name: str, peak: Peak, root: str) -> No
 
 def _prevention(plan: Plan) -> str:
     """The settings that keep one event from moving the watermark so far."""
-    claimant = plan.watermarks.generator
+    claimant = plan.input.watermarks.generator
     claimants = [*claimant.of_sides.values()] or [claimant]
     bounded = [claimant for claimant in claimants if isinstance(claimant, MaxEventTime)]
     if not bounded:
@@ -250,7 +250,7 @@ def _prevention(plan: Plan) -> str:
     held = "" if future_us is None else f", now {text_of(future_us)}"
     return (
         f"if its time is wrong, watermark.bounded(…, hold_future=…{held}) ignores events ahead of the clock; if it "
-        f"is right, a longer watermark delay (now {text_of(plan.delay_us)}){waits} waits for the other events"
+        f"is right, a longer watermark delay (now {text_of(plan.input.delay_us)}){waits} waits for the other events"
     )
 
 

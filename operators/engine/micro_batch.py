@@ -154,7 +154,7 @@ class MicroBatch:
             return False
         if not self.idle(after):
             return True
-        settings = [self.inputs[name].plan.watermarks for name in moved if self.graph.reads_streams(name)]
+        settings = [self.inputs[name].plan.input.watermarks for name in moved if self.graph.reads_streams(name)]
         if any(not setting.by_clock and setting.quiet_us is None for setting in settings):
             return True
         waits = any(state.due_mark != END_US for operator in self.inputs.values() for state in operator.base.values())

@@ -199,7 +199,7 @@ def check_partition(plan: Plan, partition: int, partitions: int, rows: pa.Table)
         return
     # ``take`` before ``select``: without a key, the selection has no columns.
     some = rows.take(pa.array(np.arange(0, rows.num_rows, 1 + rows.num_rows // CHECKED)))
-    found = np.unique(partition_of(some.select(plan.key_names), partitions)).tolist()
+    found = np.unique(partition_of(some.select(plan.input.key_names), partitions)).tolist()
     invariant(
         found == [partition],
         "a row arrives in the state partition of its key",

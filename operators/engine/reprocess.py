@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,7 +11,6 @@ from tidestate.operators.engine.delivery import as_written, read_rows
 from tidestate.operators.engine.job import Job
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.plan.reasons import PURGED, VERY_LATE
-from tidestate.operators.windows.assignment import last_ends
 from tidestate.recovery.inspect.rows import in_columns
 from tidestate.recovery.log.manifest import Manifest
 from tidestate.recovery.log.renames import names_now
@@ -70,12 +68,7 @@ def warn_of_purged(job: Job, fed: Manifest) -> str | None:
 
 
 def _warn(job: Job, plan: Plan, fed: Manifest, rows: pa.Table) -> str | None:
-    last = last_ends(plan.kind, rows[plan.event_time].cast(pa.int64()).to_numpy(), rows)
-    if plan.names_windows:
-        _, end = plan.ledger_bounds
-        named = pc.fill_null(rows[end].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
-        last = np.minimum(last, named)
-    earliest = int(last.min())
+    earliest = int(plan.needed_until(rows).min())
     kept = [
         manifest.id
         for manifest in job.checkpoint.history()

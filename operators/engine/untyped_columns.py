@@ -17,11 +17,11 @@ def check_types_known(graph: Graph) -> None:
     untyped = {}
     for node in graph.nodes:
         streams = [feed for feed in node.feeds if feed.origin in graph.streams]
-        fields = [field for field in node.plan.input_schema if _has_null(field.type)]
+        fields = [field for field in node.plan.input.schema if _has_null(field.type)]
         for feed in streams:
             of_feed = fields
             if node.sides is not None and feed.side is not None:
-                names = node.sides.columns_of(feed.side, node.plan.input_schema)
+                names = node.sides.columns_of(feed.side, node.plan.input.schema)
                 of_side = {node.sides.prefixed(feed.side, name): name for name in names}
                 of_feed = [field.with_name(of_side[field.name]) for field in fields if field.name in of_side]
             if of_feed:

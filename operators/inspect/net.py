@@ -22,7 +22,6 @@ from tidestate.operators.engine.delivery import names_of_output
 from tidestate.operators.inspect.history.emitted import statistic
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.windows.names import END, START
-from tidestate.operators.windows.results import partial_panes
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.recovery.inspect.rows import FILES_AT_ONCE, NamesOfFile, OutputFile, in_columns
 from tidestate.recovery.inspect.scanned import output_columns
@@ -124,13 +123,13 @@ def marks_retractions(plan: Plan) -> bool:
     """Whether panes may be retracted, or replaced by others. Rows that only pass may have a column of that name; that
     which panes of windows have is theirs, and so has their input in a chain.
     """
-    own = isinstance(plan, GroupTables) or PANE_KIND not in plan.input_schema.names
+    own = isinstance(plan, GroupTables) or PANE_KIND not in plan.input.schema.names
     return own and PANE_KIND in plan.pane_schema.names
 
 
 def check_net(plan: Plan) -> None:
     """Raise `UsageError` (``net-panes``) where the last panes of windows are not their results."""
-    if reason := partial_panes(plan):
+    if reason := plan.partial_panes:
         raise UsageError(f"{reason}: read the panes without net", code="net-panes", operator=plan.name)
 
 
@@ -141,7 +140,7 @@ def net_scan(checkpoint: Checkpoint, plan: Plan, files: Sequence[OutputFile], st
     objects, root, by_window = checkpoint.objects, checkpoint.objects.root, isinstance(plan, GroupTables)
     names = pane_names(plan, state)
     schema = output_columns(objects, files, lambda: plan.pane_schema, names)
-    identity = (START, END, *plan.key_names) if by_window else _repeated(plan, schema)
+    identity = (START, END, *plan.input.key_names) if by_window else _repeated(plan, schema)
     read = tuple(NetFile(file.checkpoint, file.ref, names(file.checkpoint)) for file in files)
     place = next((name for name in (END, TIME_OF_PAIR) if name in schema.names), None)
     parts: tuple[NetPart, ...] = (NetPart("0", read, identity, by_window),) if read else ()

@@ -31,7 +31,7 @@ from tidestate.operators.embedded.queries import (
 from tidestate.operators.inspect.plan_from_manifest import has_tables, plan_from, stores_of, tables_read
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.tables import JoinTables
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.windows.messages.kept_windows import kept_schema, kept_windows, sorted_windows
 from tidestate.operators.windows.messages.reading import incomplete_windows
 from tidestate.operators.windows.messages.tables import MessageWindows
@@ -39,6 +39,7 @@ from tidestate.operators.windows.messages.window_metadata import windows_replay_
 from tidestate.operators.windows.names import END, NO_KEY, START
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.stored_windows import Asked, asked_for, partitions_of
+from tidestate.operators.windows.tables import aggregates_of
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.manifest import OperatorState
 from tidestate.recovery.log.moments import CheckpointAt, head_at
@@ -118,14 +119,14 @@ class Query:
     @property
     def key(self) -> dict[str, pa.DataType]:
         """The columns of the key, with their types."""
-        return {column.name: column.arrow for column in self._stored.key_specs}
+        return {column.name: column.arrow for column in self._stored.input.key_specs}
 
     def timed(self, side: str | None = None) -> bool:
         """Whether the bounds of windows are times, and not offsets or numbers."""
         if self._join is not None and side is not None:
             kind = self._join.joined.windows_of(side)
             return kind is None or not kind.by_offset
-        return self._stored.bound_type == TIME
+        return not isinstance(self._stored, WindowedPlan) or self._stored.bound_type == TIME
 
     def message_key(self, side: str | None = None) -> dict[str, list[str]]:
         """The columns that messages can be asked for by: those of ``session`` and of ``equal``."""
@@ -146,7 +147,7 @@ class Query:
     @property
     def results(self) -> list[str]:
         """The names of the results of windows."""
-        return [aggregate.name for aggregate in self._stored.aggregates]
+        return [aggregate.name for aggregate in aggregates_of(self._stored)]
 
     @property
     def own_functions(self) -> list[str]:
@@ -299,11 +300,11 @@ class Query:
         messages. Raises `UsageError` if messages of windows are not known by an identity.
         """
         plan = self._messages_plan()
-        names = [START, END, *plan.key_names, "count"]
+        names = [START, END, *plan.input.key_names, "count"]
         found = [plan.metadata.windows.schema.empty_table()]
         for view in self._views() if plan.replayable and not self.drained else ():
             found += incomplete_windows(plan, view)
-        order = [(name, "ascending") for name in (START, *plan.key_names, END)]
+        order = [(name, "ascending") for name in (START, *plan.input.key_names, END)]
         return pa.concat_tables(found).select(names).sort_by(order)
 
     def _messages_plan(self) -> MessageWindows:

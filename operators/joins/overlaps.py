@@ -66,12 +66,12 @@ class OverlapPlan(Plan):
     def payload(self, side: str) -> list[pa.Field]:
         """Columns of a side's own."""
         shared = self.joined.sides.shared
-        return [one for one in self.input_schema if one.name not in shared and one.name.startswith(f"{side}_")]
+        return [one for one in self.input.schema if one.name not in shared and one.name.startswith(f"{side}_")]
 
     @cached_property
     def living(self) -> dict[str, TableSpec]:
         """The rows of each side that still live."""
-        key = (*self.key_specs, Column(BEGAN, "int64"), Column(NUMBER, "int64"))
+        key = (*self.input.key_specs, Column(BEGAN, "int64"), Column(NUMBER, "int64"))
         values = {side: [Column(one.name, type_text(one.type)) for one in self.payload(side)] for side in SIDES}
         return {
             side: TableSpec(side, key, (Column(UNTIL, "int64"), *own), UNTIL, partition_by=self.partition_by)
@@ -88,7 +88,7 @@ class OverlapPlan(Plan):
         """Keys, a time, the columns of both sides, and the kind."""
         payload = [field for side in SIDES for field in self.payload(side)]
         kind = pa.field("kind", pa.dictionary(pa.int8(), pa.string()))
-        return pa.schema([*self.key_fields, pa.field(AT, TIME), *payload, kind])
+        return pa.schema([*self.input.key, pa.field(AT, TIME), *payload, kind])
 
     def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the watermark, of a source that was idle."""
@@ -142,14 +142,14 @@ def _overlap_step(plan: OverlapPlan, view: StateView, rows: pa.Table, context: C
 
 def _keys_of(plan: OverlapPlan, rows: pa.Table) -> pa.Table:
     """The distinct keys of rows."""
-    keys = rows.select(plan.key_names)
-    return keys.take(pa.array(firsts(*ranks(keys)))) if plan.key_names else keys
+    keys = rows.select(plan.input.key_names)
+    return keys.take(pa.array(firsts(*ranks(keys)))) if plan.input.key_names else keys
 
 
 def _stored(plan: OverlapPlan, view: StateView, side: str, keys: pa.Table) -> pa.Table:
     """What lives on of these keys."""
     spec = plan.living[side]
-    if plan.key_names:
+    if plan.input.key_names:
         return spec.conform(view[side].ranges(keys).rows)
     return pa.concat_tables([spec.schema.empty_table(), *view[side].scan()])
 
@@ -175,7 +175,7 @@ def _ended(plan: OverlapPlan, side: str, rows: pa.Table, ends: pa.Table) -> tupl
     untils = rows[UNTIL].to_numpy().copy()
     if not ends.num_rows:
         return untils, 0
-    names = [*plan.key_names, plan.joined.sides.prefixed(side, plan.joined.sides.time_of(side))]
+    names = [*plan.input.key_names, plan.joined.sides.prefixed(side, plan.joined.sides.time_of(side))]
     (edge, ending), _ = shared_ranks([rows.select(names), ends.select(names)])
     starts, times = rows[BEGAN].to_numpy(), ends[AT].cast(pa.int64()).to_numpy()
     line = np.unique(np.concatenate([starts, times]))
@@ -193,8 +193,8 @@ def _ended(plan: OverlapPlan, side: str, rows: pa.Table, ends: pa.Table) -> tupl
 
 def _numbered(plan: OverlapPlan, sides: dict[str, tuple[pa.Table, Flags]]) -> tuple[_Living, _Living]:
     """Both sides, with numbers for their keys."""
-    tables = [sides[side][0].select(plan.key_names) for side in SIDES]
-    if plan.key_names:
+    tables = [sides[side][0].select(plan.input.key_names) for side in SIDES]
+    if plan.input.key_names:
         keys, _ = shared_ranks(tables)
     else:
         keys = [np.zeros(sides[side][0].num_rows, np.int64) for side in SIDES]
@@ -212,7 +212,7 @@ def _pairs(plan: OverlapPlan, left: _Living, right: _Living) -> pa.Table:
     lefts, rights, times = lefts[by_time], rights[by_time], times[by_time]
     rows = {LEFT: left.rows.take(pa.array(lefts)), RIGHT: right.rows.take(pa.array(rights))}
     payload = [rows[side][field.name] for side in SIDES for field in plan.payload(side)]
-    keys = [rows[LEFT][name] for name in plan.key_names]
+    keys = [rows[LEFT][name] for name in plan.input.key_names]
     columns = [*keys, pa.array(times).cast(TIME), *payload, constant(len(times), EMIT, KINDS)]
     return pa.table(columns, schema=plan.pane_schema)
 

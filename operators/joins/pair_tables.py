@@ -128,6 +128,10 @@ class PairTables(JoinTables):
         return {side: self._unmatched(unmatched_table(side), side, DUE) for side in sides}
 
     @property
+    def retracts(self) -> bool:
+        return self.retracts_unmatched
+
+    @property
     def retracts_unmatched(self) -> bool:
         """Whether a late partner retracts a row that was emitted unmatched."""
         return self.joined.unmatched == "close" and self.allowed_us > 0 and self.joined.how != "inner"
@@ -136,10 +140,12 @@ class PairTables(JoinTables):
     def held(self) -> TableSpec:
         """Pairs that wait for their update period."""
         order = (Column(name, "int64") for name in (DUE, PHASE, FIRST, SECOND, NUMBER))
-        others = [field for field in self.pane_schema if field.name not in ("kind", *self.key_names)]
+        others = [field for field in self.pane_schema if field.name not in ("kind", *self.input.key_names)]
         values = tuple(Column(field.name, type_text(field.type)) for field in others)
         # The numbers are those of a state partition: without the key, pairs of two could have equal ones in a third.
-        return TableSpec(HELD_PAIRS, (*order, *self.key_specs), values, DUE, partition_by=tuple(self.key_names))
+        return TableSpec(
+            HELD_PAIRS, (*order, *self.input.key_specs), values, DUE, partition_by=tuple(self.input.key_names)
+        )
 
     @property
     def rebuilds(self) -> bool:

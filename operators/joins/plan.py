@@ -122,7 +122,7 @@ class SessionJoinPlan(SessionJoinTables):
             accepted, times = accepted.filter(pa.array(counts)), times[counts]
         _, _, ends = assign_windows(self.kind, times, accepted)
         accepted = accepted.append_column(UNTIL, pa.array(ends))
-        if not self.key_fields:
+        if not self.input.key:
             accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(len(times), np.int8)))
         return super().arrive(accepted, times, context)
 

@@ -61,17 +61,22 @@ class SessionJoinTables(JoinTables):
         return (LoneOrigin(named),) if named else ()
 
     @property
+    def retracts(self) -> bool:
+        """If rows may be late: one that is not is never of a session that was emitted."""
+        return self.allowed_us > 0
+
+    @property
     def meeting(self) -> SessionRule:
         return SessionRule(self.closed_at)
 
     @property
     def pane_keys(self) -> tuple[pa.Field, ...]:
-        return (*self.key_fields, *self.equal_fields)
+        return (*self.input.key, *self.equal_fields)
 
     @cached_property
     def session_key(self) -> tuple[Column, ...]:
         """The key; a constant where all rows are in one group."""
-        return kept_columns(self.key_specs) or (Column(NO_KEY, "int8", "key"),)
+        return kept_columns(self.input.key_specs) or (Column(NO_KEY, "int8", "key"),)
 
     @property
     def group_keys(self) -> list[str]:
@@ -85,7 +90,7 @@ class SessionJoinTables(JoinTables):
     @property
     def computed(self) -> tuple[Column, ...]:
         """The end of the session that each row would be by itself."""
-        return (Column(UNTIL, "int64"), *(() if self.key_fields else self.session_key))
+        return (Column(UNTIL, "int64"), *(() if self.input.key else self.session_key))
 
     @property
     def rebuilds(self) -> bool:

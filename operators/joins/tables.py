@@ -31,7 +31,7 @@ from tidestate.operators.describe.windows import END, START
 from tidestate.operators.joins.names import given_up_table, kept_as, put_back_table
 from tidestate.operators.joins.rule import JoinRule, Mark
 from tidestate.operators.plan.held_rows import numbers_table
-from tidestate.operators.plan.plan import ReplayedPlan
+from tidestate.operators.plan.plan import ReplayedPlan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, constant
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Times, Values
@@ -42,7 +42,7 @@ from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinTables(ReplayedPlan):
+class JoinTables(WindowedPlan, ReplayedPlan):
     """Columns and tables of a join, and the rule of its rows."""
 
     joined: Join | SessionJoin
@@ -72,7 +72,7 @@ class JoinTables(ReplayedPlan):
     @property
     def pane_keys(self) -> tuple[pa.Field, ...]:
         """The columns of panes that say which key they are of."""
-        return self.key_fields
+        return self.input.key
 
     @property
     def never_null(self) -> list[str]:
@@ -86,7 +86,7 @@ class JoinTables(ReplayedPlan):
     @cached_property
     def equal(self) -> tuple[Column, ...]:
         """Columns that are equal in the rows of a pair, as tables have them; but for those of its session."""
-        return kept_columns(self.key_specs)
+        return kept_columns(self.input.key_specs)
 
     @property
     def equal_names(self) -> list[str]:
@@ -95,7 +95,7 @@ class JoinTables(ReplayedPlan):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        return tuple(kept_as(name) for name in self.key_names)
+        return tuple(kept_as(name) for name in self.input.key_names)
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -134,7 +134,7 @@ class JoinTables(ReplayedPlan):
         """Columns of a side's own."""
         shared = self.joined.sides.shared
         return [
-            field for field in self.input_schema if field.name not in shared and field.name.startswith(f"{side}_")
+            field for field in self.input.schema if field.name not in shared and field.name.startswith(f"{side}_")
         ]
 
     @cached_property
@@ -158,7 +158,7 @@ class JoinTables(ReplayedPlan):
 
     @property
     def replayable(self) -> tuple[str, ...]:
-        return tuple(self.back) if not self.watermarks.filters_rows else ()
+        return tuple(self.back) if not self.input.watermarks.filters_rows else ()
 
     @cached_property
     def back(self) -> dict[str, TableSpec]:
@@ -230,7 +230,7 @@ class JoinTables(ReplayedPlan):
             equal=self.equal,
             session=self.session_key,
             time=str(self.mark_type),
-            origin=type_text(self.input_schema.field(origin).type) if origin else "int8",
+            origin=type_text(self.input.schema.field(origin).type) if origin else "int8",
             name=side,
             partition_by=self.partition_by,
         )

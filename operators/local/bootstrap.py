@@ -139,7 +139,7 @@ class Archive:
         for name, one in self.streams.items():
             for rows in one.batches(self._columns(graph, name)):
                 if isinstance(self.description, Sided):
-                    schema = graph.output.input_schema
+                    schema = graph.output.input.schema
                     yield {INPUT: self.description.sides.rows(schema, name, rows)}
                 else:
                     yield {name: rows}

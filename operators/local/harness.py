@@ -187,7 +187,7 @@ class Harness:
         drained = self._job.head.drained
         watermark = self._job.head.operators[plan.name].watermark_us
         kept = self._read(plan, lambda store: [] if drained else list(kept_windows(plan, store, watermark)))
-        names = ["window_start", "window_end", *plan.key_names, *(a.name for a in plan.aggregates)]
+        names = ["window_start", "window_end", *plan.input.key_names, *(a.name for a in plan.aggregates)]
         return pa.concat_tables([kept_schema(plan).empty_table(), *kept]).select(names)
 
     @checked

@@ -101,7 +101,7 @@ class Classified:
 def nothing_classified(plan: Plan) -> Classified:
     """The result of no input."""
     nothing = PartitionedRows(plan.exchanged.schema.empty_table(), ())
-    return Classified(nothing, plan.input_schema.empty_table(), None, None, {})
+    return Classified(nothing, plan.input.schema.empty_table(), None, None, {})
 
 
 Timed: TypeAlias = Callable[[str], AbstractContextManager[None]]
@@ -136,19 +136,18 @@ def classify(
 def _classified(
     plan: Plan, events: pa.Table, context: Context, partitions: int, timed: Timed, so_far: GeneratorState
 ) -> Classified:
-    start, _ = plan.ledger_bounds
-    named = events[start] if plan.reprocessing and start in events.column_names else None
+    named = plan.named_windows(events) if plan.reprocessing else None
     events = conform(plan, events, context)
-    if plan.classifies_late and plan.watermarks.filters_rows:
-        events = events.append_column(RECEIVED, events[plan.event_time].cast(pa.int64()))
+    if plan.classifies_late and plan.input.watermarks.filters_rows:
+        events = events.append_column(RECEIVED, events[plan.input.event_time].cast(pa.int64()))
     first = _source_first(plan, events, context, so_far)
     events = first.events if first else events
-    if named is not None and plan.names_windows:
-        events = events.append_column(ONLY, named.cast(plan.bound_type).cast(pa.int64()))
+    if named is not None:
+        events = events.append_column(ONLY, named)
     accepted, rejected, counters = judge(plan, events, context)
     claims = Claims()
     if not plan.reprocessing:
-        claims, more = read_after_checks(plan.watermarks, accepted, rejected, context.now_us)
+        claims, more = read_after_checks(plan.input.watermarks, accepted, rejected, context.now_us)
         counters |= more
     if first is not None:
         claims = joined_claims([first.claims, claims])
@@ -156,13 +155,13 @@ def _classified(
     if plan.observers:
         observed = (observer.read(accepted, context.before.generator) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
-    newest, times = None, event_times(accepted[plan.event_time])
+    newest, times = None, event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and accepted.num_rows:
         peak = peak_of(times, accepted, plan.named_by)
         newest, claims = peak.time_us, msgspec.structs.replace(claims, peak=peak)
     if plan.classifies_late:
         whole = _with_reasons(events, first) if first and first.refused else events
-        sent = PartitionedRows.of(plan.arrive(whole, times, context), plan.key_names, partitions)
+        sent = PartitionedRows.of(plan.arrive(whole, times, context), plan.input.key_names, partitions)
         nothing_yet = {name: 0 for name in counters if name not in LEDGER_REASONS}
         nothing_yet |= {name: many for name, many in first.counters.items() if name != EDGE_ENDS} if first else {}
         return Classified(sent, accepted, None, newest, nothing_yet, claims)
@@ -171,7 +170,7 @@ def _classified(
         return Classified(nothing, accepted, rejected, None, counters, claims)
     rejected = with_refused(plan, accepted, rejected, counters, context)
     with timed("group"):
-        partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.key_names, partitions)
+        partials = PartitionedRows.of(plan.arrive(accepted, times, context), plan.input.key_names, partitions)
     return Classified(partials, accepted, rejected, newest, counters, claims)
 
 
@@ -182,7 +181,7 @@ def with_refused(
     watermark_us = watermark_of(context.before)
     if watermark_us is None:
         return rejected
-    times = event_times(accepted[plan.event_time])
+    times = event_times(accepted[plan.input.event_time])
     partly = plan.refused(accepted, times, watermark_us)
     if partly is None:
         return rejected
@@ -197,17 +196,17 @@ def _source_first(plan: Plan, events: pa.Table, context: Context, so_far: Genera
 
     If it depends on the order of rows, those without a place in it are refused first.
     """
-    if plan.reprocessing or not plan.watermarks.filters_rows:
+    if plan.reprocessing or not plan.input.watermarks.filters_rows:
         return None
-    bad = _without_place(plan, events) if plan.watermarks.order else np.zeros(0, bool)
+    bad = _without_place(plan, events) if plan.input.watermarks.order else np.zeros(0, bool)
     began = context.before.generator
     if not len(bad):
-        return read_before_checks(plan.watermarks, events, context.now_us, began, so_far)
+        return read_before_checks(plan.input.watermarks, events, context.now_us, began, so_far)
     out, valid = events.filter(pa.array(bad)), events.filter(pa.array(~bad))
-    reading = read_before_checks(plan.watermarks, valid, context.now_us, began, so_far)
+    reading = read_before_checks(plan.input.watermarks, valid, context.now_us, began, so_far)
     rows, reasons = reading.refused or (out.schema.empty_table(), pa.array([], pa.string()))
     why = pa.concat_arrays([reasons, pa.array([BAD_OFFSET] * out.num_rows, pa.string())])
-    claims = joined_claims([reading.claims, Claims(rejected=rows_of_sources(plan.watermarks, out))])
+    claims = joined_claims([reading.claims, Claims(rejected=rows_of_sources(plan.input.watermarks, out))])
     return replace(reading, claims=claims, refused=(pa.concat_tables([rows, out]), why))
 
 
@@ -239,17 +238,17 @@ def _both(plan: Plan, first: InputReading, rejected: pa.Table | None, context: C
 
 def conform(plan: Plan, events: pa.Table, context: Context) -> pa.Table:
     """The columns of the plan's input, with its types. Raises `UsageError` if that fails."""
-    events = with_fields(events, plan.read_names)
-    missing = [name for name in plan.read_names if name not in events.column_names]
+    events = with_fields(events, plan.input.read_names)
+    missing = [name for name in plan.input.read_names if name not in events.column_names]
     if missing:
         raise missing_columns("a batch lacks columns of the input", missing, events.column_names)
-    chosen = events.select(plan.read_names)
-    for name in plan.added:
+    chosen = events.select(plan.input.read_names)
+    for name in plan.input.added:
         # Rows of the ledger have the time that was added when they came first.
         has_times = plan.reprocessing and name in events.column_names
         times = events[name] if has_times else _added(name, chosen, context.now_us)
         chosen = chosen.append_column(name, times.cast(TIME))
-    return with_types(chosen, plan.input_schema)
+    return with_types(chosen, plan.input.schema)
 
 
 def with_types(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -283,7 +282,7 @@ def _added(name: str, events: pa.Table, now_us: int) -> pa.Array | pa.ChunkedArr
 def judge(plan: Plan, events: pa.Table, context: Context) -> tuple[pa.Table, pa.Table | None, Counters]:
     """Split events into accepted and rejected ones, and count the classes of lateness."""
     watermark_us = watermark_of(context.before)
-    times = event_times(events[plan.event_time])
+    times = event_times(events[plan.input.event_time])
     early = outside = np.zeros(0, bool)
     if watermark_us is not None:
         outside = outside if plan.reprocessing else plan.outside(events, times, watermark_us)
@@ -324,7 +323,7 @@ def _counted(
 
 def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -> int:
     """How many events are ahead of the watermark by more than its delay and the tolerance together."""
-    ahead_us = plan.future_us + plan.delay_us
+    ahead_us = plan.input.future_us + plan.input.delay_us
     if watermark_us is None or ahead_us >= LIMIT_US:
         return 0
     return int(np.count_nonzero(times > watermark_us + ahead_us))
@@ -332,9 +331,9 @@ def _ahead(plan: Plan, times: npt.NDArray[np.int64], watermark_us: int | None) -
 
 def _without_place(plan: Plan, events: pa.Table) -> npt.NDArray[np.bool_]:
     """Rows without a valid place in the order of their source; of length 0 if there are none."""
-    by, orders = plan.watermarks.by, plan.watermarks.generator.orders
-    if plan.order or by is None or not orders:
-        return without_place(events, plan.order) if plan.order else np.zeros(0, bool)
+    by, orders = plan.input.watermarks.by, plan.input.watermarks.generator.orders
+    if plan.input.order or by is None or not orders:
+        return without_place(events, plan.input.order) if plan.input.order else np.zeros(0, bool)
     bad = np.zeros(events.num_rows, bool)
     for side, order in orders.items():
         of_side = np.asarray(pc.fill_null(pc.equal(events[by], side), False))

@@ -70,7 +70,7 @@ class Node:
 
     def order_of(self, feed: Feed) -> StreamOrder:
         """The order in which the rows of a feed count, in the columns of its stream."""
-        watermarks = self.plan.watermarks
+        watermarks = self.plan.input.watermarks
         if self.sides is None or feed.side is None:
             return StreamOrder(watermarks.order, watermarks.by if watermarks.order else None)
         order = watermarks.generator.order_of(feed.side)
@@ -82,7 +82,7 @@ class Node:
         """Rows of a feed in the columns of the operator's input."""
         if self.sides is None or feed.side is None:
             return rows
-        return self.sides.rows(self.plan.input_schema, feed.side, rows)
+        return self.sides.rows(self.plan.input.schema, feed.side, rows)
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Graph:
 
     def begin(self) -> dict[str, Progress]:
         """The progress of all operators before the first round."""
-        return {name: first_progress(plan.watermarks) for name, plan in self.plans.items()}
+        return {name: first_progress(plan.input.watermarks) for name, plan in self.plans.items()}
 
     def after(
         self, before: Mapping[str, Progress], claims: Mapping[str, Sequence[Claims]], now_us: int
@@ -192,7 +192,7 @@ class Graph:
         for node in self.nodes:
             name = node.plan.name
             all_claims = [*claims.get(name, ()), *self._upstream(node, after)]
-            after[name] = combined_progress(node.plan.watermarks, before[name], all_claims, now_us)
+            after[name] = combined_progress(node.plan.input.watermarks, before[name], all_claims, now_us)
         return after
 
     def reached(self, before: Mapping[str, Progress], time_us: int, now_us: int) -> dict[str, Progress]:
@@ -205,7 +205,9 @@ class Graph:
                 reached = SourceReport(time_us, generated=True)
                 sources = [one for one in before[name].tracker.sources if one.partition("/")[0] not in followed]
                 streams = Claims(dict.fromkeys(sources, reached))
-                after[name] = combined_progress(node.plan.watermarks, before[name], [*upstream, streams], now_us)
+                after[name] = combined_progress(
+                    node.plan.input.watermarks, before[name], [*upstream, streams], now_us
+                )
             else:
                 after[name] = before[name].advanced_to(time_us)
         return after
@@ -215,7 +217,7 @@ class Graph:
         outer join are missing.
         """
         self.check_whole()
-        return {name: finished_progress(plan.watermarks, before[name]) for name, plan in self.plans.items()}
+        return {name: finished_progress(plan.input.watermarks, before[name]) for name, plan in self.plans.items()}
 
     def check_whole(self) -> None:
         """Raise `UsageError` (``rebuilding``) if an output waits for rows that were lost."""
@@ -248,7 +250,7 @@ def sent_name(column: str) -> str:
 
 def single_operator(plan: Plan) -> Graph:
     """The graph of a job with one operator."""
-    return Graph((Node(plan, (Feed(INPUT, None, plan.event_time),)),), {INPUT: tuple(plan.read_names)})
+    return Graph((Node(plan, (Feed(INPUT, None, plan.input.event_time),)),), {INPUT: tuple(plan.input.read_names)})
 
 
 def _report(plan: Plan, watermark: int, time: str) -> SourceReport:

@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.plan import ONLY, Plan
+from tidestate.operators.plan.plan import Plan
 
 
 def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us: int | None) -> pa.Table:
@@ -17,7 +16,7 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
     why = pa.array([reasons]).take(pa.array(nowhere)) if isinstance(reasons, str) else reasons
     mark = pa.array([watermark_us], pa.int64()).cast(plan.mark_type) if _real(watermark_us) else None
     marks = pc.take(mark, pa.array(nowhere)) if mark is not None else pa.nulls(count, plan.mark_type)
-    given = {"reason": why, "watermark": marks, **_named(plan, rejected)}
+    given = {"reason": why, "watermark": marks, **plan.ledger_windows(rejected)}
     columns = [
         given[field.name]
         if field.name in given
@@ -27,15 +26,6 @@ def ledger(plan: Plan, rejected: pa.Table, reasons: str | pa.Array, watermark_us
         for field in plan.late_schema
     ]
     return pa.table(columns, names=plan.late_schema.names).cast(plan.late_schema)
-
-
-def _named(plan: Plan, rejected: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """The bounds of the window that a late event was reprocessed for."""
-    if ONLY not in rejected.column_names or not isinstance(plan.kind, Sliding):
-        return {}
-    starts = rejected[ONLY]
-    bounds = zip(plan.ledger_bounds, (starts, pc.add(starts, plan.kind.size)), strict=True)
-    return {name: values.cast(plan.bound_type) for name, values in bounds if name not in rejected.column_names}
 
 
 def _real(watermark_us: int | None) -> bool:

@@ -11,26 +11,26 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidestate.operators.aggregates.aggregate import KIND, BoundAggregate
+from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
-from tidestate.operators.describe.triggers import Triggers
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
 from tidestate.operators.plan.checks import Check, HasPlace, NotNull, ShortKey, TimeInRange, window_checks
 from tidestate.operators.plan.held_rows import Holding
+from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.reasons import NULL_KEY, NULL_TIME
 from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import Context, Observer
-from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.checksums import checksum
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.store import StateView
-from tidestate.statestore.spec.tables import TIME, Column, Group, TableSpec
+from tidestate.statestore.spec.tables import TIME, Column, TableSpec
 
 PROCESSING_TIME = "processing_time"
 """The column that is added to an input without an event time."""
@@ -61,13 +61,14 @@ RESERVED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """Everything that the steps of an operator need. Made by `bind_plan`; picklable, as Spark's tasks get it.
+    """An operator, bound to the types of its input: all that the engine reads of it. Pure functions over tables, and
+    data; made by `bind_plan`, and picklable, as Spark's tasks get it.
 
-    ``event_time`` is the column of event times, or of offsets (``by_offset``): then watermark, lateness and retention
-    are offsets too. ``order``: the columns that order messages, (origin, offset) or (offset,). ``added``: input
-    columns that the operator adds. ``rule``: whether an event is late by its time or by its windows.
+    A new operator has tables, a schema of panes, what is too late, and a step; the rest has defaults. The engine asks
+    for nothing that is not here: what windows have in addition, it does not know. Where event times are offsets
+    (``by_offset``), lateness and retention are offsets too.
     """
 
     reprocesses: ClassVar[bool] = False
@@ -82,47 +83,30 @@ class Plan(ABC):
     """The method that sets its allowed lateness; empty if there is none."""
 
     name: str
-    kind: Windows
-    event_time: str
-    input_schema: pa.Schema
-    key_fields: tuple[pa.Field, ...]
-    aggregates: tuple[BoundAggregate, ...]
-    watermarks: Watermarks
-    allowed_us: int
-    future_us: int
-    mode: str
+    input: InputSpec
     configuration: dict[str, Any]
-    triggers: Triggers
-    rule: str
-    order: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
-    retain_us: int | None = 0
-    retain_windows: int | None = None
-    signed: bool = False
-    """Whether the input has retractions."""
     renames: Renames = SAME_NAMES
-    gone_us: int = BEGINNING_US
-    """Windows that end at or before this had expired under earlier settings."""
-    closed_us: int | None = None
-    """The last closed window end when settings changed; None after the next step."""
-    upstream_delay_us: int = 0
-    """The longest watermark delay of the operators that it reads."""
-    settles: bool = False
-    """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
+    allowed_us: int = 0
+    """How far behind the watermark a row may be."""
     in_order: bool = False
     """Whether rows are held until the watermark passes them, and processed in the order of their times."""
+    gone_us: int = BEGINNING_US
+    """What ends at or before this had expired under earlier settings."""
+    closed_us: int | None = None
+    """The last end that was closed when settings changed; None after the next step."""
+    settles: bool = False
+    """Whether triggers have changed before the next step: late events may wait for a trigger that is gone."""
     rows_are: RowKind = "live"
     """What the rows of its input are, in this micro-batch; see `for_late_rows`."""
 
-    @property
-    def key_names(self) -> list[str]:
-        """Names of the key columns."""
-        return [field.name for field in self.key_fields]
+    def with_input(self, **changes: Any) -> Self:
+        """The same with these changes to its input."""
+        return replace(self, input=replace(self.input, **changes))
 
     @property
     def partition_by(self) -> tuple[str, ...]:
         """The columns of state tables whose hash is the state partition of a row, as in `classify`."""
-        return tuple(self.key_names)
+        return tuple(self.input.key_names)
 
     def for_late_rows(self) -> Self:
         """The same for a micro-batch whose rows are from the late ledger: their windows take them until they expire,
@@ -138,54 +122,46 @@ class Plan(ABC):
     @property
     def named_by(self) -> list[str]:
         """The columns that identify an event in logs."""
-        by = [self.watermarks.by] if self.watermarks.by else []
-        return [self.event_time, *self.key_names, *by, *self.order]
+        by = [self.input.watermarks.by] if self.input.watermarks.by else []
+        return [self.input.event_time, *self.input.key_names, *by, *self.input.order]
 
     @property
     def never_null(self) -> list[str]:
         """The columns in which a null rejects a row, without event time and order."""
-        return self.key_names
+        return self.input.key_names
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """What a row must meet: the first that it fails gives the reason in the ledger. Lateness comes after."""
-        keys = tuple(dict.fromkeys([*self.never_null, *self.order]))
+        keys = tuple(dict.fromkeys([*self.never_null, *self.input.order]))
         return (
-            *window_checks(self.kind, signed=self.signed),
-            *((HasPlace(order=self.order),) if self.order else ()),
-            NotNull(columns=(self.event_time,), reason=NULL_TIME),
+            *self.own_checks,
+            *((HasPlace(order=self.input.order),) if self.input.order else ()),
+            NotNull(columns=(self.input.event_time,), reason=NULL_TIME),
             NotNull(columns=tuple(self.never_null), reason=NULL_KEY),
             ShortKey(columns=keys),
             TimeInRange(),
         )
 
     @property
-    def read_names(self) -> list[str]:
-        """The columns that are read from the input."""
-        return [name for name in self.input_schema.names if name not in self.added]
+    def own_checks(self) -> tuple[Check, ...]:
+        """What rows must meet for this operator, before what all must meet."""
+        return ()
 
     @property
     def by_offset(self) -> bool:
         """Whether event times are offsets."""
-        return self.kind.by_offset
+        return False
 
     @property
     def clocked(self) -> bool:
         """Whether time alone may emit panes: by the watermark, by idle sources, or by triggers."""
-        return self.watermarks.clocked or self.triggers.by_clock
+        return self.input.watermarks.clocked
 
     @property
     def retracts(self) -> bool:
         """Whether panes may be retractions."""
-        return self.mode == "retracting"
-
-    @property
-    def repeats(self) -> bool:
-        """Whether a window and key may emit several panes."""
-        triggers = self.triggers
-        retained = self.allowed_us > 0 or self.retain_windows is not None or (self.retain_us or 0) > 0
-        late = retained and (triggers.late is not None or triggers.closing != "never")
-        return late or triggers.early is not None or triggers.when is not None
+        return False
 
     @property
     def waits_by(self) -> str | None:
@@ -229,31 +205,13 @@ class Plan(ABC):
 
     def expired_at(self, watermark: int) -> int:
         """Windows that end at or before this are no longer retained."""
-        closed = self.closed_at(watermark)
-        if closed in (BEGINNING_US, END_US):
-            return closed
-        by_time = by_size = BEGINNING_US
-        if self.retain_us is not None:
-            by_time = max(by_time, watermark - self.retain_us)
-        if self.retain_windows is not None and isinstance(self.kind, Sliding):
-            by_size = self.kind.last_end_at_or_before(watermark) - self.retain_windows * self.kind.slide
-        return min(closed, max(by_time, by_size, self.gone_us))
+        return self.closed_at(watermark)
 
     @cached_property
     def fingerprint(self) -> str:
         """A checksum of the configuration and the types of the input."""
-        types = {field.name: type_text(field.type) for field in self.input_schema}
+        types = {field.name: type_text(field.type) for field in self.input.schema}
         return checksum(msgspec.json.encode([self.configuration, types], order="sorted"))
-
-    @property
-    def state_groups(self) -> tuple[Group, ...]:
-        """State columns of all aggregates that are combined together."""
-        return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
-
-    @property
-    def bound_type(self) -> pa.DataType:
-        """The type of window starts and ends."""
-        return self.mark_type
 
     @property
     @abstractmethod
@@ -268,9 +226,9 @@ class Plan(ABC):
     @cached_property
     def exchanged(self) -> TableSpec:
         """The rows that are sent from the input to the state: by default those of the input, not partials."""
-        key = self.key_specs or (Column(self.event_time, str(self.mark_type)),)
+        key = self.input.key_specs or (Column(self.input.event_time, str(self.mark_type)),)
         names = {column.name for column in key}
-        values = (Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names)
+        values = (Column(field.name, type_text(field.type)) for field in self.input.schema if field.name not in names)
         return TableSpec("rows", key, (*values, *self.computed))
 
     @property
@@ -281,7 +239,7 @@ class Plan(ABC):
     @property
     def held_by(self) -> tuple[str, ...]:
         """The columns of ``taken`` that order held rows: first their times."""
-        return (self.event_time,)
+        return (self.input.event_time,)
 
     @cached_property
     def holding(self) -> Holding | None:
@@ -289,7 +247,7 @@ class Plan(ABC):
         if not self.in_order:
             return None
         time, *then = self.held_by
-        return Holding(self.taken, time, self.key_specs, tuple(then))
+        return Holding(self.taken, time, self.input.key_specs, tuple(then))
 
     @property
     def held_tables(self) -> tuple[TableSpec, ...]:
@@ -326,11 +284,6 @@ class Plan(ABC):
         """
         return np.zeros(0, bool)
 
-    @property
-    def delay_us(self) -> int:
-        """How far its watermark stays behind the newest event."""
-        return max(self.watermarks.delay_us, self.upstream_delay_us)
-
     def refused(self, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
         """Accepted events that some of their windows refuse, a row per event and window with its bounds; None if
         there are none.
@@ -352,48 +305,84 @@ class Plan(ABC):
         """
         raise no_bound(self, column, "its rows have no time that follows the watermark")
 
-    def lifted(self, accepted: pa.Table) -> list[pa.Array | pa.ChunkedArray]:
-        """One partial per event: the state columns of all aggregates; int64 where `combine` makes decimals."""
-        return [column for bound in self.aggregates for column in bound.lift(accepted)]
-
-    @cached_property
+    @property
+    @abstractmethod
     def pane_schema(self) -> pa.Schema:
-        """The columns of panes: window, key and results, then what kind of pane it is."""
-        small = pa.dictionary(pa.int8(), pa.string())
-        return pa.schema(
-            [
-                pa.field("window_start", self.bound_type),
-                pa.field("window_end", self.bound_type),
-                *self.key_fields,
-                *(pa.field(a.name, a.result_type) for a in self.aggregates),
-                pa.field("pane", pa.int64()),
-                pa.field("timing", small),
-                pa.field("kind", small),
-                pa.field("last", pa.bool_()),
-            ]
-        )
+        """The columns of panes: the rows that the operator emits."""
+
+    @property
+    def ledger_facts(self) -> list[pa.Field]:
+        """The columns of the late ledger that say why a row was rejected."""
+        return [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
 
     @cached_property
     def late_schema(self) -> pa.Schema:
-        """The columns of the late ledger: those of the input, reason, watermark, and the bounds of the window if only
-        some of an event's windows refused it.
-        """
-        facts = [pa.field("reason", pa.string()), pa.field("watermark", self.mark_type)]
-        names = self.ledger_bounds if self.names_windows else ()
-        # If rows have windows of their own, the bounds are among the input's columns.
-        bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input_schema.names]
-        return pa.schema([*self.input_schema, *facts, *bounds])
+        """The columns of the late ledger: those of the input, then `ledger_facts`."""
+        return pa.schema([*self.input.schema, *self.ledger_facts])
 
     @property
-    def ledger_bounds(self) -> tuple[str, str]:
-        """The columns of the ledger with the bounds of a window that refused an event."""
-        taken = not isinstance(self.kind, NamedWindow) and not set(BOUNDS).isdisjoint(self.input_schema.names)
-        return OTHER_BOUNDS if taken else BOUNDS
+    def pane_key(self) -> tuple[str, ...] | None:
+        """The columns that, with the window if there is one, name a pane once; None where panes may repeat them."""
+        return None
+
+    @property
+    def key_alone(self) -> bool:
+        """Whether panes have of the input the columns of the key alone; else all of it."""
+        return False
+
+    @property
+    def partial_panes(self) -> str:
+        """Why the newest pane of a window is not its result; empty where it is."""
+        return ""
+
+    @property
+    def calls_user_code(self) -> bool:
+        """Whether its step calls functions of the user, which need not bear several threads."""
+        return False
+
+    @property
+    def names_windows(self) -> bool:
+        """Whether a ledger row may be for one of several windows of a row."""
+        return False
+
+    def named_windows(self, late: pa.Table) -> pa.ChunkedArray | None:
+        """The start of the one window that each row of the ledger is for, null for all of its windows; int64. None if
+        rows name no windows.
+        """
+        return None
+
+    def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
+        """Columns of the ledger with the bounds of the one window that a row was given again for."""
+        return {}
+
+    def needed_until(self, late: pa.Table) -> Times:
+        """The last time at which something stored takes each of these rows of the ledger. Shape ``(rows,)``."""
+        return np.full(late.num_rows, END_US)
 
     @property
     def steps_together(self) -> bool:
         """Whether, if one state partition steps, all do: as what expires in one follows from its own state."""
         return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedPlan(Plan):
+    """An operator whose rows lie in windows."""
+
+    kind: Windows
+
+    @property
+    def by_offset(self) -> bool:
+        return self.kind.by_offset
+
+    @property
+    def bound_type(self) -> pa.DataType:
+        """The type of window starts and ends."""
+        return self.mark_type
+
+    @property
+    def own_checks(self) -> tuple[Check, ...]:
+        return window_checks(self.kind, signed=self.input.signed)
 
     @property
     def overlapping(self) -> bool:
@@ -402,13 +391,34 @@ class Plan(ABC):
 
     @property
     def names_windows(self) -> bool:
-        """Whether ledger rows may be for one window of an event."""
-        return self.overlapping or self.triggers.finishes
+        return self.overlapping
 
     @property
-    def key_specs(self) -> tuple[Column, ...]:
-        """The key columns of state tables."""
-        return tuple(Column(field.name, type_text(field.type), "key") for field in self.key_fields)
+    def ledger_bounds(self) -> tuple[str, str]:
+        """The columns of the ledger with the bounds of a window that refused an event."""
+        taken = not isinstance(self.kind, NamedWindow) and not set(BOUNDS).isdisjoint(self.input.schema.names)
+        return OTHER_BOUNDS if taken else BOUNDS
+
+    @property
+    def ledger_facts(self) -> list[pa.Field]:
+        """With the bounds of the window if only some of an event's windows refused it."""
+        names = self.ledger_bounds if self.names_windows else ()
+        # If rows have windows of their own, the bounds are among the input's columns.
+        bounds = [pa.field(name, self.bound_type) for name in names if name not in self.input.schema.names]
+        return [*super().ledger_facts, *bounds]
+
+    def named_windows(self, late: pa.Table) -> pa.ChunkedArray | None:
+        start, _ = self.ledger_bounds
+        if not self.names_windows or start not in late.column_names:
+            return None
+        return late[start].cast(self.bound_type).cast(pa.int64())
+
+    def ledger_windows(self, rejected: pa.Table) -> dict[str, pa.ChunkedArray]:
+        if ONLY not in rejected.column_names or not isinstance(self.kind, Sliding):
+            return {}
+        starts = rejected[ONLY]
+        bounds = zip(self.ledger_bounds, (starts, pc.add(starts, self.kind.size)), strict=True)
+        return {name: values.cast(self.bound_type) for name, values in bounds if name not in rejected.column_names}
 
 
 class Loss(NamedTuple):

@@ -13,8 +13,6 @@ from tidestate.statestore.errors import invariant
 from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.table.sorting import ranks
 
-FUTURE_US = 60_000_000
-"""The default distance ahead of all events before it from which an event is counted as future."""
 TIMINGS, KINDS = ("early", "on_time", "late"), ("emit", "retract")
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import moved_one
 from tidestate.operators.progress.progress import Context
@@ -29,8 +29,12 @@ class AlteredPlan(Plan):
         return ()
 
     @property
+    def retracts(self) -> bool:
+        return PANE_KIND in self.input.schema.names
+
+    @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
-        end, schema = self.altered.end, self.input_schema
+        end, schema = self.altered.end, self.input.schema
         return schema if end is None or end in schema.names else schema.append(pa.field(end, TIME))
 
     def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
@@ -39,13 +43,13 @@ class AlteredPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         rows, about = arriving, self.altered
-        starts = _later(rows[self.event_time], about.shift_us)
+        starts = _later(rows[self.input.event_time], about.shift_us)
         ends = None
         if about.end is not None and about.duration_us is not None:
             ends = _later(starts, about.duration_us)
         elif about.end is not None:
             ends = _later(rows[about.end], about.shift_us)
-        rows = rows.set_column(rows.schema.get_field_index(self.event_time), self.event_time, starts)
+        rows = rows.set_column(rows.schema.get_field_index(self.input.event_time), self.input.event_time, starts)
         if about.end is not None and ends is not None:
             place = rows.schema.get_field_index(about.end)
             rows = rows.append_column(about.end, ends) if place < 0 else rows.set_column(place, about.end, ends)
@@ -54,7 +58,7 @@ class AlteredPlan(Plan):
 
     def output_watermark(self, watermark: int, column: str) -> int:
         """The shifted watermark; a later row is behind it only if it arrived behind ``watermark``."""
-        if column != self.event_time:
+        if column != self.input.event_time:
             return super().output_watermark(watermark, column)
         return moved_one(watermark, self.altered.shift_us)
 

@@ -37,7 +37,9 @@ class DedupPlan(Plan):
     @cached_property
     def seen(self) -> TableSpec:
         """Ids, and until which watermark each is remembered (int64 microseconds)."""
-        return TableSpec("seen", self.key_specs, (Column(UNTIL, "int64"),), UNTIL, partition_by=self.partition_by)
+        return TableSpec(
+            "seen", self.input.key_specs, (Column(UNTIL, "int64"),), UNTIL, partition_by=self.partition_by
+        )
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -45,7 +47,7 @@ class DedupPlan(Plan):
 
     @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
-        return self.input_schema
+        return self.input.schema
 
     def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the allowed lateness: their ids may have expired. It refuses none that it is given again."""
@@ -53,13 +55,13 @@ class DedupPlan(Plan):
         return late
 
     @property
-    def repeats(self) -> bool:
-        """Whether a row may be emitted more than once: never, as each passes once."""
-        return False
+    def pane_key(self) -> tuple[str, ...]:
+        """The id: each passes once."""
+        return tuple(self.input.key_names)
 
     def output_watermark(self, watermark: int, column: str) -> int:
         """Rows pass as they arrive; those behind the watermark are late for who reads them, too."""
-        if column != self.event_time:
+        if column != self.input.event_time:
             return super().output_watermark(watermark, column)
         return watermark
 
@@ -78,12 +80,12 @@ class DedupPlan(Plan):
 
     def _in_turn(self, view: StateView, rows: pa.Table, context: Context) -> Transition:
         """The same for rows in the order of their times: an id expires when a row arrives that is late enough."""
-        owner, count = ranks(rows.select(self.key_names))
-        known = view[self.seen.name].lookup(rows.take(pa.array(firsts(owner, count))).select(self.key_names))
+        owner, count = ranks(rows.select(self.input.key_names))
+        known = view[self.seen.name].lookup(rows.take(pa.array(firsts(owner, count))).select(self.input.key_names))
         # Without `within` an id is remembered for the time of its row only.
         span = 1 if self.within_us is None else self.within_us
         until = pc.fill_null(known.rows[UNTIL], BEGINNING_US).to_numpy() + (self.within_us is None)
-        times = positions(rows[self.event_time])
+        times = positions(rows[self.input.event_time])
         passing = spaced(owner, times, until, span)
         new, last = rows.take(pa.array(passing)), lasts(owner[passing], count)
         return self._passed(new, new.take(pa.array(last[last >= 0])), rows.num_rows, context)
@@ -91,14 +93,14 @@ class DedupPlan(Plan):
     def _passed(self, new: pa.Table, latest: pa.Table, asked: int, context: Context) -> Transition:
         """``new`` rows pass; the ``latest`` of each id says until when the id is remembered."""
         closed = self.closed_at(context.watermark)
-        times = positions(latest[self.event_time])
+        times = positions(latest[self.input.event_time])
         # The time of a row that is given again may be long over: it is remembered from now on.
         since = np.maximum(times, min(closed, LIMIT_US)) if self.reprocessing else times
         until = pa.array(since + (0 if self.within_us is None else self.within_us))
         changes = {self.seen.name: remember(self.seen, latest, until, self.expiry(context).get(self.seen.name))}
         passed = {"passed": new.num_rows, "duplicates": asked - new.num_rows}
         counters = {name: count for name, count in passed.items() if count}
-        return Transition(changes, new.select(self.input_schema.names), counters)
+        return Transition(changes, new.select(self.input.schema.names), counters)
 
 
 def spaced(owner: Times, times: Times, until: Times, span: int) -> Times:

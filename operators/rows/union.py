@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import AT
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.statestore.arrays import Flags, Times
@@ -26,8 +26,12 @@ class UnionPlan(Plan):
         return ()
 
     @property
+    def retracts(self) -> bool:
+        return PANE_KIND in self.input.schema.names
+
+    @property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]
-        return self.input_schema
+        return self.input.schema
 
     def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """None: the reader of the rows decides what is too late."""
@@ -35,7 +39,7 @@ class UnionPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
-        return Transition({}, arriving.select(self.input_schema.names), counters)
+        return Transition({}, arriving.select(self.input.schema.names), counters)
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No later row has an earlier time, except for rows that arrive behind ``watermark``."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.engine.blocks import Block
 from tidestate.operators.engine.micro_batch import MicroBatch
 from tidestate.operators.engine.partitions import TaskResult
@@ -69,7 +68,7 @@ class InDriver:
         small = files <= LIMITS.files and size <= LIMITS.file_bytes and size < self._too_large
         if not small or not _small_state(batch, None):
             return None
-        threads = size >= LIMITS.thread_bytes and not _own_functions(batch)
+        threads = size >= LIMITS.thread_bytes and not any(plan.calls_user_code for plan in batch.graph.plans.values())
         here = batch.divided(self._threads if threads else 1)
         try:
             return _tried(lambda: self._transport.run(here, BatchInput(blocks=_blocks(here, direct))))
@@ -92,11 +91,6 @@ def _tried(run: Callable[[], list[TaskResult]]) -> list[TaskResult] | None:
             raise
         log.warning("a function of yours failed in the driver, so tasks process this small batch instead: %s", error)
         return None
-
-
-def _own_functions(batch: MicroBatch) -> bool:
-    bound = (one for plan in batch.graph.plans.values() for one in plan.aggregates)
-    return any(isinstance(one.aggregate, OwnAggregate) for one in bound)
 
 
 def _small_state(batch: MicroBatch, after: Mapping[str, Progress] | None) -> bool:

@@ -9,8 +9,8 @@ from tidestate.operators.bind.columns import require_columns
 from tidestate.operators.bind.graph import stream_columns
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.runnable import Runnable, Sided
+from tidestate.operators.describe.windows import END, START
 from tidestate.operators.spark.types import arrow_schema, check_case
-from tidestate.operators.windows.names import END, START
 
 
 def read_schemas(description: Runnable, stream: DataFrame) -> pa.Schema | dict[str, pa.Schema]:

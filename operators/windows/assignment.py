@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.describe.windows import END, START, Counted, Global, NamedWindow, Sessions, Sliding, Windows
 from tidestate.operators.plan.gaps import gaps_us
-from tidestate.operators.plan.plan import ONLY, Plan
+from tidestate.operators.plan.plan import ONLY, Plan, WindowedPlan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.statestore.arrays import Flags, Times
 from tidestate.statestore.errors import of_type
@@ -74,14 +74,14 @@ def gaps_of(kind: Sessions, events: pa.Table) -> Times | int:
     return gaps
 
 
-def too_late(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
+def too_late(plan: WindowedPlan, events: pa.Table, times: Times, watermark: int) -> Flags:
     """Events whose windows are all closed, by the rule ``window``; one without windows is not late."""
     last = last_ends(plan.kind, times, events)
     closed: Flags = (last != BEGINNING_US) & (last <= plan.refused_at(watermark))
     return closed
 
 
-def late_outside(plan: Plan, events: pa.Table, times: Times, watermark: int) -> Flags:
+def late_outside(plan: WindowedPlan, events: pa.Table, times: Times, watermark: int) -> Flags:
     """Events without windows that are too late to be in one; of length 0 if each event has a window."""
     if not isinstance(plan.kind, Sliding) or not plan.kind.has_gaps:
         return np.zeros(0, bool)
@@ -100,7 +100,7 @@ def last_ends(kind: Windows, times: Times, events: pa.Table) -> Times:
     return last
 
 
-def refused_windows(plan: Plan, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
+def refused_windows(plan: WindowedPlan, accepted: pa.Table, times: Times, watermark: int) -> pa.Table | None:
     """Accepted events with each of their windows that is closed; None if there are none."""
     kind = of_type(plan.kind, Sliding)
     first, counts = sliding_windows(kind, times, accepted, high=plan.refused_at(watermark))

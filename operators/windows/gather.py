@@ -99,7 +99,7 @@ def gather_groups(
 ) -> Gathered:
     """All groups that this step may fire or change. ``alone``: see `step_windows`."""
     timed = _timed(plan, view, context)
-    if plan.per_event and plan.order and not plan.in_order:
+    if plan.per_event and plan.input.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     if plan.by_number:
         return _counted(plan, view, arriving, timed, context)

@@ -8,17 +8,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.signed import signs
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.plan.dues import with_expiry
-from tidestate.operators.plan.output_watermark import output_watermark
 from tidestate.operators.plan.timers import Timer
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import BEGINNING_US
 from tidestate.operators.progress.progress import Context, watermark_of
 from tidestate.operators.windows.assignment import (
     assign_windows,
+    last_ends,
     late_outside,
     narrowed,
     own_windows,
@@ -30,6 +31,7 @@ from tidestate.operators.windows.elements import step_by_element
 from tidestate.operators.windows.expansion import combined_parts, expand_windows
 from tidestate.operators.windows.groups import int_bounds
 from tidestate.operators.windows.names import END, SLICE_END
+from tidestate.operators.windows.output_watermark import output_watermark
 from tidestate.operators.windows.session_slices import parts_of_sessions, ready_sessions
 from tidestate.operators.windows.sessions import merge_sessions
 from tidestate.operators.windows.slices import events_as_parts, ready_windows
@@ -45,6 +47,7 @@ from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.trigger_change import hand_over
 from tidestate.statestore.arrays import Flags, Times, Values
 from tidestate.statestore.errors import of_type
+from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.store import StateView
 from tidestate.statestore.spec.tables import TableSpec
 from tidestate.statestore.table.fold import combine, combine_values
@@ -79,14 +82,14 @@ def _as_windows(plan: GroupTables, events: pa.Table, times: Times, context: Cont
         open_ = ends > plan.refused_at(watermark)
         index, starts, ends = index[open_], starts[open_], ends[open_]
     places = pa.array(index)
-    keys: list[Values] = [events[name].take(places) for name in plan.key_names] or [_single_key(len(index))]
+    keys: list[Values] = [events[name].take(places) for name in plan.input.key_names] or [_single_key(len(index))]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     columns = [column.take(places) for column in plan.lifted(events)]
     sizes = [pa.array(np.ones(len(index), np.int64))]
-    if plan.signed:
+    if plan.input.signed:
         sizes.append(pa.array(signs(events)[index]))
     if plan.per_event:
-        extra: list[Values] = [events[name].take(places) for name in plan.order]
+        extra: list[Values] = [events[name].take(places) for name in plan.input.order]
         if plan.in_order:
             extra.append(pa.array(times[index]))
         if plan.triggers.finishes:
@@ -107,8 +110,8 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Con
     """One row per window and key, for windows that share events: by slice if the order does not matter, in bands."""
     kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
     ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.key_names] or [_single_key(len(times))]
-    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.signed else [])]
+    keys: list[Values] = [events[name] for name in plan.input.key_names] or [_single_key(len(times))]
+    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.input.signed else [])]
     rows = _typed(spec, [*keys, ends, *sizes, *plan.lifted(events)])
     only = own_windows(events)
     if only is None and plan.orderless and not plan.touching:
@@ -136,7 +139,7 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Con
 
 def _whole(plan: GroupTables, events: pa.Table) -> pa.Array:
     """Each event as one struct, for the ledger."""
-    columns = [events[name].combine_chunks() for name in plan.input_schema.names]
+    columns = [events[name].combine_chunks() for name in plan.input.schema.names]
     names = [f"_{number}" for number in range(len(columns))]
     return pa.StructArray.from_arrays(columns, names=names)
 
@@ -165,6 +168,14 @@ class WindowPlan(GroupTables):
         if by_windows and not self.by_number:
             late |= too_late(self, events, times, watermark)
         return late
+
+    def needed_until(self, late: pa.Table) -> Times:
+        last = last_ends(self.kind, positions(late[self.input.event_time]), late)
+        if not self.names_windows:
+            return last
+        _, end = self.ledger_bounds
+        named: Times = pc.fill_null(late[end].cast(pa.int64()), np.iinfo(np.int64).max).to_numpy()
+        return np.minimum(last, named)
 
     def outside(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         return late_outside(self, events, times, watermark)

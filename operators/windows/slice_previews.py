@@ -6,7 +6,7 @@ the number of windows. A partition with few parts is one band."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -119,7 +119,7 @@ def _sessions(plan: GroupTables, view: StateView, low: int, high: int, budget_by
         last = END_US if one_band else (first + pace.length) * gap - 1
         context = Context.between(low, last, budget_bytes=budget_bytes)
         ready = ready_sessions(plan, state, empty, context)
-        gathered = gather_groups(replace(plan, order=()), state, ready.arriving, context, ready.alone)
+        gathered = gather_groups(plan.with_input(order=()), state, ready.arriving, context, ready.alone)
         made, gone = plan.groups.conform(gathered.groups), gathered.replaced
         ends = column_numbers(made, END)
         yield made.filter(pa.array((ends > low) & (ends <= min(last, high))))

@@ -240,11 +240,11 @@ def events_as_parts(plan: GroupTables, events: pa.Table, times: Times, watermark
 
 def _lift(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
     """A part for each event, of the slice with this end."""
-    keys: list[Values] = [events[name] for name in plan.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
+    keys: list[Values] = [events[name] for name in plan.input.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
     sizes: list[Values] = []
     if ELEMENTS in plan.parts.schema.names:
         sizes.append(pa.array(np.ones(len(ends), np.int64)))
-    if plan.signed:
+    if plan.input.signed:
         sizes.append(pa.array(signs(events)))
     columns = [pa.array(ends).cast(plan.bound_type), *keys, *sizes, *plan.lifted(events)]
     return pa.table(columns, names=plan.parts.schema.names)

@@ -93,7 +93,7 @@ def step_windows(
     values = values_where(plan, groups, due.any)
     fired = _changed(plan, groups, values, due) if plan.only_changes else due
     emptied = Fired(*[np.zeros(groups.num_rows, bool)] * 3)
-    if plan.signed:
+    if plan.input.signed:
         fired, emptied = _signed(plan, groups, due, fired)
     _check_fired(plan, groups, fired, context)
     retracted, emitted = _panes(plan, gathered, groups, values, phase, fired, emptied, context)
@@ -148,7 +148,7 @@ def _rejected(plan: GroupTables, gathered: Gathered, context: Context) -> pa.Tab
     if not gathered.refused.num_rows:
         return None
     events, bounds = gathered.refused[EVENT].combine_chunks(), gathered.refused
-    named = dict(zip(plan.input_schema.names, struct_fields(events), strict=True)) | {
+    named = dict(zip(plan.input.schema.names, struct_fields(events), strict=True)) | {
         name: bounds[of] for name, of in zip(plan.ledger_bounds, (START, END), strict=True)
     }
     watermark = None if context.watermark_before == BEGINNING_US else context.watermark_before
@@ -298,7 +298,7 @@ def step_in_shares(
 ) -> Transition:
     """``step`` over all ``arriving`` rows, at once or in turn for shares of the keys, state included."""
     count = min(-(-arriving.nbytes * ARRIVING_SHARE // context.budget_bytes), arriving.num_rows // LEAST_ROWS)
-    if count <= 1 or not plan.key_names:
+    if count <= 1 or not plan.input.key_names:
         return step(view, arriving, alone)
     owner = _share_of(plan, arriving, count)
     moved = []
@@ -311,7 +311,7 @@ def step_in_shares(
 
 def _share_of(plan: GroupTables, rows: pa.Table, count: int) -> Numbers:
     # The state partition is in the upper bits of the hash: the share is in the lower ones.
-    return (key_hash(rows.select(plan.key_names)) % count).astype(np.int64)
+    return (key_hash(rows.select(plan.input.key_names)) % count).astype(np.int64)
 
 
 @dataclass(frozen=True)

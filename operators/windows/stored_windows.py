@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.windows.groups import column_numbers
@@ -49,7 +48,7 @@ class Asked:
     keys: Mapping[str, pa.Scalar] = field(default_factory=dict)
     values: tuple[str, ...] | None = None
 
-    def computed(self, plan: Plan) -> list[BoundAggregate]:
+    def computed(self, plan: GroupTables) -> list[BoundAggregate]:
         """The aggregates of the plan that are computed."""
         return [one for one in plan.aggregates if self.values is None or one.name in self.values]
 
@@ -58,7 +57,7 @@ EVERY_WINDOW = Asked()
 
 
 def asked_for(
-    plan: Plan,
+    plan: GroupTables,
     start: Moment | None = None,
     end: Moment | None = None,
     key: Any = None,
@@ -76,13 +75,15 @@ def asked_for(
         given = key
     else:
         parts = key if isinstance(key, tuple) else (key,)
-        if len(parts) != len(plan.key_names):
-            why = "give one value for each column of the key" if plan.key_names else "these windows have no key"
-            raise UsageError(why, code="window-key", columns=plan.key_names, found=len(parts))
-        given = dict(zip(plan.key_names, parts, strict=True))
-    if wrong := sorted(set(given) - set(plan.key_names)):
-        raise missing_columns("the key of the windows has no such column", wrong, plan.key_names, code="window-key")
-    types = {column.name: column.arrow for column in plan.key_specs}
+        if len(parts) != len(plan.input.key_names):
+            why = "give one value for each column of the key" if plan.input.key_names else "these windows have no key"
+            raise UsageError(why, code="window-key", columns=plan.input.key_names, found=len(parts))
+        given = dict(zip(plan.input.key_names, parts, strict=True))
+    if wrong := sorted(set(given) - set(plan.input.key_names)):
+        raise missing_columns(
+            "the key of the windows has no such column", wrong, plan.input.key_names, code="window-key"
+        )
+    types = {column.name: column.arrow for column in plan.input.key_specs}
     keys = {name: value_of(value, types[name], name) for name, value in given.items()}
     return Asked(_bound(start), _bound(end), keys, None if values is None else tuple(values))
 
@@ -110,7 +111,7 @@ def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
 
     Where the key or a result has the name of one of the last two, this one ends with an underscore.
     """
-    names = [START, END, *plan.key_names, *(aggregate.name for aggregate in asked.computed(plan))]
+    names = [START, END, *plan.input.key_names, *(aggregate.name for aggregate in asked.computed(plan))]
     fields = [plan.pane_schema.field(name) for name in names]
     numbers = [pa.field(name if name not in names else f"{name}_", pa.int64()) for name in (EVENTS, EMITTED_PANES)]
     return pa.schema([*fields, *numbers])
@@ -129,11 +130,11 @@ def windows_stored(
     """
     for groups in stored_groups(plan, view, watermark_us, asked, budget_bytes):
         rows = overlapping(groups, asked)
-        if plan.signed:
+        if plan.input.signed:
             rows = rows.filter(pc.greater(rows[NET], 0))
         if rows.num_rows:
-            columns = [rows[START], rows[END], *(rows[name] for name in plan.key_names)]
-            numbers = [rows[NET if plan.signed else ELEMENTS], rows[PANES]]
+            columns = [rows[START], rows[END], *(rows[name] for name in plan.input.key_names)]
+            numbers = [rows[NET if plan.input.signed else ELEMENTS], rows[PANES]]
             values = results(asked.computed(plan), rows)
             yield pa.table([*columns, *values.columns, *numbers], schema=answer_schema(plan, asked))
 

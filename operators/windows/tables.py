@@ -19,12 +19,14 @@ from functools import cached_property
 import pyarrow as pa
 from msgspec.structs import replace
 
+from tidestate.operators.aggregates.aggregate import BoundAggregate
+from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.aggregates.sketches import UNITE
-from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.triggers import Trigger, Triggers
 from tidestate.operators.describe.windows import Counted, Sessions, Sliding
-from tidestate.operators.plan.plan import Plan
+from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
-from tidestate.operators.progress.instants import BEGINNING_US
+from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.lone_origin import LoneOrigin
 from tidestate.operators.progress.progress import Observer
 from tidestate.operators.windows.names import (
@@ -52,7 +54,7 @@ from tidestate.operators.windows.names import (
     START,
     TIME_OF,
 )
-from tidestate.statestore.arrays import Flags
+from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
@@ -63,13 +65,77 @@ COARSE_FROM = 64
 """Windows of so many slices or more have coarse parts."""
 
 
-@dataclass(frozen=True)
-class GroupTables(Plan):
-    """The columns and tables of a plan."""
+@dataclass(frozen=True, kw_only=True)
+class GroupTables(WindowedPlan):
+    """The settings of aggregates in windows, and their columns and tables."""
+
+    aggregates: tuple[BoundAggregate, ...]
+    mode: str
+    """What a later pane of a window has: "accumulating", "discarding" or "retracting"."""
+    triggers: Triggers
+    rule: str
+    """Whether an event is late by its time or by its windows: "event" or "window"."""
+    retain_us: int | None = 0
+    """How long after the watermark has passed them windows are kept; None: for ever."""
+    retain_windows: int | None = None
+    """The number of the newest windows that are kept, by time; None: by ``retain_us`` alone."""
 
     reprocesses = True
     late_option = ".allowed_lateness(…)"
     future_option = ".allowed_lateness(future_tolerance=…)"
+
+    @property
+    def clocked(self) -> bool:
+        return super().clocked or self.triggers.by_clock
+
+    @property
+    def retracts(self) -> bool:
+        return self.mode == "retracting"
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a window and key may emit several panes."""
+        triggers = self.triggers
+        retained = self.allowed_us > 0 or self.retain_windows is not None or (self.retain_us or 0) > 0
+        late = retained and (triggers.late is not None or triggers.closing != "never")
+        return late or triggers.early is not None or triggers.when is not None
+
+    @property
+    def pane_key(self) -> tuple[str, ...]:
+        return tuple(self.input.key_names)
+
+    @property
+    def key_alone(self) -> bool:
+        return True
+
+    @property
+    def partial_panes(self) -> str:
+        if not self.repeats:
+            return ""
+        if self.mode == "discarding":
+            return 'with "discarding" the panes of a window are parts of its result, which have to be combined'
+        if self.sessions and not self.retracts:
+            return "sessions that grow do not retract their earlier panes unless the job is retracting"
+        return ""
+
+    @property
+    def calls_user_code(self) -> bool:
+        return any(isinstance(bound.aggregate, OwnAggregate) for bound in self.aggregates)
+
+    @property
+    def names_windows(self) -> bool:
+        return super().names_windows or self.triggers.finishes
+
+    def expired_at(self, watermark: int) -> int:
+        closed = self.closed_at(watermark)
+        if closed in (BEGINNING_US, END_US):
+            return closed
+        by_time = by_size = BEGINNING_US
+        if self.retain_us is not None:
+            by_time = max(by_time, watermark - self.retain_us)
+        if self.retain_windows is not None and isinstance(self.kind, Sliding):
+            by_size = self.kind.last_end_at_or_before(watermark) - self.retain_windows * self.kind.slide
+        return min(closed, max(by_time, by_size, self.gone_us))
 
     @cached_property
     def lazy(self) -> bool:
@@ -129,7 +195,7 @@ class GroupTables(Plan):
     @property
     def observers(self) -> tuple[Observer, ...]:
         """Windows of offsets take one origin."""
-        return (LoneOrigin({"": self.order[0]}),) if self.by_offset and len(self.order) == 2 else ()
+        return (LoneOrigin({"": self.input.order[0]}),) if self.by_offset and len(self.input.order) == 2 else ()
 
     @property
     def by_number(self) -> bool:
@@ -148,7 +214,7 @@ class GroupTables(Plan):
     @cached_property
     def key_columns(self) -> tuple[Column, ...]:
         """Key columns of all tables; a constant if the stream has no key."""
-        return self.key_specs or (Column(NO_KEY, "int8", "key"),)
+        return self.input.key_specs or (Column(NO_KEY, "int8", "key"),)
 
     @property
     def group_keys(self) -> list[str]:
@@ -167,6 +233,7 @@ class GroupTables(Plan):
 
     @cached_property
     def state_groups(self) -> tuple[Group, ...]:
+        """State columns of all aggregates that are combined together."""
         return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
 
     @cached_property
@@ -188,14 +255,14 @@ class GroupTables(Plan):
     def sizes(self) -> tuple[Column, ...]:
         """The number of elements of a window, for its triggers; and the number left if some retract others."""
         elements = Column(ELEMENTS, "int64", "count", "sum")
-        return (elements, Column(NET, "int64", "", "sum")) if self.signed else (elements,)
+        return (elements, Column(NET, "int64", "", "sum")) if self.input.signed else (elements,)
 
     @cached_property
     def counted_by(self) -> str:
         """The state column that has the number of elements of a part, if an aggregate counts all of them; else
         empty, and a column of its own has it.
         """
-        for bound in () if self.signed else self.aggregates:
+        for bound in () if self.input.signed else self.aggregates:
             if bound.aggregate.function == "count" and bound.aggregate.column is None:
                 return bound.state[0].name
         return ""
@@ -377,24 +444,45 @@ class GroupTables(Plan):
             return self.parts
         if not self.per_event:
             return self.arriving
-        types = [type_text(self.input_schema.field(name).type) for name in self.order]
+        types = [type_text(self.input.schema.field(name).type) for name in self.input.order]
         extra = [Column(name, kind) for name, kind in zip(self.order_names, types, strict=True)]
         if self.in_order:
             extra.append(Column(TIME_OF, "int64"))
         if self.triggers.finishes:
             # By number: names of input columns may be anything.
-            fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input_schema)]
+            fields = [pa.field(f"_{number}", field.type) for number, field in enumerate(self.input.schema)]
             extra.append(Column(EVENT, type_text(pa.struct(fields))))
         return TableSpec("arriving", self.arriving.key, (*self.arriving.values, *extra))
 
     @property
     def order_names(self) -> list[str]:
         """Names of the order's columns in `taken`, if events are taken one by one."""
-        return [f"_order_{number}" for number in range(len(self.order))]
+        return [f"_order_{number}" for number in range(len(self.input.order))]
 
     @property
     def held_by(self) -> tuple[str, ...]:
         return (TIME_OF, *self.order_names)
+
+    def lifted(self, accepted: pa.Table) -> list[Values]:
+        """One partial per event: the state columns of all aggregates; int64 where `combine` makes decimals."""
+        return [column for bound in self.aggregates for column in bound.lift(accepted)]
+
+    @cached_property
+    def pane_schema(self) -> pa.Schema:  # type: ignore[override]
+        """The columns of panes: window, key and results, then what kind of pane it is."""
+        small = pa.dictionary(pa.int8(), pa.string())
+        return pa.schema(
+            [
+                pa.field("window_start", self.bound_type),
+                pa.field("window_end", self.bound_type),
+                *self.input.key,
+                *(pa.field(a.name, a.result_type) for a in self.aggregates),
+                pa.field("pane", pa.int64()),
+                pa.field("timing", small),
+                pa.field("kind", small),
+                pa.field("last", pa.bool_()),
+            ]
+        )
 
     def panes(
         self,
@@ -410,7 +498,7 @@ class GroupTables(Plan):
         columns = [
             groups[START],
             groups[END],
-            *(groups[name] for name in self.key_names),
+            *(groups[name] for name in self.input.key_names),
             *values.columns,
             number,
             constant(count, timing, TIMINGS),
@@ -423,3 +511,8 @@ class GroupTables(Plan):
     def _bounds(self) -> tuple[Column, Column]:
         kind = type_text(self.bound_type)
         return Column(START, kind, START), Column(END, kind, END)
+
+
+def aggregates_of(plan: Plan) -> tuple[BoundAggregate, ...]:
+    """The aggregates of an operator; of one without windows none."""
+    return plan.aggregates if isinstance(plan, GroupTables) else ()

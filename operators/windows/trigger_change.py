@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 
 from tidestate.operators.plan.transition import Transition
@@ -38,7 +36,7 @@ def _sessions(plan: GroupTables, view: StateView, context: Context) -> Transitio
     if not keys:
         return None
     parts = sessions_as_arriving(plan, live_parts(plan, view, context.watermark_before))
-    gathered = gather_groups(replace(plan, order=()), view, parts, context)
+    gathered = gather_groups(plan.with_input(order=()), view, parts, context)
     panes = replaced_panes(plan, gathered, context) if plan.mode == "retracting" else []
     made, gone = gathered.groups, gathered.replaced
     changes = {

@@ -71,7 +71,7 @@ def admit_messages(plan: MessageWindows, state: OverlayView, arriving: pa.Table,
     if accepted.num_rows:
         rejected = with_refused(plan, accepted, rejected, classes, context)
     _remember_verdict(plan, state, new, accepted, context)
-    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    times = accepted[plan.input.event_time].cast(pa.int64()).to_numpy()
     rows = plan.window_rows(accepted, times, context) if accepted.num_rows else plan.taken.schema.empty_table()
     ledgers = [rows for rows in (refused, rejected) if rows is not None]
     if gone.num_rows:
@@ -123,7 +123,7 @@ def _new(
         changes[tables.marks.name] = marks.changed_to(tables, Marks(newest, marks.bound))
     state.apply(changes)
     if context.watermark_before != BEGINNING_US and len(
-        outside := plan.outside(events, event_times(events[plan.event_time]), context.watermark_before)
+        outside := plan.outside(events, event_times(events[plan.input.event_time]), context.watermark_before)
     ):
         old &= ~outside  # what is in no window took no part
     if REFUSED in events.column_names:  # its generator's reason says more
@@ -244,7 +244,7 @@ def _refused_before(
 
 def _open_windows(plan: MessageWindows, events: pa.Table, context: Context) -> tuple[Numbers, Times, Times]:
     """Pairs of events and windows that take them when they are reprocessed: indices of events, starts and ends."""
-    times = events[plan.event_time].cast(pa.int64()).to_numpy()
+    times = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     closed = None if context.watermark_before == BEGINNING_US else plan.refused_at(context.watermark_before)
     first, counts = sliding_windows(plan.slices, times, events, closed)
     index = np.repeat(np.arange(len(times)), counts)

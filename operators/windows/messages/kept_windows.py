@@ -64,7 +64,7 @@ def kept_windows(
 def sorted_windows(plan: GroupTables, asked: Asked, rows: Iterable[pa.Table]) -> pa.Table:
     """Answers as one table, by start and key."""
     found = pa.concat_tables([kept_schema(plan, asked).empty_table(), *rows])
-    return found.sort_by([(name, "ascending") for name in (START, *plan.key_names, END)])
+    return found.sort_by([(name, "ascending") for name in (START, *plan.input.key_names, END)])
 
 
 def _with_offsets(plan: MessageWindows, view: StateView, rows: pa.Table, asked: Asked) -> pa.Table:
@@ -102,7 +102,7 @@ def _by_metadata(plan: MessageWindows, view: StateView, watermark_us: int | None
         if rows.num_rows:
             none = np.zeros(rows.num_rows, np.int64)
             schema = answer_schema(plan, asked)
-            known = {START, END, *plan.key_names}
+            known = {START, END, *plan.input.key_names}
             kinds = [(name, schema.field(name).type) for name in schema.names[:-2]]
             columns = [rows[name] if name in known else pa.nulls(rows.num_rows, kind) for name, kind in kinds]
             yield pa.table([*columns, rows["count"], pa.array(none)], schema=schema)

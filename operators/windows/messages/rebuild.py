@@ -66,16 +66,16 @@ def _lost(plan: MessageWindows, state: StateView, events: pa.Table, context: Con
     """Events that had been accepted, and are not stored any more, each once."""
     tables, index = expect(plan.messages, "messages are kept"), plan.identities.seen
     seen = state[index.name].lookup(index.conform_keys(plan.known_by.of(events)))
-    if plan.event_time in plan.added:  # the clock, when it arrived
-        place = events.column_names.index(plan.event_time)
-        times = seen.rows["position"].cast(plan.input_schema.field(place).type)
-        events = events.set_column(place, plan.input_schema.field(place), times)
-    usable = pc.and_(seen.found, events[plan.event_time].is_valid())
+    if plan.input.event_time in plan.input.added:  # the clock, when it arrived
+        place = events.column_names.index(plan.input.event_time)
+        times = seen.rows["position"].cast(plan.input.schema.field(place).type)
+        events = events.set_column(place, plan.input.schema.field(place), times)
+    usable = pc.and_(seen.found, events[plan.input.event_time].is_valid())
     for name in plan.never_null:
         usable = pc.and_(usable, events[name].is_valid())
     events, was = events.filter(usable), positions(seen.rows["position"].filter(usable))
     rows = plan.as_messages(events)
-    at_us = events[plan.event_time].cast(pa.int64()).to_numpy()
+    at_us = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     accepted = was == positions(known_until(plan, events, at_us))
     if plan.in_order and plan.triggers.finishes:  # those that are held have not been stored yet
         accepted &= at_us < context.watermark_before
@@ -87,7 +87,7 @@ def _lost(plan: MessageWindows, state: StateView, events: pa.Table, context: Con
 
 def _as_requests(plan: MessageWindows, events: pa.Table) -> pa.Table:
     """The time of each event, as a question for the session that holds it."""
-    times = events[plan.event_time].cast(pa.int64()).to_numpy()
+    times = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     batch = batch_of(plan, events, times, times + 1)
     return batch.select([*plan.group_keys, START, END]).rename_columns([*plan.group_keys, "start", "end"])
 

@@ -55,7 +55,7 @@ def record_taken(
     if not rows.num_rows:
         return {}
     fields, numbers = struct_fields(rows[EVENT].combine_chunks()), None
-    events = pa.table(dict(zip(plan.input_schema.names, fields, strict=True)))
+    events = pa.table(dict(zip(plan.input.schema.names, fields, strict=True)))
     if isinstance(plan.kind, Counted):
         numbers = _numbers(plan, view, events)
         index, starts, ends = next(message_windows(plan, events, numbers, context))
@@ -115,14 +115,14 @@ def between_windows(plan: MessageWindows, events: pa.Table) -> Flags:
     kind = plan.kind
     if not isinstance(kind, Sliding) or kind.slide <= kind.size or not events.num_rows:
         return np.zeros(events.num_rows, bool)
-    times = events[plan.event_time].cast(pa.int64()).to_numpy()
+    times = events[plan.input.event_time].cast(pa.int64()).to_numpy()
     none: Flags = sliding_windows(kind, times, events)[1] == 0
     return none
 
 
 def _refused_by_rule(plan: MessageWindows, view: StateView, accepted: pa.Table, context: Context) -> Pairs:
     """``accepted`` messages with each window that was closed to them, of those that are still known."""
-    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    times = accepted[plan.input.event_time].cast(pa.int64()).to_numpy()
     nothing = np.zeros(0, np.int64)
     if (
         plan.rule != "window"
@@ -173,7 +173,7 @@ def message_windows(
         )
         yield index, starts, starts + kind.count
         return
-    times = accepted[plan.event_time].cast(pa.int64()).to_numpy()
+    times = accepted[plan.input.event_time].cast(pa.int64()).to_numpy()
     closed = None
     if (plan.rule != "event" or plan.reprocessing) and context.watermark_before != BEGINNING_US:
         closed = plan.refused_at(context.watermark_before)
@@ -193,7 +193,7 @@ def message_windows(
 def _numbers(plan: MessageWindows, view: StateView, accepted: pa.Table) -> Numbers:
     """Which of its key each message is, as the step will number it."""
     keys = plan.group_keys
-    if not plan.key_names:
+    if not plan.input.key_names:
         accepted = accepted.append_column(NO_KEY, pa.array(np.zeros(accepted.num_rows, np.int8)))
     asked = accepted.select(keys).group_by(keys, use_threads=False).aggregate([])
     before = view[COUNTED].lookup(asked).rows

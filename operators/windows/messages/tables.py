@@ -138,7 +138,7 @@ class MessageWindows(GroupTables, ReplayedPlan):
         arrived; nor where a read of a window has others than it took: with lifetimes those from before its start are
         missing, and where windows refuse messages by themselves, those of others are there.
         """
-        by_arrival = self.by_number or self.watermarks.filters_rows or self._refuse_apart
+        by_arrival = self.by_number or self.input.watermarks.filters_rows or self._refuse_apart
         return () if self.messages is None or by_arrival or self.touching else (self.messages.name,)
 
     @property
@@ -170,31 +170,31 @@ class MessageWindows(GroupTables, ReplayedPlan):
     @cached_property
     def exchanged(self) -> TableSpec:  # type: ignore[override]
         """The form in which events go to the task of their key: they themselves, as nothing is combined before."""
-        names = set(self.key_names)
+        names = set(self.input.key_names)
         last = self.known_by.columns[-1]
-        key = self.key_specs or (Column(last, type_text(self.input_schema.field(last).type)),)
+        key = self.input.key_specs or (Column(last, type_text(self.input.schema.field(last).type)),)
         names |= {column.name for column in key}
-        values = [Column(field.name, type_text(field.type)) for field in self.input_schema if field.name not in names]
+        values = [Column(field.name, type_text(field.type)) for field in self.input.schema if field.name not in names]
         values += [Column(FOR_WINDOW, "int64")] if self.names_windows else []
-        values += _GENERATED if self.watermarks.filters_rows else ()
+        values += _GENERATED if self.input.watermarks.filters_rows else ()
         return TableSpec("rows", key, tuple(values))
 
     def sent(self, events: pa.Table) -> pa.Table:
         """Events as rows of `exchanged`. Raises `UsageError` for one without an identity."""
         equal = self.messages.equal_names if self.messages is not None else []
-        self.known_by.check_known(events, [name for name in equal if name not in self.key_names])
+        self.known_by.check_known(events, [name for name in equal if name not in self.input.key_names])
         if self.names_windows:
             only = events[ONLY] if ONLY in events.column_names else pa.nulls(events.num_rows, pa.int64())
             events = events.append_column(FOR_WINDOW, only)
-        for column in _GENERATED if self.watermarks.filters_rows else ():
+        for column in _GENERATED if self.input.watermarks.filters_rows else ():
             if column.name not in events.column_names:
                 events = events.append_column(column.name, pa.nulls(events.num_rows, column.arrow))
         return events.select(self.exchanged.schema.names).cast(self.exchanged.schema)
 
     def events_in(self, arriving: pa.Table) -> pa.Table:
         """The events in rows of `exchanged`."""
-        names = [column.name for column in _GENERATED] if self.watermarks.filters_rows else []
-        events = arriving.select([*self.input_schema.names, *names])
+        names = [column.name for column in _GENERATED] if self.input.watermarks.filters_rows else []
+        events = arriving.select([*self.input.schema.names, *names])
         if FOR_WINDOW in arriving.column_names and arriving[FOR_WINDOW].null_count < arriving.num_rows:
             events = events.append_column(ONLY, arriving[FOR_WINDOW])
         return events
@@ -260,9 +260,11 @@ class MessageWindows(GroupTables, ReplayedPlan):
     def message_column(self, name: str) -> str:
         """What an input column is called in the message store."""
         known_by = self.known_by
-        return {self.event_time: MESSAGE_TIME, known_by.origin: known_by.stored_as, known_by.offset: OFFSET}.get(
-            name, name
-        )
+        return {
+            self.input.event_time: MESSAGE_TIME,
+            known_by.origin: known_by.stored_as,
+            known_by.offset: OFFSET,
+        }.get(name, name)
 
     def as_messages(self, rows: pa.Table) -> pa.Table:
         """Events with the columns of the message store."""
@@ -272,7 +274,7 @@ class MessageWindows(GroupTables, ReplayedPlan):
             rows = rows.append_column(self.known_by.stored_as, origin)
         if self.by_offset:
             rows = rows.append_column(MESSAGE_TIME, rows[OFFSET].cast(TIME))
-        if self.messages is not None and self.messages.layout.by_session and not self.key_names:
+        if self.messages is not None and self.messages.layout.by_session and not self.input.key_names:
             rows = rows.append_column(NO_KEY, pa.array(np.zeros(rows.num_rows, np.int8)))
         return rows
 
@@ -281,7 +283,7 @@ def message_times(plan: MessageWindows, events: pa.Table, context: Context) -> t
     """The time of each event, of one without a usable time the watermark: until that it is known; and which have
     one.
     """
-    given = events[RECEIVED] if RECEIVED in events.column_names else events[plan.event_time].cast(pa.int64())
+    given = events[RECEIVED] if RECEIVED in events.column_names else events[plan.input.event_time].cast(pa.int64())
     times: npt.NDArray[np.int64] = pc.fill_null(given, 2**63 - 1).to_numpy()
     usable = (times <= LIMIT_US) & (times >= -LIMIT_US)
     return np.where(usable, times, now_of(context)), usable
@@ -327,9 +329,11 @@ def known_as_rejected(
 
 def batch_of(plan: MessageWindows, rows: pa.Table, starts: Numbers, ends: Numbers) -> pa.Table:
     """Rows of messages and windows as the metadata takes them: key, bounds, identity."""
-    columns: list[Values] = [rows[name] for name in plan.key_names] or [pa.array(np.zeros(rows.num_rows, np.int8))]
+    columns: list[Values] = [rows[name] for name in plan.input.key_names] or [
+        pa.array(np.zeros(rows.num_rows, np.int8))
+    ]
     identity = plan.known_by.of(rows)
-    names = [*(plan.key_names or [NO_KEY]), START, END, *identity.column_names]
+    names = [*(plan.input.key_names or [NO_KEY]), START, END, *identity.column_names]
     bounds = [pa.array(values).cast(plan.bound_type) for values in (starts, ends)]
     return pa.table([*columns, *bounds, *identity.columns], names=names)
 

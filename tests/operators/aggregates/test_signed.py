@@ -126,7 +126,7 @@ def with_kind(rows: pa.Table, signs: list[int]) -> pa.Table:
 
 
 def by_key(plan: WindowPlan) -> TableSpec:
-    return TableSpec("by_key", plan.key_specs, plan.state, None, plan.state_groups)
+    return TableSpec("by_key", plan.input.key_specs, plan.state, None, plan.state_groups)
 
 
 def lifted(plan: WindowPlan, kind: str, rows: list[tuple[int, Event]]) -> pa.Table:

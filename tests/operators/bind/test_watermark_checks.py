@@ -75,7 +75,7 @@ def test_windows_by_lifetime_take_no_edges(name: str) -> None:
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_has_its_whole_lifetime_is_taken(name: str) -> None:
     graph = bound(TAKEN[name]())
-    assert next(reversed(graph.plans.values())).watermarks.generator
+    assert next(reversed(graph.plans.values())).input.watermarks.generator
 
 
 def buffers(of_side: str) -> BufferProgress:
@@ -129,4 +129,4 @@ def test_buffers_in_columns_of_all_sides_are_taken() -> None:
         .window(ts.tumbling("10 seconds"))
     )
     (merged,) = bound(shared.aggregate(n=agg.count())).plans.values()
-    assert united.watermarks.generator == merged.watermarks.generator == buffers("")
+    assert united.input.watermarks.generator == merged.input.watermarks.generator == buffers("")

@@ -352,7 +352,7 @@ def test_bounds_of_panes_are_event_times(name: str, column: str, composite: bool
         later = later.trigger(
             when=trigger.or_finally(trigger.repeatedly(trigger.after_count(2)), trigger.after_count(5))
         )
-    assert bind_graph(later.graph.description, EVENTS).plans["last"].event_time == column
+    assert bind_graph(later.graph.description, EVENTS).plans["last"].input.event_time == column
 
 
 def test_the_ledger_names_the_window_that_refused_a_pane() -> None:

@@ -190,8 +190,8 @@ def test_without_lateness_nothing_is_ever_taken_back() -> None:
         )
         for late in ("0 s", "1 s")
     )
-    assert bound(at_once).mode == "discarding"
-    assert bound(late).mode == "retracting"
+    assert not bound(at_once).retracts
+    assert bound(late).retracts
 
 
 def test_what_is_still_to_come_is_not_before_this() -> None:

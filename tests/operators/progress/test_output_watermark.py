@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidestate.operators.describe.windows import Sliding
-from tidestate.operators.plan.output_watermark import pulled_back
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.output_watermark import pulled_back
 
 
 def hopped(watermark: int, size: int, slide: int, shift: int = 0) -> int:

@@ -198,5 +198,5 @@ def test_the_state_of_others_is_as_it_was() -> None:
     assert isinstance(over, WindowPlan)
     assert not {"_net", "least_rows"} & set(plain.groups.schema.names)
     assert {"_net", "least_rows"} <= set(over.groups.schema.names)
-    assert "kind" not in plain.input_schema.names
+    assert "kind" not in plain.input.schema.names
     assert plain.fingerprint != over.fingerprint

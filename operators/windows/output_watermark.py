@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
-from tidestate.operators.plan.plan import Plan, no_bound
+from tidestate.operators.plan.plan import no_bound
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
+from tidestate.operators.windows.tables import GroupTables
 
 START, LAST, EARLIEST, LATEST = "start", "last", "earliest", "latest"
 
 
-def output_watermark(plan: Plan, watermark: int, column: str) -> int:
+def output_watermark(plan: GroupTables, watermark: int, column: str) -> int:
     """The lower bound of ``column`` in all later panes except late ones, at this ``watermark``.
 
     Raises `UsageError` for a column that has no bound before the end of the input.
@@ -22,7 +23,7 @@ def output_watermark(plan: Plan, watermark: int, column: str) -> int:
     return watermark if watermark in (BEGINNING_US, END_US) else max(BEGINNING_US, bounds[meaning])
 
 
-def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
+def _bounds(plan: GroupTables, watermark: int) -> dict[str, int]:
     """The lower bounds of panes of windows that have not ended."""
     kind = plan.kind
     if plan.by_offset or not isinstance(kind, Sliding | Sessions | NamedWindow):
@@ -38,7 +39,7 @@ def _bounds(plan: Plan, watermark: int) -> dict[str, int]:
     return ends
 
 
-def _meaning(plan: Plan, column: str) -> str:
+def _meaning(plan: GroupTables, column: str) -> str:
     """The meaning of a column of panes; empty if it has no bound."""
     if column in ("window_end", "pane_time"):
         return LAST
@@ -47,12 +48,12 @@ def _meaning(plan: Plan, column: str) -> str:
     for aggregate in (bound.aggregate for bound in plan.aggregates if bound.name == column):
         if isinstance(aggregate, EndOfWindow):
             return LAST
-        if aggregate.column == plan.event_time:
+        if aggregate.column == plan.input.event_time:
             return {"min": EARLIEST, "max": LATEST}.get(aggregate.function, "")
     return ""
 
 
-def _instead(plan: Plan) -> str:
+def _instead(plan: GroupTables) -> str:
     latest = ', or .pane_timestamp("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
     every = ', window_start, or .pane_timestamp("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
     return f'take window_end, .pane_timestamp("end_of_window"){every}'
