@@ -7,6 +7,7 @@ __all__ = [
     "after_count",
     # By the clock
     "after_processing_time",
+    "batched",
     "every_processing_time",
     # By event time
     "every_event_time",
@@ -23,6 +24,7 @@ from tidestate.operators.describe.triggers import after_processing_time as after
 from tidestate.operators.describe.triggers import after_watermark as after_watermark
 from tidestate.operators.describe.triggers import all_of as all_of
 from tidestate.operators.describe.triggers import any_of as any_of
+from tidestate.operators.describe.triggers import batched as batched
 from tidestate.operators.describe.triggers import each_batch as each_batch
 from tidestate.operators.describe.triggers import each_element as each_element
 from tidestate.operators.describe.triggers import every_event_time as every_event_time

@@ -8,7 +8,7 @@ from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.messages.tables import MessageWindows
-from tidestate.operators.windows.tables import aggregates_of
+from tidestate.operators.windows.tables import GroupTables, aggregates_of
 from tidestate.recovery.log.needs import grown_needs
 from tidestate.statestore.spec.added import needs_of
 
@@ -23,5 +23,16 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
     yield from needs_of(description_of(plan.configuration))
     for aggregate in aggregates_of(plan):
         yield from aggregate.needs
+    if isinstance(plan, GroupTables) and plan.triggers.per_element and not _counts_in_order(plan):
+        yield "panes-by-element/1"
     if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
         yield "unordered-identity/1"
+
+
+def _counts_in_order(plan: GroupTables) -> bool:
+    """Whether panes of elements are those that every version makes: by number, in the order of offsets."""
+    triggers = plan.triggers
+    if triggers.when is not None:
+        return bool(plan.input.order)
+    simple = [one for one in (triggers.early, triggers.late) if one is not None]
+    return bool(plan.input.order) and not plan.sessions and all(one.by_number for one in simple)

@@ -123,17 +123,6 @@ def _check_triggers(description: Windowed) -> None:
             "processing time",
             code="trigger-window",
         )
-    if triggers.per_element:
-        if description.offset is None:
-            raise UsageError(
-                "a pane at each n-th element needs an order of elements: stream(offset=…)", code="trigger-element"
-            )
-        if isinstance(kind, Sessions) and triggers.when is None:
-            raise UsageError(
-                "sessions change once for each batch, so they cannot emit a pane for each element: use a trigger "
-                "by batch",
-                code="trigger-element",
-            )
     alone = triggers.early is None and triggers.when is None
     shows_late = triggers.late is not None or triggers.closing != "never"
     if alone and triggers.on_time == "never" and not shows_late:

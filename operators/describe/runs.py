@@ -24,6 +24,8 @@ Schemas: TypeAlias = pa.Schema | Mapping[str, pa.Schema]
 """The schema of the one stream, or of each of several by name."""
 Batch: TypeAlias = ArrowRows | Mapping[str, ArrowRows]
 """Rows of the one stream, or of some of several by name."""
+PENDING_LIMIT = 100
+"""Results of an operator that is called by hand which may wait for their acknowledgement while it takes messages."""
 JobHook = Callable[[str, int], None]
 """Called with the name of a moment and the checkpoint id it is about: for tests that kill the process there."""
 Offset: TypeAlias = str | Mapping[str, Any]

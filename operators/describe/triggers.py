@@ -36,6 +36,11 @@ class Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     of: tuple[Trigger, ...] = ()
 
     @property
+    def by_number(self) -> bool:
+        """Whether it looks at how many elements there are, and not at a time."""
+        return self.kind in ("each_batch", "after_count")
+
+    @property
     def nodes(self) -> tuple[Trigger, ...]:
         """This trigger and all of its parts, parents first."""
         return (self, *(node for part in self.of for node in part.nodes))
@@ -68,16 +73,6 @@ class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether a window may close for good before it is over."""
         return self.when is not None and self.when.kind != "repeatedly"
 
-    @property
-    def counts_elements(self) -> bool:
-        """Whether each n-th element has a pane of its own."""
-        return self.per_element and self.when is None
-
-    @property
-    def looks_after_each(self) -> bool:
-        """Whether a composite trigger looks after each element, not after each batch."""
-        return self.per_element and self.when is not None
-
 
 DEFAULT = Triggers()
 """On time, and late with each batch."""
@@ -91,14 +86,14 @@ def each_batch() -> Trigger:
 
 @checked
 def each_element() -> Trigger:
-    """A pane for each element, in the order of offsets."""
+    """A pane for each element, in the order of offsets where the stream names them, else of arrival."""
     return EachElement("each_batch")
 
 
 @checked
 def after_count(count: int) -> Trigger:
     """A pane whenever ``count`` elements are in no pane yet, again and again. It looks at the end of each batch; with
-    ``.trigger(evaluate="element")`` at each element, which needs ``stream(offset=…)``. `each_batch` is ``count=1``.
+    ``.trigger(evaluate="element")`` at each element. `each_batch` is ``count=1``.
     """
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count < 2**63:
         raise UsageError("a count trigger needs a whole number, 1 or more", code="trigger-count", found=count)
@@ -109,6 +104,15 @@ def after_count(count: int) -> Trigger:
 def every_processing_time(span: Span) -> Trigger:
     """A pane at each multiple of ``span`` of processing time, changed or not (see ``only_updated``)."""
     return Trigger("every_processing_time", span_us=_positive(span))
+
+
+@checked
+def batched(span: Span = "10 seconds") -> Trigger:
+    """The late updates of a window together, a pane ``span`` of processing time after the first of them: the late
+    arrival policy of the window operator design of Samza (SAMZA-552), with its default. The same as
+    `after_processing_time` of that span.
+    """
+    return after_processing_time(span)
 
 
 @checked

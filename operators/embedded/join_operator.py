@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.join import Join
-from tidestate.operators.describe.runs import JobHook
+from tidestate.operators.describe.runs import PENDING_LIMIT, JobHook
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import SIDE, SIDES
 from tidestate.operators.describe.windows import Sliding
@@ -57,8 +57,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
     origin=…)``), and takes effect once. Close it, or use it in a ``with`` block. ``partitions`` is the number of
     state partitions of a new folder, 1 by default. ``policy`` decides what the start does if another process has the
     folder open, or the newest checkpoint is damaged; ``retain`` what becomes of old checkpoints, and ``metrics``
-    where they are served, as on Spark. A batch is anything that exports Arrow data; times without a zone are in
-    ``time_zone``.
+    where they are served, as on Spark. While more than ``pending_limit`` results are not acknowledged, it takes no
+    messages. A batch is anything that exports Arrow data; times without a zone are in ``time_zone``.
     """
 
     def __init__(
@@ -75,10 +75,11 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         partitions: int | None = None,
         retain: CheckpointRetention | None = None,
         metrics: int | str | None = None,
+        pending_limit: int | None = PENDING_LIMIT,
     ) -> None:
         self._joined, self._time_zone = description, time_zone
         plan = bind_join_operator(description, plain_schema(left, time_zone), plain_schema(right, time_zone))
-        super().__init__(plan, checkpoint, store, policy, hook, partitions, retain, metrics)
+        super().__init__(plan, checkpoint, store, policy, hook, partitions, retain, metrics, pending_limit)
 
     @checked
     def add_messages(
@@ -92,7 +93,8 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         so on.
 
         With ``now_us`` the clock moves in the same step, so pairs that were held until then are emitted too. If it
-        raises, nothing was processed. It flushes by itself when it emits pairs, or opens or expires a window.
+        raises, nothing was processed: `UsageError` (``outputs-pending``) while more results than ``pending_limit``
+        are not acknowledged. It flushes by itself when it emits pairs, or opens or expires a window.
         Messages that are not flushed are lost with the process: add them again, the operator recognizes those it has.
         """
         rows = self._joined.rows(self._plan.input.schema, self._time_zone, left=left, right=right)

@@ -6,12 +6,13 @@ are acknowledged. A call whose flush fails has taken nothing: what is in RAM is 
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,8 @@ from tidestate.statestore.spec.changes import ChangeSet
 from tidestate.statestore.spec.store import Parquet, StateView, StoreConfig
 from tidestate.statestore.table.overlay import OverlayView
 
+log = logging.getLogger("tidestate")
+
 MAX_UNFLUSHED = 1_000_000
 """Messages after which an operator flushes whatever they brought."""
 _P = TypeVar("_P", bound=Plan)
@@ -63,6 +66,15 @@ class EmbeddedResult:
 
     id: DeliveryId
     panes: pa.Table
+
+
+class Flushed(NamedTuple):
+    """What a flush leaves: the id of the newest ``checkpoint``, and how many results are ``pending``: they are not
+    acknowledged, so `get_result` returns them.
+    """
+
+    checkpoint: int
+    pending: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,9 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         partitions: int | None,
         retain: CheckpointRetention | None,
         metrics: int | str | None,
+        pending_limit: int | None,
     ) -> None:
-        self._plan = plan
+        self._plan, self._pending_limit = plan, _checked_limit(pending_limit)
         job = Job.begin(
             single_operator(plan),
             Checkpoint.open_or_create(checkpoint),
@@ -201,13 +214,15 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         progress = self._standing.progress.skipping_idle_time(clock_us(now_us))
         self._standing = replace(self._standing, progress=progress)
 
-    def flush(self) -> int:
-        """Everything so far is durable, acknowledgements too. The id of the newest checkpoint."""
+    def flush(self) -> Flushed:
+        """Everything so far is durable, acknowledgements too: what was acknowledged is not returned again, by any
+        process. Raises `UsageError` (``operator-closed``), and errors of the storage: nothing has changed then.
+        """
         self._check_open()
         if self._standing.since != Unflushed() or self._moved:
             self._flush()
         self._job.acknowledge()
-        return self._job.head.id
+        return Flushed(self._job.head.id, len(self._ready))
 
     def drain(self) -> None:
         """The input has ended: everything shows what is due; no message is taken any more. Raises `UsageError`
@@ -308,6 +323,21 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         self._check_open()
         self._job.check_open()
 
+    def _check_pending(self) -> None:
+        """Raise `UsageError` (``outputs-pending``), and warn, while too many results are not acknowledged."""
+        if self._pending_limit is None or len(self._ready) <= self._pending_limit:
+            return
+        error = UsageError(
+            "results wait for their acknowledgement, so no message is taken: handle those of get_result(), and "
+            "acknowledge(id) the last one, or make the operator with another pending_limit=",
+            code="outputs-pending",
+            operator=self._plan.name,
+            pending=len(self._ready),
+            limit=self._pending_limit,
+        )
+        log.warning("%s", error)
+        raise error
+
     def _view(self, number: int) -> OverlayView:
         """A state partition as it is now."""
         self._check_open()
@@ -338,6 +368,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _take(self, rows: pa.Table, now_us: int | None = None) -> dict[str, int]:
         """Process messages; durable at once if panes are emitted, a later window is opened or one expires."""
         self._check_taking()
+        self._check_pending()
         batch, standing = self._micro_batch(clock_us(now_us)), self._standing
         with self._all_or_nothing():
             admitted = self._admit(rows, batch.start(self._input(batch)))
@@ -428,3 +459,16 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
     def _durable(self) -> EmbeddedState:
         """The state as of the newest checkpoint."""
         return EmbeddedState(self._job.progress[self._plan.name], self._job.head.processing_us)
+
+
+def _checked_limit(pending_limit: int | None) -> int | None:
+    """Raises `UsageError` (``pending-limit``) for what is no whole number of at least 0."""
+    whole = isinstance(pending_limit, int) and not isinstance(pending_limit, bool)
+    if pending_limit is not None and (not whole or pending_limit < 0):
+        raise UsageError(
+            "pending_limit= is how many results may wait for acknowledge(): give a whole number, 0 or more, or None "
+            "for any number",
+            code="pending-limit",
+            found=pending_limit,
+        )
+    return pending_limit

@@ -21,7 +21,7 @@ from tidestate.operators.bind.columns import input_columns
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.describe.configuration import BY_HAND
 from tidestate.operators.describe.merge import Merge
-from tidestate.operators.describe.runs import Batch, JobHook, several
+from tidestate.operators.describe.runs import PENDING_LIMIT, Batch, JobHook, several
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.embedded.operator import EmbeddedOperator
 from tidestate.operators.embedded.queries import latest_start, message_partitions, messages_of
@@ -57,8 +57,9 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
     ``partitions`` is the number of state partitions of a new folder, 1 by default. ``equal`` names columns, next to
     the key, by which messages can be read (the design's keyed message store). ``policy`` decides what the start does
     if another process has the folder open, or the newest checkpoint is damaged; ``retain`` what becomes of old
-    checkpoints, and ``metrics`` where they are served, as on Spark. A batch is anything that exports Arrow data;
-    times without a zone are in ``time_zone``.
+    checkpoints, and ``metrics`` where they are served, as on Spark. While more than ``pending_limit`` results are not
+    acknowledged, it takes no messages. A batch is anything that exports Arrow data; times without a zone are in
+    ``time_zone``.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
         partitions: int | None = None,
         retain: CheckpointRetention | None = None,
         metrics: int | str | None = None,
+        pending_limit: int | None = PENDING_LIMIT,
     ) -> None:
         self._time_zone = time_zone
         description = _with_messages(description, origin, offset, retention, layout, equal)
@@ -88,11 +90,12 @@ class WindowOperator(EmbeddedOperator[MessagePlan]):
             bind_plan(description, schema_with_fields(schema, input_columns(description, ()))), MessagePlan
         )
         marked = replace(plan, configuration=plan.configuration | {BY_HAND: {}})
-        super().__init__(marked, checkpoint, store, policy, hook, partitions, retain, metrics)
+        super().__init__(marked, checkpoint, store, policy, hook, partitions, retain, metrics, pending_limit)
 
     def add_messages(self, batch: ArrowRows | None = None, /, **sides: ArrowRows | None) -> dict[str, int]:
         """Process messages, of a merge those of some ``sides`` by name. Returns counters: accepted, duplicates, late
-        and so on. If it raises, nothing was processed.
+        and so on. If it raises, nothing was processed: `UsageError` (``outputs-pending``) while more results than
+        ``pending_limit`` are not acknowledged.
 
         It flushes by itself when it emits panes, or opens or expires a window. Messages that are not flushed are lost
         with the process: add them again, the operator recognizes those it has.

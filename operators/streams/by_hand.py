@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tidestate.operators.describe.job_streams import JobStreams
 from tidestate.operators.describe.runnable import Sided, imported
-from tidestate.operators.describe.runs import Schemas
+from tidestate.operators.describe.runs import PENDING_LIMIT, Schemas
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.streams.graph import job_graph
 from tidestate.operators.streams.nodes import OperatorNode
@@ -69,6 +69,7 @@ class WindowsByHand(OfMessages):
         checkpoints: CheckpointRetention | None = None,
         metrics: int | str | None = None,
         time_zone: str | None = None,
+        pending_limit: int | None = PENDING_LIMIT,
     ) -> WindowOperator:
         """An operator that a program calls: ``add_messages``, ``timeout``, ``get_result``, ``flush``
         (docs/how-to/embed-an-operator.md). ``schema`` is that of the messages, or of each stream by name.
@@ -80,7 +81,9 @@ class WindowsByHand(OfMessages):
         opens a window of time or forgets one; closing it, or leaving a ``with`` block, does not: messages since then
         are to be added again. ``partitions`` is the number of state partitions of a new folder, 1 by default.
         ``store``, ``policy``, ``checkpoints`` and ``metrics`` are as everywhere; times without a zone are in
-        ``time_zone``. Raises `UsageError` where another operator is in front (``operator-window``).
+        ``time_zone``. ``add_messages`` takes nothing (``outputs-pending``) while more than ``pending_limit`` results
+        are not acknowledged; None: any number may wait. Raises `UsageError` where another operator is in front
+        (``operator-window``).
         """
         windowed = of_type(self.operator.description, Windowed)
         named = windowed.offset is not None
@@ -98,6 +101,7 @@ class WindowsByHand(OfMessages):
             retain=checkpoints,
             metrics=metrics,
             time_zone=time_zone,
+            pending_limit=pending_limit,
         )
         return made
 
@@ -120,6 +124,7 @@ class JoinByHand(OfMessages):
         checkpoints: CheckpointRetention | None = None,
         metrics: int | str | None = None,
         time_zone: str | None = None,
+        pending_limit: int | None = PENDING_LIMIT,
     ) -> JoinOperator:
         """As `Aggregation.by_hand`, of a join. ``schema`` is that of each stream, by name. Both name the
         ``offset`` of their messages: else `UsageError` (``join-offset``).
@@ -136,5 +141,6 @@ class JoinByHand(OfMessages):
             retain=checkpoints,
             metrics=metrics,
             time_zone=time_zone,
+            pending_limit=pending_limit,
         )
         return made

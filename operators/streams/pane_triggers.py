@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from tidestate.operators.describe.triggers import COMPOSITE, Closing, EachElement, OnTime, Trigger, Triggers
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Sessions
 from tidestate.statestore.errors import UsageError
 
 _W = TypeVar("_W", bound=Windowed)
@@ -48,17 +47,6 @@ def with_triggers(
             "panes are made either by element or by batch: use one kind of trigger", code="trigger-element"
         )
     chosen = evaluate or ("element" if by_element else "batch")
-    if chosen == "element" and isinstance(made.windows, Sessions) and when is None:
-        raise UsageError(
-            "sessions change once for each batch, so they cannot emit a pane for each element: use a trigger by "
-            "batch",
-            code="trigger-element",
-        )
-    if chosen == "element" and made.offset is None:
-        raise UsageError(
-            'each_element() and evaluate="element" need an order of elements: stream(offset=…)',
-            code="trigger-element",
-        )
     _check_kinds(early, late, when, on_time, closing)
     stored_late = stored_trigger(late)
     with_each_batch = stored_late == EACH_BATCH
@@ -75,9 +63,10 @@ def with_triggers(
         chosen == "element",
     )
     simple = [trigger for trigger in (stored.early, stored.late) if trigger is not None]
-    if stored.per_element and when is None and not (simple and all(_counts(trigger) for trigger in simple)):
+    if stored.per_element and when is None and not any(trigger.by_number for trigger in simple):
         raise UsageError(
-            "panes by element can only use each_element(), after_count(…) and composite triggers",
+            "none of these triggers looks at elements: for panes by element use each_element(), after_count(…) or a "
+            "composite trigger, early or late",
             code="trigger-element",
         )
     return replace(made, triggers=stored)
@@ -112,10 +101,6 @@ def _check_kinds(
             on_time=on_time,
             closing=closing,
         )
-
-
-def _counts(trigger: Trigger) -> bool:
-    return trigger.kind in ("each_batch", "after_count")
 
 
 def _once_a_batch(trigger: Trigger) -> bool:

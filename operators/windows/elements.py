@@ -3,8 +3,8 @@
 The elements of a window between two panes are a segment. Each segment is combined, and panes are the running
 combinations of segments, computed with doubling distances: 1,000 panes of one window take ten rounds.
 
-Composite triggers take a step per element: the n-th elements of all windows share one, so a batch costs as many steps
-as its largest window has elements. The watermark advances in the last step, which has no elements.
+Composite triggers, and sessions, take a step per element: the n-th elements of all windows share one, so a batch
+costs as many steps as its largest window has elements. The watermark advances in the last step, which has none.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
 from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.columns import chosen, equal, with_columns
 from tidestate.operators.windows.groups import NEVER, Gathered, Phases, column_numbers
-from tidestate.operators.windows.names import EMITTED, PANES, PENDING, SINCE
+from tidestate.operators.windows.names import ELEMENTS, EMITTED, PANES, PENDING, SINCE
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.arrays import Flags, Numbers, total
 from tidestate.statestore.spec.store import StateView
@@ -123,14 +124,17 @@ def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements
     waiting = column_numbers(groups, PENDING) - sizes
     step, begin = every[owner], np.maximum(1, every - waiting)[owner]
     fires = (step > 0) & (rank >= begin) & ((rank - begin) % np.maximum(step, 1) == 0)
+    if isinstance(plan.kind, Counted) and plan.triggers.on_time != "never":
+        # The message that fills a window brings the pane on time, and no early one before it.
+        fires &= (column_numbers(groups, ELEMENTS) - sizes)[owner] + rank < plan.kind.count
     return _Elements(gathered.new.take(pa.array(by_group)), owner, fires)
 
 
 def _count(trigger: Trigger | None) -> int:
-    """The number of elements per pane; 0 without a trigger."""
+    """The number of elements per pane; 0 without a trigger, and for one by time, which looks once a batch."""
     if trigger is None:
         return 0
-    return trigger.count if trigger.kind == "after_count" else 1
+    return {"each_batch": 1, "after_count": trigger.count}.get(trigger.kind, 0)
 
 
 def _firsts(owner: Numbers) -> Flags:
@@ -270,7 +274,7 @@ def step_by_element(
     plan: GroupTables, view: StateView, arriving: pa.Table, context: Context, step: StepFunction
 ) -> Transition:
     """Run ``step`` once for each element of the largest window, and once for the watermark."""
-    if not plan.in_order:
+    if plan.input.order and not plan.in_order:
         arriving = arriving.take(pa.array(order(arriving.select(plan.order_names))))
     state, steps = OverlayView(view, plan.tables), []
     still = context.reaching(context.watermark_before, context.watermark_before)

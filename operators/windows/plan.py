@@ -223,7 +223,7 @@ class WindowPlan(GroupTables):
         return replace(moved, due=due_in_parts(self, view, None, context))
 
     def _step(self, context: Context) -> Step:
-        if self.triggers.looks_after_each:
+        if self.steps_by_element:
             return lambda view, rows, _: step_by_element(self, view, rows, context, _step_and_expire)
         return lambda view, rows, alone: step_windows(self, view, rows, context, alone)
 

@@ -80,7 +80,8 @@ def step_windows(
     gathered = gather_groups(plan, view, arriving, context, alone)
     phase = phases(plan, gathered, context)
     first, rejected = None, None
-    if plan.triggers.counts_elements and (first := element_panes(plan, gathered, phase, context)) is not None:
+    counts = plan.triggers.per_element and not plan.steps_by_element
+    if counts and (first := element_panes(plan, gathered, phase, context)) is not None:
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:

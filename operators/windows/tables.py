@@ -101,6 +101,13 @@ class GroupTables(WindowedPlan):
         return late or triggers.early is not None or triggers.when is not None
 
     @property
+    def steps_by_element(self) -> bool:
+        """Whether each element takes a step of its own: where a composite trigger looks after each, and in sessions,
+        which an element may merge.
+        """
+        return self.triggers.per_element and (self.triggers.when is not None or self.sessions)
+
+    @property
     def pane_key(self) -> tuple[str, ...]:
         return tuple(self.input.key_names)
 

@@ -103,6 +103,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "trigger_each_element": lambda: case(
         _job(TEN, of=_events(offset="at")).trigger(early=trigger.after_count(2), evaluate="element"), 26
     ),
+    "trigger_each_arrival": lambda: case(
+        _job(TEN).trigger(early=trigger.each_element(), late=trigger.after_processing_time("2 seconds")), 26
+    ),
+    "trigger_each_element_of_sessions": lambda: case(
+        _job(ts.sessions("3 seconds")).trigger(early=trigger.each_element()).accumulation("retracting"), 26
+    ),
     "trigger_of_event_time": lambda: case(
         _job(TEN).trigger(early=trigger.every_event_time("3 seconds"), on_time="non_empty", late=None), 27
     ),

@@ -12,7 +12,7 @@ import tidestate as ts
 from tests.helpers.process import some
 from tests.helpers.spark_inputs import SCHEMA, batch, job, sample, write
 from tests.helpers.spark_runs import finish, output, stream
-from tidestate import agg
+from tidestate import agg, trigger
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
 from tidestate.recovery.spark import position
@@ -45,6 +45,21 @@ def test_panes_and_ledger_equal_the_standalone_runner(
     assert late == output(tmp_path / "alone", "late")
     reasons = {row[-2] for found in late.values() for row in found}
     assert reasons == {"very_late", "null_key", "null_event_time"}
+
+
+def test_panes_of_elements_by_arrival_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path) -> None:
+    """Of sessions, which elements merge, and without an order of offsets: a file is a batch."""
+    tables = sample(2, 60, seed=5)
+    for number, table in enumerate(tables):
+        write(tmp_path / "input", number, table)
+    grouped = ts.stream(event_time="t", watermark_delay="20 seconds").group_by("k").window(ts.sessions("3 seconds"))
+    described = grouped.aggregate(n=agg.count(), values=agg.list("id")).allowed_lateness("40 seconds")
+    described = described.trigger(early=trigger.each_element()).accumulation("retracting")
+    finish(described, spark, tmp_path, Parquet(), tmp_path / "spark")
+    described.standalone(checkpoint=tmp_path / "alone").run(tables, drain=True)
+    panes = output(tmp_path / "spark", "panes")
+    assert panes == output(tmp_path / "alone", "panes")
+    assert sum(map(len, panes.values())) > 2 * 60
 
 
 @pytest.mark.long

@@ -13,7 +13,6 @@ import tidestate as ts
 from tidestate import Aggregation, UsageError, agg
 from tidestate.trigger import (
     after_count,
-    after_processing_time,
     each_batch,
     each_element,
     every_event_time,
@@ -64,43 +63,8 @@ REFUSED: dict[str, tuple[Callable[[], Aggregation], str | None]] = {
         lambda: by_offset().trigger(on_time="never", late=None, closing="never"),
         None,
     ),
-    "per element without an order": (lambda: base().trigger(early=after_count(2), evaluate="element"), None),
-    "per element of sessions": (
-        lambda: (
-            base(ts.sessions("3 seconds"), offset="offset")
-            .accumulation("retracting")
-            .trigger(early=after_count(2), evaluate="element")
-        ),
-        None,
-    ),
-    "per element of sessions of offsets": (
-        lambda: (
-            by_offset(ts.offset_sessions(3))
-            .accumulation("retracting")
-            .trigger(early=after_count(2), evaluate="element")
-        ),
-        None,
-    ),
-    "per element by the clock": (
-        lambda: base(offset="offset").trigger(early=every_processing_time("3 seconds"), evaluate="element"),
-        None,
-    ),
-    "per element after a delay": (
-        lambda: base(offset="offset").trigger(early=after_processing_time("3 seconds"), evaluate="element"),
-        None,
-    ),
-    "per element by event time": (
-        lambda: base(offset="offset").trigger(early=EVENT_TIME, evaluate="element"),
-        None,
-    ),
-    "per element early, late by the clock": (
-        lambda: base(offset="offset").trigger(
-            early=after_count(2), late=every_processing_time("3 seconds"), evaluate="element"
-        ),
-        None,
-    ),
-    "per element of a composite trigger without an order": (
-        lambda: base().trigger(when=repeatedly(after_count(2)), evaluate="element"),
+    "per element of nothing but the clock": (
+        lambda: base().trigger(early=every_processing_time("3 seconds"), late=None, evaluate="element"),
         None,
     ),
     "until what repeats": (
@@ -181,6 +145,21 @@ TAKEN: dict[str, Callable[[], Aggregation]] = {
     "per element, early alone": lambda: base(offset="offset").trigger(
         early=each_element(), late=None, evaluate="element"
     ),
+    "per element without an order": lambda: base().trigger(early=after_count(2), evaluate="element"),
+    "per element of sessions": lambda: (
+        base(ts.sessions("3 seconds")).accumulation("retracting").trigger(early=after_count(2), evaluate="element")
+    ),
+    "per element of sessions of offsets": lambda: (
+        by_offset(ts.offset_sessions(3)).accumulation("retracting").trigger(early=after_count(2), evaluate="element")
+    ),
+    "per element late, early by the clock": lambda: base().trigger(
+        early=every_processing_time("3 seconds"), evaluate="element"
+    ),
+    "per element late, early by event time": lambda: base().trigger(early=EVENT_TIME, evaluate="element"),
+    "per element early, late by the clock": lambda: base().trigger(
+        early=after_count(2), late=every_processing_time("3 seconds"), evaluate="element"
+    ),
+    "per element of a composite trigger": lambda: base().trigger(when=repeatedly(after_count(2)), evaluate="element"),
     "per element of offsets": lambda: by_offset().trigger(early=after_count(2), evaluate="element"),
     "per element of counts": lambda: base(ts.count_windows(3), offset="offset").trigger(
         early=after_count(2), evaluate="element"

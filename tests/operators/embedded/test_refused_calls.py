@@ -62,7 +62,7 @@ def test_a_clock_that_no_manifest_can_hold_is_refused_before_anything_happens(tm
 def test_a_closed_operator_takes_no_call_and_no_lease(tmp_path: Path) -> None:
     with windows(tmp_path) as running:
         running.add_messages(BATCH)
-        newest = running.flush()
+        newest = running.flush().checkpoint
     for call in CALLS.values():
         with pytest.raises(UsageError, match="operator-closed"):
             call(running)

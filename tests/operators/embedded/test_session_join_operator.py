@@ -203,7 +203,7 @@ def test_windows_and_messages_are_those_of_a_naive_look(name: StoreName, kind: s
             known = naive.batch(sorted(batch, key=lambda row: row.side))
             assert counters.get("duplicates", 0) == known
             check(running, naive, description.graph.description.on)
-            then = running.flush()
+            then = running.flush().checkpoint
             check(query(root, checkpoint=then), naive, description.graph.description.on)
             if number % 2:
                 running.close()
@@ -244,9 +244,9 @@ def test_identities_are_forgotten_when_a_message_would_be_too_late(tmp_path: Pat
 
 def test_it_flushes_when_a_later_session_begins_pairs_are_emitted_or_one_is_forgotten(tmp_path: Path) -> None:
     with operator(job(on="user"), tmp_path) as running:
-        first = running.flush()
+        first = running.flush().checkpoint
         running.add_messages(**sided([Row("left", "x", 1, 10, "a", 0)]))
-        assert running.flush() == first + 1, "it had: a session has begun"
+        assert running.flush().checkpoint == first + 1, "it had: a session has begun"
         running.add_messages(**sided([Row("left", "x", 2, 11, "a", 0), Row("left", "x", 3, 5, "b", 0)]))
         assert unflushed_of(running).since.messages == 2, "no later one"
         running.add_messages(**sided([Row("left", "x", 4, 12, "c", 0), Row("right", "x", 4, 9, "b", 0)]))

@@ -39,6 +39,7 @@ from tests.helpers.operator_messages import (
 from tests.helpers.process import examples, few, in_turn, some
 from tidestate import agg, trigger
 from tidestate.operators.embedded import operator as embedded_operator
+from tidestate.operators.embedded.operator import Flushed
 from tidestate.operators.engine.delivery import read_rows
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.log.outputs import DeliveryId
@@ -242,9 +243,9 @@ def test_flushed_by_itself_on_a_new_window_output_and_purge(tmp_path: Path) -> N
         assert head() == 2, "nothing happened that must not be lost"
         running.add_messages(table([Message("x", 3, 13, "a", 1)]))
         assert head() == 3, "it showed a pane, opened a window and forgot one"
-        assert running.flush() == 3
+        assert running.flush() == Flushed(3, pending=1)
         running.add_messages(table([Message("x", 4, 13, "a", 1)]))
-        assert running.flush() == 4
+        assert running.flush() == Flushed(4, pending=1)
 
 
 def test_what_is_in_ram_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tidestate.operators.streams import generators as watermark
 from tidestate.operators.streams.inputs import cti_settings, merge_streams, stream, union_streams
 from tidestate.operators.streams.settings import RetentionSettings, lifetime, period, side
 from tidestate.operators.streams.stream import Aggregation, Stream
-from tidestate.operators.streams.windows import offset_windows, sessions
+from tidestate.operators.streams.windows import offset_windows
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.watermark import fixed
 
@@ -281,17 +281,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: counted(at(offset="o")).trigger(early=trigger.each_element(), late=trigger.each_batch()),
         "trigger-element",
     ),
-    "elements of sessions": (
-        lambda: (
-            at(offset="o")
-            .group_by("k")
-            .window(sessions("1 minute"))
-            .aggregate(n=count())
-            .trigger(early=trigger.each_element())
-        ),
-        "trigger-element",
-    ),
-    "elements without an order": (lambda: counted(at()).trigger(early=trigger.each_element()), "trigger-element"),
     "windows of nothing": (lambda: tumbling("1 minute", of="end"), "window-of"),  # type: ignore[arg-type]
     "an origin without an offset": (lambda: at(origin="o"), "offset"),
     "a negative delay": (lambda: at(watermark_delay="-1 minute"), "watermark-delay"),

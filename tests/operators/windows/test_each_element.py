@@ -1,0 +1,149 @@
+"""Panes per element: those of a batch are those of batches of one element, whose triggers look at each batch."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tidestate as ts
+from tests.helpers.process import SCRATCH, examples
+from tidestate import agg, trigger, watermark
+
+TIME = pa.timestamp("us", tz="UTC")
+SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
+SECOND = 1_000_000
+WINDOWS = {
+    "tumbling": ts.tumbling("10 seconds"),
+    "sliding": ts.sliding("10 seconds", "5 seconds"),
+    "sessions": ts.sessions("3 seconds"),
+    "counted": ts.count_windows(3),
+    "global": ts.global_window(),
+}
+MODES = ("accumulating", "discarding", "retracting")
+# By element, and what says the same of batches with one element.
+TRIGGERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "each": (
+        {"early": trigger.each_element(), "late": trigger.each_element()},
+        {"early": trigger.each_batch(), "late": trigger.each_batch()},
+    ),
+    "counts that differ": (
+        {"early": trigger.after_count(2), "late": trigger.after_count(3), "evaluate": "element"},
+        {"early": trigger.after_count(2), "late": trigger.after_count(3)},
+    ),
+    "late by time": (
+        {"early": trigger.each_element(), "late": trigger.after_processing_time("2 seconds")},
+        {"early": trigger.each_batch(), "late": trigger.after_processing_time("2 seconds")},
+    ),
+    "early by time": (
+        {"early": trigger.every_processing_time("2 seconds"), "late": trigger.each_element()},
+        {"early": trigger.every_processing_time("2 seconds"), "late": trigger.each_batch()},
+    ),
+    "no late panes": ({"early": trigger.each_element(), "late": None}, {"early": trigger.each_batch(), "late": None}),
+    "composite": (
+        {"when": trigger.repeatedly(trigger.after_count(2)), "evaluate": "element"},
+        {"when": trigger.repeatedly(trigger.after_count(2))},
+    ),
+}
+
+
+class Moment(NamedTuple):
+    """A batch, then how far the watermark and the clock move, in seconds."""
+
+    rows: list[tuple[int, str, int]]
+    watermark: int
+    clock: int
+
+
+MOMENTS = st.lists(
+    st.builds(
+        Moment,
+        st.lists(st.tuples(st.integers(0, 40), st.sampled_from("ab"), st.integers(-3, 3)), max_size=6),
+        st.integers(0, 12),
+        st.integers(0, 3),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def described(window: str, triggers: dict[str, Any], mode: Any) -> ts.Aggregation:
+    # The watermark stands still while a batch is processed, as time does within one.
+    stream = ts.stream(event_time="t").watermark(watermark.punctuated("t", flag="v", equals=99))
+    windows = stream.group_by("k").window(WINDOWS[window])
+    counted = windows.aggregate(n=agg.count(), total=agg.sum("v"), values=agg.list("v"))
+    return counted.allowed_lateness("20 seconds").trigger(**triggers).accumulation(mode)
+
+
+def panes_of(
+    jobs: Sequence[ts.Aggregation], moments: Sequence[Moment], partitions: int, *, alone: bool
+) -> list[dict[str, Any]]:
+    """The panes of all moments and the end; ``alone``: each row comes in a batch of its own. Of two jobs the first
+    one runs until the last moment, by whole batches, and then the second one goes on.
+    """
+    found, mark, clock = [], 0, 1
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        for number, moment in enumerate(moments):
+            whole = len(jobs) > 1 and number < len(moments) - 1
+            with jobs[0 if whole else -1].harness(SCHEMA, partitions=partitions, folder=folder) as run:
+                run.advance_processing_time(clock * SECOND)
+                for rows in [moment.rows] if whole or not alone else [[row] for row in moment.rows]:
+                    found += run.feed(batch_of(rows)).to_pylist()
+                mark, clock = mark + moment.watermark, clock + moment.clock
+                found += run.advance_watermark(mark * SECOND).to_pylist()
+                found += run.advance_processing_time(clock * SECOND).to_pylist()
+                if number == len(moments) - 1:
+                    found += run.finish().to_pylist()
+    return found
+
+
+def batch_of(rows: Sequence[tuple[int, str, int]]) -> pa.Table:
+    times, keys, values = zip(*rows, strict=True) if rows else ((), (), ())
+    stamps = pa.array([time * SECOND for time in times], pa.int64()).cast(TIME)
+    return pa.table([stamps, pa.array(keys, pa.string()), pa.array(values, pa.int64())], schema=SCHEMA)
+
+
+def by_window(panes: Sequence[dict[str, Any]], window: str) -> dict[Any, list[dict[str, Any]]]:
+    """The panes of each window in order; of sessions, whose bounds change, those of each key."""
+    found = defaultdict(list)
+    for pane in panes:
+        bounds = () if window == "sessions" else (pane["window_start"], pane["window_end"])
+        found[pane["k"], *bounds].append(pane)
+    return dict(found)
+
+
+@pytest.mark.parametrize("triggers", TRIGGERS)
+@pytest.mark.parametrize("window", WINDOWS)
+@settings(max_examples=examples(60))
+@given(moments=MOMENTS, mode=st.sampled_from(MODES), partitions=st.sampled_from([1, 3]))
+def test_a_batch_is_as_its_elements(
+    window: str, triggers: str, moments: list[Moment], mode: Any, partitions: int
+) -> None:
+    by_element, by_batch = TRIGGERS[triggers]
+    expected = panes_of([described(window, by_batch, mode)], moments, 1, alone=True)
+    found = panes_of([described(window, by_element, mode)], moments, partitions, alone=False)
+    assert by_window(found, window) == by_window(expected, window)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+@settings(max_examples=examples(60))
+@given(
+    moments=MOMENTS,
+    triggers=st.sampled_from([name for name in TRIGGERS if name != "composite"]),
+    mode=st.sampled_from(MODES),
+    former=st.sampled_from([{}, {"early": trigger.after_count(3), "late": trigger.after_count(3)}]),
+)
+def test_also_once_triggers_have_changed(
+    window: str, triggers: str, moments: list[Moment], mode: Any, former: dict[str, Any]
+) -> None:
+    by_element, by_batch = TRIGGERS[triggers]
+    before = described(window, former, mode)
+    expected = panes_of([before, described(window, by_batch, mode)], moments, 2, alone=True)
+    found = panes_of([before, described(window, by_element, mode)], moments, 2, alone=False)
+    assert by_window(found, window) == by_window(expected, window)
