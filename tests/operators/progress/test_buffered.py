@@ -205,8 +205,8 @@ def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_co
 
 
 def test_a_join_of_two_origins_reads_each_through_a_deduplication(tmp_path: Path) -> None:
-    """NebulaStream's diagram, "join_build1 --> join_probe; join_build2 --> join_probe": the watermark of the join is that
-    of the origin whose longest whole prefix is behind, so a row without a partner waits for each missing buffer.
+    """NebulaStream's diagram, "join_build1 --> join_probe; join_build2 --> join_probe": the watermark of the join is
+    that of the origin whose longest whole prefix is behind, so a row without a partner waits for each missing buffer.
     """
     schema = SCHEMA.append(pa.field("id", pa.int64()))
 
