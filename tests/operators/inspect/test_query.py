@@ -186,6 +186,23 @@ def test_all_four_forms_with_a_session_key_and_join_keys(tmp_path: Path) -> None
         operator(description(ts.tumbling("5 seconds")), tmp_path / "twice", Parquet(), equal="v")
 
 
+@pytest.mark.parametrize("by_offset", [False, True], ids=["time", "tuples"])
+def test_sessions_are_found_by_their_key_and_start(tmp_path: Path, by_offset: bool) -> None:
+    """Samza: "<session_key>_<start_offset>" of messages, "<session_key>_<start_time>" of time."""
+    stream_ = ts.stream(offset="at", origin="part") if by_offset else ts.stream(event_time="t")
+    sessions = stream_.group_by("k").window(ts.offset_sessions(3, late=20) if by_offset else ts.sessions("3 seconds"))
+    made = [Message("x", at, at, key, 0) for at, key in ((5, "a"), (6, "b"), (7, "a"), (12, "a"), (13, "b"))]
+    with operator(sessions.aggregate(n=agg.count()).accumulation("retracting"), tmp_path, Parquet()) as running:
+        running.add_messages(table(made))
+        running.flush()
+        for asked in (running, query(tmp_path)):
+            for key, starts, ends in (("a", [5, 12], [10, 15]), ("b", [6, 13], [9, 16])):
+                found = asked.get_windows(key=key)
+                bounds = [found[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
+                assert bounds == [[at * (1 if by_offset else SECOND) for at in each] for each in (starts, ends)]
+                assert [one["start_offset"] for (one,) in found["offsets"].to_pylist()] == starts
+
+
 def test_by_tuples_there_are_offsets_only(tmp_path: Path) -> None:
     with operator(description(ts.count_windows(4, 3)), tmp_path, Parquet()) as running:
         running.add_messages(table([Message("x", at, at, "a", at) for at in range(10)]))

@@ -122,6 +122,15 @@ def test_a_held_pair_is_emitted_at_its_microsecond() -> None:
     assert harness.finish().num_rows == 0
 
 
+def test_of_windows_that_overlap_a_pair_is_emitted_in_the_first() -> None:
+    """Samza: "only send the first occurence of a message"; in each window where that is asked for."""
+    overlapping: dict[str, Any] = {"within": None, "window": ts.sliding("20 s", "5 s")}
+    for occurrence, times in (("first", 1), ("each", 3)):
+        harness = near(**overlapping, occurrence=occurrence).harness(SCHEMAS)
+        panes = harness.feed(tables([Row("left", "a", 12, 1), Row("right", "a", 18, 2)]))
+        assert observed(pa.concat_tables([panes, harness.finish()])) == [("a", 1, 2)] * times
+
+
 def test_a_replay_is_counted_and_produces_nothing() -> None:
     schema = pa.schema([("k", pa.string()), ("t", TIME), ("o", pa.int64()), ("from", pa.string())])
     identity = {"offset": "o", "origin": "from"}

@@ -202,3 +202,33 @@ def test_any_order_cut_and_repetition_of_buffers_gives_the_same_watermark_and_co
         [1, 5, 5 * SECOND, -1],
         [2, 5, 5 * SECOND, -1],
     ]
+
+
+def test_a_join_of_two_origins_reads_each_through_a_deduplication(tmp_path: Path) -> None:
+    """NebulaStream's diagram, "join_build1 --> join_probe; join_build2 --> join_probe": the watermark of the join is
+    that of the origin whose longest whole prefix is behind, so a row without a partner waits for each missing buffer.
+    """
+    schema = SCHEMA.append(pa.field("id", pa.int64()))
+
+    def side(name: str, origin: str) -> ts.Stream:
+        progress = watermark.buffers(
+            origin="origin", sequence="sequence", watermark="mark", chunk="chunk", last="last"
+        )
+        numbered = ts.stream(name, event_time="t").watermark(progress, sources=[origin])
+        return numbered.deduplicate("id", within="1 day", name=f"once_{name}")
+
+    joined = side("trucks", "1").join(side("cars", "2"), on="k", within=("0 s", "5 s"), how="left", name="met")
+    tested = joined.harness({"trucks": schema, "cars": schema}, folder=tmp_path / "root", partitions=2)
+
+    def fed(name: str, row_id: int, *about: int, **more: Any) -> list[tuple[int, int | None]]:
+        rows = buffer(*about, **more)
+        panes = tested.feed({name: rows.append_column(schema.field("id"), pa.array([row_id] * rows.num_rows))})
+        return sorted((row["left_id"], row["right_id"]) for row in panes.to_pylist())
+
+    assert fed("trucks", 10, 1, 1, 1, mark=1) == []
+    assert fed("cars", 20, 2, 2, 50, mark=50) == [], "its first buffer is missing"
+    assert fed("trucks", 11, 1, 2, 30, mark=30) == []
+    assert fed("cars", 21, 2, 1, 4, mark=4, last=False) == [(10, 21)]
+    assert fed("cars", 22, 2, 1, 31, mark=9, chunk=1) == [(11, 22)], "all up to 30 of both are in"
+    assert fed("trucks", 12, 1, 4, 40, mark=60) == [], "the one before is missing"
+    assert fed("trucks", 13, 1, 3, 35, mark=38) == [(12, None), (13, None)], "trucks are at 60, and cars at 50"

@@ -140,6 +140,26 @@ def test_settings_of_the_query_replace_those_of_the_source(tmp_path: Path) -> No
     }
 
 
+def test_the_factory_and_the_binding_of_the_document(tmp_path: Path) -> None:
+    """The author of a source declares ``new AdvanceTimeGenerationSettings(10, TimeSpan.FromSeconds(0), true)`` and
+    Drop; who binds the query may replace it by ``(1, TimeSpan.FromSeconds(0), true)`` and Adjust.
+    """
+    factory = watermark.cti_settings("drop", generate=watermark.generate_ctis(10, delay="0 seconds", final=True))
+    binding = watermark.cti_settings("adjust", generate=watermark.generate_ctis(1, delay="0 seconds", final=True))
+    events = rows(*((second, second) for second in range(1, 11)), (9, 11, "orders", "interval", 12), (10, 12))
+    for name, described, cti_s, adjusted in (
+        ("factory", job(None, at_source=factory), 10, 0),
+        ("binding", job(binding, at_source=factory), 10, 1),
+    ):
+        tested = harness(tmp_path / name, described)
+        tested.feed(events)
+        assert advances(tmp_path / name / "root")["orders"]["cti_us"] == cti_s * SECOND
+        assert tested.ledger()["at"].to_pylist() == [11] * (1 - adjusted)
+        assert tested.counters().get("cti_adjusted", 0) == adjusted
+        tested.finish()
+        assert advances(tmp_path / name / "root")["orders"]["cti_us"] == END_US
+
+
 def test_events_are_judged_by_the_imported_cti_of_the_start_of_their_batch(tmp_path: Path) -> None:
     described = job(
         {

@@ -23,7 +23,7 @@ from tests.helpers.operator_messages import STORES, WINDOWS, description, expect
 from tests.helpers.operator_messages import table as message_table
 from tests.helpers.process import LONG, few, in_turn
 from tests.twins.known import Row, Twin, as_dicts
-from tidestate import agg
+from tidestate import agg, trigger
 from tidestate.operators.local.harness import Harness
 from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.recovery.moves.rescale import rescale
@@ -400,3 +400,48 @@ def test_a_horizon_moves_with_its_partition(tmp_path: Path) -> None:
     counters = harness.counters()
     assert (counters["accepted"], harness.ledger().num_rows) == (120, counters.get("out_of_retention", 0))
     assert harness.state("messages").num_rows < 60
+
+
+ORDERS: list[tuple[str, int, int, str]] = [
+    ("9:00:00", 1, 0, "8:59:10"),
+    ("9:00:59", 2, 5, "9:00:01"),
+    ("9:02:01", 3, 9, "8:59:30"),
+]
+"""Case 1 of SAMZA-552: system wall clock, offset, value and time of m1, m2 and m3."""
+
+
+@pytest.mark.parametrize(
+    ("described", "window", "outputs"),
+    [
+        ("tuples", ts.offset_windows(3, start=1, late=3), {"9:01:00": [(1, 5)], "9:02:01": [(1, 9)]}),
+        (
+            "times",
+            ts.tumbling("1 minute"),
+            {"9:01:00": [("8:59:00", 0), ("9:00:00", 5)], "9:03:00": [("8:59:00", 9)]},
+        ),
+    ],
+)
+def test_case_1_of_the_design(described: str, window: Any, outputs: dict[str, list[tuple[Any, int]]]) -> None:
+    """ "compute a result {wnd=[1,3], value=5} … update the result to {wnd=[1,3], value=9}"; "re-compute the result
+    {wnd=[8:59:00, 8:59:59], value=9}". The first window of tuples is full with m3, so that update does not wait.
+    """
+    by_time = described == "times"
+    stream = ts.stream(event_time="t", watermark_delay="1 hour") if by_time else ts.stream()
+    highest = stream.group_by().window(window).aggregate(value=agg.max("v"), of=agg.list("at"))
+    every_minute = trigger.every_processing_time("1 minute")
+    job = highest.messages("at").trigger(early=every_minute, only_updated=True).harness(SCHEMA)
+    arrivals = {clock: Row(0, offset, at(time), "", value) for clock, offset, value, time in ORDERS}
+    observed: dict[str, list[tuple[Any, int]]] = {}
+    for clock in ("9:00:00", "9:00:59", "9:01:00", "9:02:00", "9:02:01", "9:03:00", "9:04:00"):
+        panes = [job.advance_processing_time(at(clock) * SECOND)]
+        panes += [job.feed(table([arrivals[clock]]))] if clock in arrivals else []
+        for row in (row for part in panes for row in part.to_pylist()):
+            start = row["window_start"]
+            observed.setdefault(clock, []).append((f"{start:%-H:%M:%S}" if by_time else start, row["value"]))
+    assert {clock: sorted(rows) for clock, rows in observed.items()} == outputs
+
+
+def at(clock: str) -> int:
+    """Seconds of a time of day."""
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return (hours * 60 + minutes) * 60 + seconds

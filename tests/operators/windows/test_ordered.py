@@ -117,6 +117,15 @@ def test_progress_is_that_of_all_partitions() -> None:
     assert sorted(row[2] for row in found) == list("abcdefgh")
 
 
+def test_without_lateness_no_offset_behind_a_window_is_taken() -> None:
+    """Samza: "determine the end of the window and avoid any late arrival updates"."""
+    harness = by_offset(3, late=0).harness(SCHEMA)
+    assert [row[:5] for row in feed(harness, ("a", 0, 1), ("a", 2, 2))] == [(0, 3, "a", 2, 3)]
+    assert feed(harness, ("a", 1, 4)) == []
+    assert harness.ledger()["reason"].to_pylist() == ["very_late"]
+    assert [row[:5] for row in feed(harness, ("a", 5, 8), ("a", 4, 16))] == [(3, 6, "a", 2, 24)]
+
+
 def test_a_second_origin_is_refused_and_nothing_of_its_batch_taken() -> None:
     begun = ts.stream(event_time="time", offset="offset", origin="origin").group_by("k")
     for window in (ts.offset_windows(3), ts.offset_sessions(3)):
