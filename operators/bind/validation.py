@@ -24,7 +24,7 @@ def check_sense(description: Windowed) -> None:
     if (
         isinstance(description.windows, Sessions)
         and description.mode != "retracting"
-        and _emits_unfinished(description)
+        and description.emits_unfinished
     ):
         warnings.warn(
             'sessions grow and merge, and only .accumulation("retracting") retracts what the earlier sessions had '
@@ -173,13 +173,6 @@ def _check_retention(description: Windowed) -> None:
             retain=text_of(retained.span_us),
             lateness=text_of(description.lateness_us),
         )
-
-
-def _emits_unfinished(description: Windowed) -> bool:
-    """Whether a session may emit a pane before it is certain not to grow."""
-    triggers = description.triggers
-    early = triggers.early is not None or triggers.when is not None
-    return early or (triggers.late is not None and description.lateness_us > 0)
 
 
 def _is(trigger: Trigger | None, kind: str) -> bool:

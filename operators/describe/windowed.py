@@ -81,6 +81,12 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
         return 0 if self.processing_time or advancing else USUAL_US
 
     @property
+    def emits_unfinished(self) -> bool:
+        """Whether a session may emit a pane before it is certain not to grow."""
+        early = self.triggers.early is not None or self.triggers.when is not None
+        return early or (self.triggers.late is not None and self.lateness_us > 0)
+
+    @property
     def horizon(self) -> Retention | None:
         """The retention of messages, if it says which events are too late, as nothing else does."""
         timed = isinstance(self.windows, Sliding | Sessions) and not self.windows.by_offset

@@ -10,6 +10,7 @@ import msgspec
 
 from tidestate.operators.aggregates.aggregate import Aggregate
 from tidestate.operators.describe.altered import Altered
+from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.join import Occurrence, Unmatched
 from tidestate.operators.describe.renames import given_renames
@@ -29,6 +30,7 @@ from tidestate.operators.streams.joined_sessions import joined_by_session
 from tidestate.operators.streams.nodes import OperatorNode, StreamView, WatermarkSettings, WatermarkSource
 from tidestate.operators.streams.pane_settings import pane_time
 from tidestate.operators.streams.panes import PaneSettings
+from tidestate.operators.streams.readings import readings_of
 from tidestate.operators.streams.running import Runs
 from tidestate.operators.streams.settings import Lifetime, SideSettings
 from tidestate.operators.streams.sided import joined_by_lifetime, shifted, without_repetitions
@@ -301,8 +303,14 @@ class OperatorStream(Stream, Runs):
         raise UsageError(NOT_BY_HAND, code="operator-window", found=type(self.operator.description).__name__)
 
     def explain(self) -> Explanation:
-        """The job as it was written, a line for each stream and operator. Raises `UsageError` as `graph` does."""
-        return Explanation("\n".join(f"{name} = {calls}" for name, calls in self._expressions().items()))
+        """The job as it was written, a line for each stream and operator; then, as comments, which of two readings
+        applies where the specifications of windows differ. Raises `UsageError` as `graph` does.
+        """
+        lines = [f"{name} = {calls}" for name, calls in self._expressions().items()]
+        described = self.graph.description
+        for operator in described.operators if isinstance(described, Chain) else (described,):
+            lines += [f"# {operator.name}: {reading}" for reading in readings_of(operator)]
+        return Explanation("\n".join(lines))
 
     def _repr_html_(self) -> str | None:
         """The job as a picture, for a notebook; none while names are not clear."""

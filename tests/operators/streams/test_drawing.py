@@ -22,7 +22,8 @@ def test_the_picture_has_every_name_and_its_calls() -> None:
             name = line
         else:
             calls[name] = calls.get(name, "") + line.replace("    ", " ")
-    assert calls == dict(line.split(" = ", 1) for line in str(RATED.explain()).splitlines())
+    lines = [line for line in RATED.explain().splitlines() if not line.startswith("#")]
+    assert calls == dict(line.split(" = ", 1) for line in lines)
 
 
 def test_boxes_do_not_meet_and_arrows_go_right() -> None:
