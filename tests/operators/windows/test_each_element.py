@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
+from tests.helpers import evidence
 from tests.helpers.process import SCRATCH, examples
 from tidestate import agg, trigger, watermark
 
@@ -51,6 +53,12 @@ TRIGGERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"when": trigger.repeatedly(trigger.after_count(2))},
     ),
 }
+
+
+def ordered(window: Any = WINDOWS["tumbling"]) -> ts.Aggregation:
+    """Of a stream whose elements have an order, which every version knows."""
+    grouped = ts.stream(event_time="t", offset="v").group_by("k").window(window)
+    return grouped.aggregate(n=agg.count()).accumulation("retracting")
 
 
 class Moment(NamedTuple):
@@ -147,3 +155,20 @@ def test_also_once_triggers_have_changed(
     expected = panes_of([before, described(window, by_batch, mode)], moments, 2, alone=True)
     found = panes_of([before, described(window, by_element, mode)], moments, 2, alone=False)
     assert by_window(found, window) == by_window(expected, window)
+
+
+@pytest.mark.parametrize(
+    ("job", "named"),
+    [
+        (described("tumbling", TRIGGERS["each"][0], "accumulating"), True),
+        (described("sessions", TRIGGERS["composite"][0], "accumulating"), True),
+        (described("tumbling", TRIGGERS["each"][1], "accumulating"), False),
+        (ordered().trigger(early=trigger.each_element()), False),
+        (ordered().trigger(early=trigger.each_element(), late=trigger.batched()), True),
+        (ordered(WINDOWS["sessions"]).trigger(early=trigger.each_element()), True),
+        (ordered(WINDOWS["sessions"]).trigger(when=TRIGGERS["composite"][0]["when"], evaluate="element"), False),
+    ],
+)
+def test_a_root_names_what_earlier_versions_do_not_know(job: ts.Aggregation, named: bool, tmp_path: Path) -> None:
+    job.standalone(checkpoint=tmp_path).run([batch_of([(1, "a", 1)])])
+    assert ("panes-by-element/1" in evidence.manifests(tmp_path)[-1].get("needs", [])) is named
