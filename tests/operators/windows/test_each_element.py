@@ -126,6 +126,25 @@ def by_window(panes: Sequence[dict[str, Any]], window: str) -> dict[Any, list[di
     return dict(found)
 
 
+@pytest.mark.parametrize(
+    ("window", "triggers", "moments", "expected"),
+    [
+        # The third message fills the window; the fourth is the first of another, whose early pane comes first.
+        ("counted", "each", [[1, 2, 3, 4]], ["early 1", "early 2", "early 1", "on_time 3", "on_time 1"]),
+        # 12 is a session of its own until 9 joins both.
+        ("sessions", "each", [[7, 12, 9, 10]], ["early 1", "early 1", "early 2", "early 4", "on_time 4"]),
+        # The watermark has passed 10: both late elements wait for the clock.
+        ("tumbling", "late by time", [[1, 2], [3, 4]], ["early 1", "early 2", "on_time 2", "late 4"]),
+        ("tumbling", "each", [[1, 2], [3, 4]], ["early 1", "early 2", "on_time 2", "late 3", "late 4"]),
+    ],
+)
+def test_examples(window: str, triggers: str, moments: list[list[int]], expected: list[str]) -> None:
+    job = described(window, TRIGGERS[triggers][0], "accumulating")
+    made = [Moment([(time, "a", 0) for time in times], 15, 3) for times in moments]
+    panes = panes_of([job], made, 1, alone=False)
+    assert [f"{pane['timing']} {pane['n']}" for pane in panes] == expected
+
+
 @pytest.mark.parametrize("triggers", TRIGGERS)
 @pytest.mark.parametrize("window", WINDOWS)
 @settings(max_examples=examples(60))
