@@ -34,5 +34,5 @@ def _counts_in_order(plan: GroupTables) -> bool:
     triggers = plan.triggers
     if triggers.when is not None:
         return bool(plan.input.order)
-    simple = [one for one in (triggers.early, triggers.late) if one is not None]
-    return bool(plan.input.order) and not plan.sessions and all(one.by_number for one in simple)
+    by_number = all(trigger.by_number for trigger in (triggers.early, triggers.late) if trigger is not None)
+    return bool(plan.input.order) and not plan.sessions and by_number

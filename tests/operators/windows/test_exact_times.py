@@ -141,7 +141,7 @@ def test_events_of_195_130_and_280_at_a_watermark_of_200(tmp_path: Path) -> None
 
 def test_an_event_is_in_one_tumbling_window_and_in_four_that_slide_by_a_quarter(tmp_path: Path) -> None:
     """Ripple: "window_start = event_time - (event_time mod size)"; "For size / slide = 4, each event belongs to 4
-    windows". Malhar: "exactly the window duration divided by the `slideBy` duration".
+    windows". Malhar: "exactly the window duration divided by the slideBy duration".
     """
     times = [0, 59, 60, 61, 119, 200]
     for window, slide in ((ts.tumbling("60 seconds"), 60), (ts.sliding("60 seconds", "15 seconds"), 15)):
@@ -168,7 +168,7 @@ def kinds(panes: pa.Table) -> list[tuple[int, int, int, str]]:
 
 def test_an_event_merges_extends_fits_or_opens_a_session(tmp_path: Path) -> None:
     """Malhar: "retraction triggers for the two deleted windows will be fired", "a retraction trigger for the old
-    window will be fired", "The new tuple is simply applied", "then a new `SessionWindow` is created".
+    window will be fired", "The new tuple is simply applied", "then a new SessionWindow is created".
     """
     sessions = ts.stream(event_time="t").group_by("k").window(ts.sessions("10 seconds")).aggregate(n=agg.count())
     job = sessions.accumulation("retracting").trigger(early=trigger.each_batch()).harness(SCHEMA, folder=tmp_path)
