@@ -28,7 +28,7 @@ def input_columns(description: Runnable, available: Sequence[str], *, signed: bo
         return list(dict.fromkeys([*available, description.event_time, *description.on, *claimed(description)]))
     if isinstance(description, Altered):
         needed = [description.event_time, description.origin, description.offset, *claimed(description)]
-        needed += [description.end] if description.duration_us is None else []
+        needed += [*description.spans, *([] if description.sets_end else [description.end])]
         return list(dict.fromkeys([*available, *(name for name in needed if name)]))
     if not isinstance(description, Windowed):
         shared = of_type(description, Sided).sides.shared  # type: ignore[type-abstract]

@@ -171,7 +171,7 @@ def _check_followed(one: Runnable, reading: Set[str]) -> None:
 def _check_edges(one: Runnable, upstream: Plan | None) -> None:
     """Check that windows by lifetime get no edges from an operator that passes them on."""
     passed = upstream.altered if isinstance(upstream, AlteredPlan) else None
-    if passed is not None and passed.duration_us is None and isinstance(one, Windowed):
+    if passed is not None and not passed.sets_end and isinstance(one, Windowed):
         check_edges(one.windows, passed.watermarks, one.name)
 
 

@@ -23,6 +23,7 @@ from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.plan.gaps import check_span
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
@@ -74,6 +75,8 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         check_event_time(name, schema)
     if clash := sorted({"reason", "watermark"} & set(columns)):
         raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
+    for name in description.spans:
+        check_span(schema, name)
     if description.offset is not None:
         check_offset(schema, description.offset)
     input_types = {name: schema.field(name).type for name in columns}

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
-from tidestate.operators.plan.gaps import gaps_us
+from tidestate.operators.plan.gaps import gaps_us, spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.statestore.arrays import Flags, Times
@@ -95,6 +95,19 @@ class RightLifetime(Check):
         lasts, firsts = (np.clip(edge, -LIMIT_US, LIMIT_US) for edge in (last, times))
         many = (lasts - firsts) // self.kind.slide > TOUCHED_LIMIT
         bad = ~ends.is_null().to_numpy() & (times == firsts) & ((last <= times) | many | (last != lasts))
+        return bad if bad.any() else np.zeros(0, bool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeastSpan(Check):
+    """The span in ``column`` is there, and at least ``least_us``."""
+
+    column: str
+    least_us: int
+    reason: str = BAD_WINDOW
+
+    def failing(self, events: pa.Table, times: Times) -> Flags:
+        bad: Flags = ~np.asarray(pc.fill_null(pc.greater_equal(spans_us(events[self.column]), self.least_us), False))
         return bad if bad.any() else np.zeros(0, bool)
 
 

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.describe.altered import Altered
+from tidestate.operators.plan.checks import Check, LeastSpan
+from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.plan import PANE_KIND, Plan
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.instants import moved_one
@@ -29,6 +31,14 @@ class AlteredPlan(Plan):
         return ()
 
     @property
+    def own_checks(self) -> tuple[Check, ...]:
+        """Each row has the spans that it is to bring: a shift of at least the bound, and a duration above 0."""
+        about = self.altered
+        shift = () if about.shift_column is None else (LeastSpan(column=about.shift_column, least_us=about.shift_us),)
+        lasting = () if about.duration_column is None else (LeastSpan(column=about.duration_column, least_us=1),)
+        return (*shift, *lasting)
+
+    @property
     def retracts(self) -> bool:
         return PANE_KIND in self.input.schema.names
 
@@ -43,12 +53,15 @@ class AlteredPlan(Plan):
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         rows, about = arriving, self.altered
-        starts = _later(rows[self.input.event_time], about.shift_us)
+        shift = about.shift_us if about.shift_column is None else spans_us(rows[about.shift_column])
+        starts = _later(rows[self.input.event_time], shift)
         ends = None
-        if about.end is not None and about.duration_us is not None:
+        if about.end is not None and about.duration_column is not None:
+            ends = _later(starts, spans_us(rows[about.duration_column]))
+        elif about.end is not None and about.duration_us is not None:
             ends = _later(starts, about.duration_us)
         elif about.end is not None:
-            ends = _later(rows[about.end], about.shift_us)
+            ends = _later(rows[about.end], shift)
         rows = rows.set_column(rows.schema.get_field_index(self.input.event_time), self.input.event_time, starts)
         if about.end is not None and ends is not None:
             place = rows.schema.get_field_index(about.end)
@@ -57,11 +70,13 @@ class AlteredPlan(Plan):
         return Transition({}, rows.select(self.pane_schema.names), counters)
 
     def output_watermark(self, watermark: int, column: str) -> int:
-        """The shifted watermark; a later row is behind it only if it arrived behind ``watermark``."""
+        """The watermark, shifted by no more than any row; a later row is behind it only if it arrived behind
+        ``watermark``.
+        """
         if column != self.input.event_time:
             return super().output_watermark(watermark, column)
         return moved_one(watermark, self.altered.shift_us)
 
 
-def _later(times: pa.ChunkedArray, by_us: int) -> pa.ChunkedArray:
+def _later(times: pa.ChunkedArray, by_us: int | pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.add(times.cast(pa.int64()), by_us).cast(TIME)

@@ -119,9 +119,11 @@ WORDS: dict[type[Runnable], WordsOf] = {
         **_ORDER,
         **_DELAY,
         "event_time": ("event_time",),
-        "shift_us": ("shift_time(by=)",),
+        "shift_us": ("shift_time(by=)", "at_least"),
         "end": ("end",),
         "duration_us": ("duration",),
+        "shift_column": ("shift_time(by=)",),
+        "duration_column": ("duration",),
     },
 }
 _KINDS: dict[type[Runnable], str] = {
@@ -373,9 +375,10 @@ def _of_shift(described: Altered) -> dict[str, Any]:
         "watermark_delay": text_of(described.watermark_delay_us),
         "offset": described.offset,
         "origin": described.origin,
-        "shift_time(by=)": text_of(described.shift_us),
+        "shift_time(by=)": described.shift_column or text_of(described.shift_us),
+        "at_least": text_of(described.shift_us) if described.shift_column else None,
         "end": described.end,
-        "duration": _span(described.duration_us),
+        "duration": described.duration_column or _span(described.duration_us),
     }
 
 

@@ -73,19 +73,50 @@ def without_repetitions(
     return with_watermark(made, view)
 
 
-def shifted(view: StreamView, by: Span, duration: Span | None, end: str | None, name: str) -> Altered:
+def shifted(
+    view: StreamView, by: Span, at_least: Span | None, duration: Span | None, end: str | None, name: str
+) -> Altered:
     """Rows with other times. Raises `UsageError` where nothing changes."""
     time, ends = time_of("input", view), end or view.lifetime.end
-    shift_us = span_us(by)
-    duration_us = None if duration is None else span_us(duration)
-    if duration_us is not None and (duration_us <= 0 or ends is None):
+    (shift_us, shift_column), (duration_us, duration_column) = span_or_column(by), span_or_column(duration)
+    if at_least is not None and shift_column is None:
+        raise UsageError("at_least= is of the column that by= names: remove it", code="altered", at_least=at_least)
+    if shift_us is None:
+        shift_us = 0 if at_least is None else span_us(at_least)
+    if (duration_us is not None and duration_us <= 0) or (duration is not None and ends is None):
         raise UsageError(
             "duration= must be above 0 and needs the column of end times: end=",
             code="altered",
             duration=duration,
             end=ends,
         )
-    if ends == time or (not shift_us and duration_us is None):
+    spans = {column for column in (shift_column, duration_column) if column is not None}
+    if ends == time or not (shift_us or spans or duration_us):
         raise UsageError("say what changes: by=, or duration= with end=", code="altered", end=ends)
-    made = Altered(time, shift_us, ends, duration_us, span_us(view.delay), view.offset, view.origin, name=name)
+    if wrong := sorted(spans & {time, ends}):
+        raise UsageError("by= and duration= name a column of spans, not of times", code="altered", found=wrong)
+    made = Altered(
+        time,
+        shift_us,
+        ends,
+        duration_us,
+        span_us(view.delay),
+        view.offset,
+        view.origin,
+        shift_column,
+        duration_column,
+        name=name,
+    )
     return with_watermark(made, view)
+
+
+def span_or_column(given: Span | None) -> tuple[int | None, str | None]:
+    """A span in microseconds, or the column that a text names which is no span; neither for None."""
+    if given is None:
+        return None, None
+    try:
+        return span_us(given), None
+    except UsageError:
+        if not isinstance(given, str) or not given:
+            raise
+        return None, given

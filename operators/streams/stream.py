@@ -120,15 +120,23 @@ class Stream(MadeByVerb):
     @recorded
     @checked
     def shift_time(
-        self, by: Span = "0 seconds", *, duration: Span | None = None, end: str | None = None, name: str | None = None
+        self,
+        by: Span = "0 seconds",
+        *,
+        at_least: Span | None = None,
+        duration: Span | None = None,
+        end: str | None = None,
+        name: str | None = None,
     ) -> OperatorStream:
         """Pass rows on with other lifetimes: ``by`` is added to the event time and to the end, and may be negative;
         with ``duration`` the ``end`` is that long after the new start, in a new column if the stream has none.
 
-        ``end`` is by default that of the stream's lifetime. Every row passes at once, late or not; the watermark is
-        shifted too.
+        A text that is no span names a column of durations, or of integers of microseconds, which says it of each row:
+        no row is shifted by less than ``at_least``, by default 0, and durations are above 0. A row with a null or
+        less is in the late ledger, ``bad_window``. ``end`` is by default that of the stream's lifetime. Every other
+        row passes at once, late or not; the watermark is shifted too, with a column by ``at_least``.
         """
-        made = shifted(self.view, by, duration, end, _name(name, "altered"))
+        made = shifted(self.view, by, at_least, duration, end, _name(name, "altered"))
         return OperatorStream.of(made, (self,))
 
     @recorded

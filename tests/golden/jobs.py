@@ -223,6 +223,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "deduplicated_in_order": lambda: case(
         _events(watermark_delay="4 s").deduplicate("name", within="8 seconds", in_order=True, name="job"), 64
     ),
+    "altered_by_columns": lambda: case(
+        _events().shift_time("v", at_least="-20 microseconds", end="end", duration="gap", name="job"), 65
+    ),
     "altered": lambda: case(
         _events().shift_time("-5 seconds", end="end", duration="20 seconds", name="job"), 65
     ),

@@ -9,13 +9,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tidestate as ts
 from tests.helpers import evidence
 from tests.helpers.advance_time import Row
-from tests.helpers.process import SCRATCH
+from tests.helpers.process import SCRATCH, examples
 from tests.twins.cti import CtiTwin
 from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
@@ -96,6 +96,94 @@ def test_windows_behind_it_follow_the_shifted_ctis(given_: list[list[Event]], sh
     assert found == Counter(kept)
 
 
+OWN = pa.schema([*SCHEMA, ("by", pa.duration("ms")), ("lasts", pa.int32())])
+OwnSpans = tuple[int, int | None, int | None, int | None]
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(
+                st.integers(-40_000, 40_000),
+                st.none() | st.integers(-40_000, 80_000),
+                st.none() | st.integers(-20, 30),
+                st.none() | st.integers(-3, 9),
+            ),
+            max_size=6,
+        ),
+        max_size=4,
+    ),
+    st.integers(-9, 9),
+    st.booleans(),
+)
+def test_each_row_may_say_how_far_it_moves_and_how_long_it_lasts(
+    given_: list[list[OwnSpans]], least: int, lasting: bool
+) -> None:
+    """StreamInsight: "AlterEventLifeTime() methods both change the start time of events, and the same transformation
+    will be applied to CTIs": by the least that any row is moved.
+    """
+    stream = ts.stream(event_time="t", watermark_delay="0 seconds")
+    moved = stream.shift_time(
+        "by", at_least=f"{least} milliseconds", duration="lasts" if lasting else None, end="until", name="moved"
+    )
+    number = 0
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
+        tested = moved.harness(OWN, folder=folder, partitions=2)
+        rejected = 0
+        for part in given_:
+            numbered = list(enumerate(part, number))
+            number += len(part)
+            rows = batch([(place, (start, until)) for place, (start, until, _, _) in numbered])
+            rows = rows.append_column("by", pa.array([by for _, (_, _, by, _) in numbered], pa.duration("ms")))
+            rows = rows.append_column("lasts", pa.array([span for *_, (_, _, _, span) in numbered], pa.int32()))
+            panes = tested.feed(rows)
+            expected = Counter[tuple[int, int, int | None]]()
+            for place, (start, until, by, span) in numbered:
+                if by is None or by < least or (lasting and (span is None or span <= 0)):
+                    rejected += 1
+                    continue
+                first = start + 1000 * by
+                own = None if until is None else until + 1000 * by
+                expected[place, first, first + (span or 0) if lasting else own] += 1
+            columns = [panes[name].cast(pa.int64()).to_pylist() for name in ("off", "t", "until")]
+            assert Counter(zip(*columns, strict=True)) == expected
+        tested.finish()
+        assert tested.ledger()["reason"].to_pylist() == ["bad_window"] * rejected
+
+
+def test_the_watermark_moves_by_the_least_that_a_row_may() -> None:
+    moved = ts.stream(event_time="t").shift_time("by", at_least="-2 seconds")
+    assert bind_plan(moved.graph.description, OWN).output_watermark(5_000_000, "t") == 3_000_000
+    assert bind_plan(ts.stream(event_time="t").shift_time("by").graph.description, OWN).output_watermark(5, "t") == 5
+
+
+def test_windows_take_every_row_whose_shift_keeps_to_the_bound(tmp_path: Path) -> None:
+    moved = ts.stream(event_time="t", watermark_delay="0 seconds").shift_time("by", name="moved")
+    counted = moved.group_by("k").window(ts.tumbling("10 milliseconds")).aggregate(values=agg.list("off"))
+    job = counted.allowed_lateness("0 seconds").named("counted")
+    tested = job.harness(OWN, folder=tmp_path / "root", partitions=2)
+
+    def fed(*rows: tuple[int, int, int]) -> Counter[tuple[int, int]]:
+        table = batch([(number, (1000 * start, None)) for number, start, _ in rows])
+        table = table.append_column("by", pa.array([by for *_, by in rows], pa.duration("ms")))
+        table = table.append_column("lasts", pa.nulls(len(rows), pa.int32()))
+        return in_windows(tested.feed(table))
+
+    assert fed((0, 1, 0), (1, 2, 20), (2, 12, 0)) == Counter({(0, 0): 1})
+    assert fed((3, 13, 0), (4, 30, 0)) == Counter({(2, 10_000): 1, (3, 10_000): 1, (1, 20_000): 1})
+    assert in_windows(tested.finish()) == Counter({(4, 30_000): 1})
+    assert tested.ledger("counted").num_rows == tested.ledger("moved").num_rows == 0
+
+
+def test_a_root_with_own_spans_says_so(tmp_path: Path) -> None:
+    moved = ts.stream(event_time="t").shift_time("by", duration="lasts", end="until")
+    rows = batch([(0, (1, None))]).append_column("by", pa.array([1], pa.duration("ms")))
+    moved.standalone(checkpoint=tmp_path).run([rows.append_column("lasts", pa.array([1], pa.int32()))])
+    assert evidence.manifests(tmp_path)[-1]["needs"] == ["altered-by-columns/1"]
+    assert moved.explain().splitlines()[-1] == 'altered = input.shift_time("by", duration="lasts", end="until")'
+
+
 def in_windows(panes: pa.Table) -> Counter[tuple[int, int]]:
     starts = panes["window_start"].cast(pa.int64()).to_pylist()
     return Counter(
@@ -164,6 +252,15 @@ def test_what_makes_no_sense_is_refused() -> None:
                 .shift_time("1 hour")
             ),
         ),
+        ("altered", lambda: ts.stream(event_time="t").shift_time("1 hour", at_least="1 hour")),
+        ("altered", lambda: ts.stream(event_time="t").shift_time("t")),
+        ("altered", lambda: ts.stream(event_time="t").shift_time(duration="lasts")),
+        ("span", lambda: ts.stream(event_time="t").shift_time("by", at_least="much")),
+        (
+            "column-missing",
+            lambda: bind_plan(ts.stream(event_time="t").shift_time("1 huor").graph.description, SCHEMA),
+        ),
+        ("altered", lambda: bind_plan(ts.stream(event_time="t").shift_time("k").graph.description, SCHEMA)),
         (
             "column-missing",
             lambda: bind_plan(ts.stream(event_time="t").shift_time("1 hour", end="gone").graph.description, SCHEMA),
