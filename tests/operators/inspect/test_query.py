@@ -73,7 +73,7 @@ def test_a_checkpoint_answers_as_the_operator_did(tmp_path: Path, name: StoreNam
     with operator(description(WINDOWS[kind]), root, store_config(name, tmp_path / "cache")) as running:
         for batch in stream(11, BATCHES):
             running.add_messages(table(batch))
-            then[running.flush()] = answers(running, kind)
+            then[running.flush().checkpoint] = answers(running, kind)
             lying = files(root)
             assert answers(query(root), kind) == then[head_of(running).id], "while the operator runs"
             assert files(root) == lying, "nothing is written"

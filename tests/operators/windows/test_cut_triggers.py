@@ -13,7 +13,6 @@ from tests.helpers.cuts import MEMORY, SECOND, by_cut, cuts, events, net, plain,
 from tests.helpers.process import LONG, few, in_turn
 from tidestate import agg
 from tidestate.operators.describe.triggers import Trigger
-from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import Parquet
 
 pytestmark = pytest.mark.slow
@@ -229,15 +228,6 @@ def test_composite_triggers_in_order_are_the_same_by_any_cut(windows: Any, name:
         found.append((plain(panes, "window_start", "window_end", "k", "n", "pane", "kind"), rows))
     assert all(one == found[0] for one in found)
     assert found[0][1]
-
-
-def test_a_composite_trigger_after_each_element_needs_their_order() -> None:
-    description = ts.stream(event_time="t").group_by().window(ts.tumbling("5 s")).aggregate(n=agg.count())
-    with pytest.raises(UsageError, match="offset"):
-        played(
-            description.trigger(when=ts.trigger.repeatedly(ts.trigger.after_count(2)), evaluate="element"),
-            [table([{"k": "a", "t": 0, "v": 0, "part": "x", "at": 0}])],
-        )
 
 
 def naive_sessions(rows: list[dict[str, Any]], trigger: Trigger, gap: int) -> tuple[Counter[Any], Counter[Any]]:
