@@ -16,6 +16,7 @@ _NAMING = frozenset(
     {
         *("event_time", "end", "offset", "origin", "key", "on", "session", "shared", "identity", "equal", "order"),
         *("column", "columns", "by", "ledger_columns", "gap_column", "shape_column", "flag", "start"),
+        *("shift_column", "duration_column"),
         *("sequence", "watermark", "chunk", "last", "whole", "empty"),
     }
 )

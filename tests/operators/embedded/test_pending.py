@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 import tidestate as ts
 from tests.helpers.join_operator_messages import Row, near, sided
 from tests.helpers.join_operator_messages import operator as joins
-from tests.helpers.operator_messages import SCHEMA, Message, Receiver, description, operator, table
-from tidestate import agg, trigger
+from tests.helpers.operator_messages import Message, Receiver, description, operator, table
+from tidestate import trigger
 from tidestate.operators import WindowOperator
 from tidestate.operators.embedded.operator import Flushed
 from tidestate.statestore.errors import UsageError
@@ -86,19 +87,14 @@ def test_the_loop_delivers_first_and_is_never_refused(tmp_path: Path) -> None:
 
 def test_any_number_may_wait(tmp_path: Path) -> None:
     with windows(tmp_path, pending_limit=None) as running:
-        for number in range(120):
+        for number in range(2 * LIMIT + 1):
             running.add_messages(message(number))
-        assert running.flush().pending == 120
+        assert running.flush().pending == 2 * LIMIT + 1
 
 
-def test_a_hundred_may_wait_by_default(tmp_path: Path) -> None:
-    job = ts.stream(event_time="t").group_by("k").window(ts.tumbling("10 seconds")).aggregate(n=agg.count())
-    job = job.messages(identity=("part", "at")).trigger(early=trigger.each_batch())
-    with job.by_hand(SCHEMA, checkpoint=tmp_path) as running:
-        for number in range(101):
-            running.add_messages(message(number))
-        with pytest.raises(UsageError, match="outputs-pending"):
-            running.add_messages(message(101))
+def test_a_hundred_may_wait_by_default() -> None:
+    for by_hand in (ts.Aggregation.by_hand, ts.JoinedStream.by_hand):
+        assert signature(by_hand).parameters["pending_limit"].default == 100
 
 
 def test_of_a_join(tmp_path: Path) -> None:

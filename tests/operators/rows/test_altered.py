@@ -21,7 +21,7 @@ from tidestate import agg
 from tidestate.operators.bind.operator import bind_plan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.streams.watermarks import stored_settings
-from tidestate.statestore.errors import UsageError
+from tidestate.statestore.errors import IncompatibleError, UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("k", "string"), ("t", TIME), ("until", TIME), ("off", "int64")])
@@ -182,6 +182,21 @@ def test_a_root_with_own_spans_says_so(tmp_path: Path) -> None:
     moved.standalone(checkpoint=tmp_path).run([rows.append_column("lasts", pa.array([1], pa.int32()))])
     assert evidence.manifests(tmp_path)[-1]["needs"] == ["altered-by-columns/1"]
     assert moved.explain().splitlines()[-1] == 'altered = input.shift_time("by", duration="lasts", end="until")'
+
+
+def test_a_column_of_shifts_may_be_renamed(tmp_path: Path) -> None:
+    stream = ts.stream(event_time="t")
+    rows = batch([(0, (1, None))]).append_column("by", pa.array([1], pa.duration("ms")))
+    rows = rows.append_column("lasts", pa.array([1], pa.int32()))
+    stream.shift_time("by", duration="lasts", end="until").standalone(checkpoint=tmp_path).run([rows])
+    later = stream.shift_time("delay", duration="span", end="until").renamed(columns={"by": "delay", "lasts": "span"})
+    renamed = rows.rename_columns(["k", "t", "until", "off", "delay", "span"])
+    panes = later.standalone(checkpoint=tmp_path).run([rows, renamed])
+    assert panes["t"].cast(pa.int64()).to_pylist() == [1001]
+    other = stream.shift_time("off", duration="span", end="until")
+    with pytest.raises(IncompatibleError) as caught:
+        other.standalone(checkpoint=tmp_path).run([rows, renamed, renamed])
+    assert "shift_time(by=)" in str(caught.value)
 
 
 def in_windows(panes: pa.Table) -> Counter[tuple[int, int]]:

@@ -150,7 +150,7 @@ def test_examples(window: str, triggers: str, moments: list[list[int]], expected
 
 
 @pytest.mark.parametrize("window", WINDOWS)
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(30))
 @given(
     moments=MOMENTS,
     triggers=st.sampled_from(sorted(TRIGGERS)),
