@@ -118,49 +118,49 @@ OwnSpans = tuple[int, int | None, int | None, int | None]
     st.booleans(),
 )
 def test_each_row_may_say_how_far_it_moves_and_how_long_it_lasts(
-    given_: list[list[OwnSpans]], least: int, lasting: bool
+    batches: list[list[OwnSpans]], least: int, lasting: bool
 ) -> None:
     """StreamInsight: "AlterEventLifeTime() methods both change the start time of events, and the same transformation
     will be applied to CTIs": by the least that any row is moved.
     """
     stream = ts.stream(event_time="t", watermark_delay="0 seconds")
-    moved = stream.shift_time(
-        "by", at_least=f"{least} milliseconds", duration="lasts" if lasting else None, end="until", name="moved"
+    job = stream.shift_time(
+        "by", at_least=f"{least} milliseconds", duration="lasts" if lasting else None, end="until", name="job"
     )
     number = 0
     with tempfile.TemporaryDirectory(dir=SCRATCH) as folder:
-        tested = moved.harness(OWN, folder=folder, partitions=2)
-        rejected = 0
-        for part in given_:
-            numbered = list(enumerate(part, number))
+        tested = job.harness(OWN, folder=folder, partitions=2)
+        failures = 0
+        for part in batches:
+            places = list(enumerate(part, number))
             number += len(part)
-            rows = batch([(place, (start, until)) for place, (start, until, _, _) in numbered])
-            rows = rows.append_column("by", pa.array([by for _, (_, _, by, _) in numbered], pa.duration("ms")))
-            rows = rows.append_column("lasts", pa.array([span for *_, (_, _, _, span) in numbered], pa.int32()))
+            rows = batch([(place, (start, until)) for place, (start, until, _, _) in places])
+            rows = rows.append_column("by", pa.array([by for _, (_, _, by, _) in places], pa.duration("ms")))
+            rows = rows.append_column("lasts", pa.array([span for *_, (_, _, _, span) in places], pa.int32()))
             panes = tested.feed(rows)
-            expected = Counter[tuple[int, int, int | None]]()
-            for place, (start, until, by, span) in numbered:
+            wanted_rows = Counter[tuple[int, int, int | None]]()
+            for place, (start, until, by, span) in places:
                 if by is None or by < least or (lasting and (span is None or span <= 0)):
-                    rejected += 1
+                    failures += 1
                     continue
                 first = start + 1000 * by
-                own = None if until is None else until + 1000 * by
-                expected[place, first, first + (span or 0) if lasting else own] += 1
+                end = None if until is None else until + 1000 * by
+                wanted_rows[place, first, first + (span or 0) if lasting else end] += 1
             columns = [panes[name].cast(pa.int64()).to_pylist() for name in ("off", "t", "until")]
-            assert Counter(zip(*columns, strict=True)) == expected
+            assert Counter(zip(*columns, strict=True)) == wanted_rows
         tested.finish()
-        assert tested.ledger()["reason"].to_pylist() == ["bad_window"] * rejected
+        assert tested.ledger()["reason"].to_pylist() == ["bad_window"] * failures
 
 
 def test_the_watermark_moves_by_the_least_that_a_row_may() -> None:
-    moved = ts.stream(event_time="t").shift_time("by", at_least="-2 seconds")
-    assert bind_plan(moved.graph.description, OWN).output_watermark(5_000_000, "t") == 3_000_000
+    job = ts.stream(event_time="t").shift_time("by", at_least="-2 seconds")
+    assert bind_plan(job.graph.description, OWN).output_watermark(5_000_000, "t") == 3_000_000
     assert bind_plan(ts.stream(event_time="t").shift_time("by").graph.description, OWN).output_watermark(5, "t") == 5
 
 
 def test_windows_take_every_row_whose_shift_keeps_to_the_bound(tmp_path: Path) -> None:
-    moved = ts.stream(event_time="t", watermark_delay="0 seconds").shift_time("by", name="moved")
-    counted = moved.group_by("k").window(ts.tumbling("10 milliseconds")).aggregate(values=agg.list("off"))
+    job = ts.stream(event_time="t", watermark_delay="0 seconds").shift_time("by", name="job")
+    counted = job.group_by("k").window(ts.tumbling("10 milliseconds")).aggregate(values=agg.list("off"))
     job = counted.allowed_lateness("0 seconds").named("counted")
     tested = job.harness(OWN, folder=tmp_path / "root", partitions=2)
 
@@ -173,15 +173,15 @@ def test_windows_take_every_row_whose_shift_keeps_to_the_bound(tmp_path: Path) -
     assert fed((0, 1, 0), (1, 2, 20), (2, 12, 0)) == Counter({(0, 0): 1})
     assert fed((3, 13, 0), (4, 30, 0)) == Counter({(2, 10_000): 1, (3, 10_000): 1, (1, 20_000): 1})
     assert in_windows(tested.finish()) == Counter({(4, 30_000): 1})
-    assert tested.ledger("counted").num_rows == tested.ledger("moved").num_rows == 0
+    assert tested.ledger("counted").num_rows == tested.ledger("job").num_rows == 0
 
 
 def test_a_root_with_own_spans_says_so(tmp_path: Path) -> None:
-    moved = ts.stream(event_time="t").shift_time("by", duration="lasts", end="until")
+    job = ts.stream(event_time="t").shift_time("by", duration="lasts", end="until")
     rows = batch([(0, (1, None))]).append_column("by", pa.array([1], pa.duration("ms")))
-    moved.standalone(checkpoint=tmp_path).run([rows.append_column("lasts", pa.array([1], pa.int32()))])
+    job.standalone(checkpoint=tmp_path).run([rows.append_column("lasts", pa.array([1], pa.int32()))])
     assert evidence.manifests(tmp_path)[-1]["needs"] == ["altered-by-columns/1"]
-    assert moved.explain().splitlines()[-1] == 'altered = input.shift_time("by", duration="lasts", end="until")'
+    assert job.explain().splitlines()[-1] == 'altered = input.shift_time("by", duration="lasts", end="until")'
 
 
 def test_a_column_of_shifts_may_be_renamed(tmp_path: Path) -> None:
@@ -189,13 +189,15 @@ def test_a_column_of_shifts_may_be_renamed(tmp_path: Path) -> None:
     rows = batch([(0, (1, None))]).append_column("by", pa.array([1], pa.duration("ms")))
     rows = rows.append_column("lasts", pa.array([1], pa.int32()))
     stream.shift_time("by", duration="lasts", end="until").standalone(checkpoint=tmp_path).run([rows])
-    later = stream.shift_time("delay", duration="span", end="until").renamed(columns={"by": "delay", "lasts": "span"})
-    renamed = rows.rename_columns(["k", "t", "until", "off", "delay", "span"])
-    panes = later.standalone(checkpoint=tmp_path).run([rows, renamed])
+    second_job = stream.shift_time("delay", duration="span", end="until").renamed(
+        columns={"by": "delay", "lasts": "span"}
+    )
+    new_rows = rows.rename_columns(["k", "t", "until", "off", "delay", "span"])
+    panes = second_job.standalone(checkpoint=tmp_path).run([new_rows, new_rows])
     assert panes["t"].cast(pa.int64()).to_pylist() == [1001]
     other = stream.shift_time("off", duration="span", end="until")
     with pytest.raises(IncompatibleError) as caught:
-        other.standalone(checkpoint=tmp_path).run([rows, renamed, renamed])
+        other.standalone(checkpoint=tmp_path).run([new_rows, new_rows, new_rows])
     assert "shift_time(by=)" in str(caught.value)
 
 
