@@ -197,8 +197,8 @@ def _check_upstream(upstream: Plan, feed: Feed, one: Runnable) -> None:
             UserWarning,
             stacklevel=4,
         )
-    again = isinstance(upstream, GroupTables) and upstream.repeats and upstream.mode == "accumulating"
-    if not again or _replaces(upstream, one):
+    counted_twice = isinstance(upstream, GroupTables) and upstream.repeats and upstream.mode == "accumulating"
+    if not counted_twice or _replaces(upstream, one):
         return
     raise UsageError(
         "the operator before this one may emit several panes of a window, and each would be counted: let it "

@@ -76,7 +76,7 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
     if clash := sorted({"reason", "watermark"} & set(columns)):
         raise UsageError("these names are reserved: rename the input columns", code="name-taken", names=clash)
     for name in description.spans:
-        check_span(schema, name)
+        check_span(schema, name, "shifts or durations (a text that is no span names it)", "altered")
     if description.offset is not None:
         check_offset(schema, description.offset)
     input_types = {name: schema.field(name).type for name in columns}

@@ -463,8 +463,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
 
 def _checked_limit(pending_limit: int | None) -> int | None:
     """Raises `UsageError` (``pending-limit``) for what is no whole number of at least 0."""
-    whole = isinstance(pending_limit, int) and not isinstance(pending_limit, bool)
-    if pending_limit is not None and (not whole or pending_limit < 0):
+    is_integer = isinstance(pending_limit, int) and not isinstance(pending_limit, bool)
+    if pending_limit is not None and (not is_integer or pending_limit < 0):
         raise UsageError(
             "pending_limit= is how many results may wait for acknowledge(): give a whole number, 0 or more, or None "
             "for any number",

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding, Windows
-from tidestate.operators.plan.gaps import gaps_us, spans_us
+from tidestate.operators.plan.gaps import spans_us
 from tidestate.operators.plan.reasons import BAD_OFFSET, BAD_WINDOW, KEY_TOO_LONG, OUT_OF_RANGE
 from tidestate.operators.progress.instants import LIMIT_US, OFFSET_LIMIT
 from tidestate.statestore.arrays import Flags, Times
@@ -112,18 +112,6 @@ class LeastSpan(Check):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RightGap(Check):
-    """The gap of sessions in ``column`` is positive."""
-
-    column: str
-    reason: str = BAD_WINDOW
-
-    def failing(self, events: pa.Table, times: Times) -> Flags:
-        bad: Flags = gaps_us(events[self.column]).to_numpy() <= 0
-        return bad if bad.any() else np.zeros(0, bool)
-
-
-@dataclass(frozen=True, kw_only=True)
 class RightBounds(Check):
     """The window that a row names has a start before its end. Raises `UsageError` for a retraction, unless the
     operator applies these (``signed``).
@@ -149,7 +137,7 @@ def window_checks(kind: Windows, *, signed: bool) -> tuple[Check, ...]:
     if isinstance(kind, Sliding) and kind.end_column is not None:
         return (RightLifetime(kind=kind, end=kind.end_column),)
     if isinstance(kind, Sessions) and kind.gap_column is not None:
-        return (RightGap(column=kind.gap_column),)
+        return (LeastSpan(column=kind.gap_column, least_us=1),)
     return (RightBounds(signed=signed),) if isinstance(kind, NamedWindow) else ()
 
 

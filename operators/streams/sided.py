@@ -95,7 +95,7 @@ def shifted(
         raise UsageError("say what changes: by=, or duration= with end=", code="altered", end=ends)
     if wrong := sorted(spans & {time, ends}):
         raise UsageError("by= and duration= name a column of spans, not of times", code="altered", found=wrong)
-    made = Altered(
+    description = Altered(
         time,
         shift_us,
         ends,
@@ -107,7 +107,7 @@ def shifted(
         duration_column,
         name=name,
     )
-    return with_watermark(made, view)
+    return with_watermark(description, view)
 
 
 def span_or_column(given: Span | None) -> tuple[int | None, str | None]:

@@ -80,8 +80,9 @@ def step_windows(
     gathered = gather_groups(plan, view, arriving, context, alone)
     phase = phases(plan, gathered, context)
     first, rejected = None, None
-    counts = plan.triggers.per_element and not plan.steps_by_element
-    if counts and (first := element_panes(plan, gathered, phase, context)) is not None:
+    # Where each element takes a step of its own, triggers look at a batch of one element: nothing is left to do here.
+    by_element = plan.triggers.per_element and not plan.steps_by_element
+    if by_element and (first := element_panes(plan, gathered, phase, context)) is not None:
         gathered = replace(gathered, groups=first.groups)
     groups = gathered.groups
     if plan.triggers.when is None:

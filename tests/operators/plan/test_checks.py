@@ -15,9 +15,9 @@ from tidestate.operators.plan.checks import (
     TOUCHED_LIMIT,
     Check,
     HasPlace,
+    LeastSpan,
     NotNull,
     RightBounds,
-    RightGap,
     RightLifetime,
     ShortKey,
     TimeInRange,
@@ -44,7 +44,7 @@ def failing(check: Check, times: list[int] | None = None, **columns: Any) -> lis
         (ShortKey(columns=("a",)), {"a": ["short", LONG, None]}, [1]),
         (HasPlace(order=("offset",)), {"offset": [0, -1, None, OFFSET_LIMIT, OFFSET_LIMIT + 1]}, [1, 2, 4]),
         (HasPlace(order=("origin", "offset")), {"origin": ["a", None], "offset": [3, 3]}, [1]),
-        (RightGap(column="gap"), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
+        (LeastSpan(column="gap", least_us=1), {"gap": [5, 0, -1, None]}, [1, 2, 3]),
         (RightBounds(signed=False), {"window_start": [0, 5, 6, None], "window_end": [5, 5, 5, 5]}, [1, 2, 3]),
     ],
 )
@@ -75,7 +75,7 @@ def test_which_windows_bring_what() -> None:
     assert window_checks(Sliding(HOUR, HOUR), signed=False) == ()
     assert window_checks(Counted(3, 3), signed=False) == ()
     assert [type(one) for one in window_checks(NamedWindow(), signed=True)] == [RightBounds]
-    assert [type(one) for one in window_checks(Sessions(gap_column="g"), signed=False)] == [RightGap]
+    assert [type(one) for one in window_checks(Sessions(gap_column="g"), signed=False)] == [LeastSpan]
 
 
 def test_the_first_condition_gives_the_reason() -> None:
