@@ -122,6 +122,8 @@ def tables(
         old = before.pop(spec.name, None)
         if old is None:
             made.append(spec)
+            if spec in plan.held_tables:
+                continue  # it begins empty; whether rows may be held from now on is the setting's matter
             refused.append(SettingChange(f"table {spec.name}", None, spec.name, "", "the state has no such table"))
             continue
         new = succeeding(old, spec, _same(plan, old, spec, stored.configuration, names, columns), mark)

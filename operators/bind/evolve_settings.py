@@ -14,7 +14,9 @@ from tidestate.operators.describe.sides import AT, SIDE
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.progress.generators import Fixed, MaxEventTime, Punctuation
 from tidestate.operators.progress.watermarks import Claimant, Watermarks
+from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import DedupPlan
+from tidestate.operators.rows.union import UnionPlan
 from tidestate.operators.streams.setting_words import KIND, WORDS, settings_of
 from tidestate.operators.windows.tables import GroupTables
 
@@ -96,11 +98,18 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
     return "" if slots[0] == slots[1] else "sizes of messages are counted by slot"
 
 
+def _in_order(_was: Any, now: Any, plan: Plan) -> str:
+    if not isinstance(plan, DedupPlan | UnionPlan | AlteredPlan):
+        return _OTHERWISE
+    return "" if now else "rows that wait for the watermark would be lost"
+
+
 _WATERMARK: dict[str, tuple[SettingRule, str]] = {
     "watermark_delay_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "delays_us": (_always, "the watermark never goes back: it waits until the input has caught up"),
     "watermark": (_watermark, "the watermark never goes back: it waits until the input has caught up"),
 }
+_IN_ORDER: tuple[SettingRule, str] = (_in_order, "rows wait for the watermark from now on")
 _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "allowed_lateness_us": (_lateness, "windows that were forgotten stay forgotten"),
@@ -116,12 +125,14 @@ _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "within_us": (_always, "ids seen so far are remembered for the span set at the time"),
     "allowed_lateness_us": (_always, "ids that were forgotten stay forgotten, and rows that were late stay rejected"),
+    "in_order": _IN_ORDER,
 }
 _SIDED: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
     "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
+    "in_order": _IN_ORDER,
 }
-_ABSENT = {"allowed_lateness_us": 0}
+_ABSENT = {"allowed_lateness_us": 0, "in_order": False}
 """Settings that are not stored at these values."""
 _NO_DELAY: dict[str, Any] = {"watermark_delay_us": 0, "delays_us": None}
 _REASONS = {

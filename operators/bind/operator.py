@@ -95,8 +95,9 @@ def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:
         ),
         configuration=configuration_of(description),
         altered=description,
+        in_order=description.in_order,
     )
-    _ = plan.exchanged  # a column that no table can hold is refused here
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
 
 

@@ -57,7 +57,7 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
     types = _side_types(description, schema, ())
     for column, what in ((description.offset, OFFSET), (description.origin, ORIGIN)):
         _check_place(types, column, what, description.sides, description.sides.names[0])
-    return UnionPlan(
+    plan = UnionPlan(
         name=description.name,
         input=InputSpec(
             event_time=AT,
@@ -66,7 +66,10 @@ def bind_union(description: Union, schema: pa.Schema) -> UnionPlan:
             watermarks=description.watermarks or by_side(description.sides, description.delays_us),
         ),
         configuration=configuration_of(description),
+        in_order=description.in_order,
     )
+    _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
+    return plan
 
 
 def bind_sessions(description: SessionJoin, schema: pa.Schema) -> SessionJoinPlan:

@@ -10,7 +10,8 @@ from tidestate.statestore.spec.added import Added
 
 class Altered(Runnable, frozen=True, tag="altered"):
     """Passes rows on with other times: ``shift_us`` later, and ending ``duration_us`` after their start. A column may
-    say it of each row instead: then none is shifted by less than ``shift_us``.
+    say it of each row instead: then none is shifted by less than ``shift_us``. ``in_order``: once the watermark has
+    passed the rows.
     """
 
     event_time: str
@@ -22,6 +23,7 @@ class Altered(Runnable, frozen=True, tag="altered"):
     origin: str | None = None
     shift_column: Annotated[str | None, Added("altered-by-columns/1")] = None
     duration_column: Annotated[str | None, Added("altered-by-columns/1")] = None
+    in_order: Annotated[bool, Added("rows-in-order/1")] = False
 
     @property
     def sets_end(self) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import Sides
+from tidestate.statestore.spec.added import Added
 
 
 class Union(Sided, frozen=True, tag="union"):
-    """Several streams with the same columns, passed on as one."""
+    """Several streams with the same columns, passed on as one. ``in_order``: once the watermark passes the rows."""
 
     sides: Sides
     delays_us: tuple[int, ...]
     offset: str | None = None
     origin: str | None = None
+    in_order: Annotated[bool, Added("rows-in-order/1")] = False
 
     def __post_init__(self) -> None:
         self.sides.check_each(self.delays_us, "watermark delays")

@@ -77,6 +77,11 @@ class Ctis(WatermarkGenerator, msgspec.Struct, frozen=True, forbid_unknown_field
         return True
 
     @property
+    def has_ctis(self) -> bool:
+        """True: it is what this is."""
+        return True
+
+    @property
     def has_edges(self) -> bool:
         """Whether rows may be edges, whose ends arrive later."""
         columns = [self.columns_of(side) for side in self.sides] or [self.columns_of("")]

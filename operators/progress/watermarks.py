@@ -95,6 +95,11 @@ class Claimant:
         return False
 
     @property
+    def has_ctis(self) -> bool:
+        """Whether the watermark of a source is one of CTIs."""
+        return any(generator.has_ctis for generator in self.of_sides.values())
+
+    @property
     def has_edges(self) -> bool:
         """Whether rows may be edges, whose ends arrive later."""
         return False

@@ -1,4 +1,4 @@
-"""Rows with other times: moved, or with an end of their own. It has no state. Pure."""
+"""Rows with other times: moved, or with an end of their own. Held rows, if any, are its only state. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ class AlteredPlan(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        return ()
+        return self.held_tables
+
+    @property
+    def held_by(self) -> tuple[str, ...]:
+        return (self.input.event_time, *self.input.order)
 
     @property
     def own_checks(self) -> tuple[Check, ...]:
@@ -52,7 +56,10 @@ class AlteredPlan(Plan):
         return np.zeros(len(times), bool)
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
-        rows, about = arriving, self.altered
+        return self.taking(view, arriving, context, self._moved)
+
+    def _moved(self, rows: pa.Table) -> Transition:
+        about = self.altered
         shift = about.shift_us if about.shift_column is None else spans_us(rows[about.shift_column])
         starts = _later(rows[self.input.event_time], shift)
         ends = None

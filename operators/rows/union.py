@@ -1,4 +1,4 @@
-"""A union passes the rows of all sides on as they arrive. It has no state."""
+"""A union passes the rows of all sides on, at once or when the watermark passes them: held rows are its one state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnionPlan(Plan):
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
-        return ()
+        return self.held_tables
 
     @property
     def retracts(self) -> bool:
@@ -38,8 +38,11 @@ class UnionPlan(Plan):
         return np.zeros(len(times), bool)
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
-        counters = {"passed": arriving.num_rows} if arriving.num_rows else {}
-        return Transition({}, arriving.select(self.input.schema.names), counters)
+        return self.taking(view, arriving, context, self._passed)
+
+    def _passed(self, rows: pa.Table) -> Transition:
+        counters = {"passed": rows.num_rows} if rows.num_rows else {}
+        return Transition({}, rows.select(self.input.schema.names), counters)
 
     def output_watermark(self, watermark: int, column: str = AT) -> int:
         """No later row has an earlier time, except for rows that arrive behind ``watermark``."""

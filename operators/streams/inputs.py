@@ -24,7 +24,7 @@ from tidestate.statestore.durations import Span, span_us
 from tidestate.statestore.errors import UsageError
 
 called("CTI settings", 'cti_settings("drop", generate=generate_ctis(100))')(CtiSettings)
-SIDES_TAKEN = ("name", "watermark")
+SIDES_TAKEN = ("name", "watermark", "in_order")
 """Options of `union` and methods of `MergedStreams`, so no names of sides."""
 
 
@@ -125,15 +125,19 @@ def union_streams(
     *streams: Stream,
     name: str | None = None,
     watermark: WatermarkSource | WatermarkSettings | None = None,
+    in_order: bool | None = None,
     **named: Stream,
 ) -> OperatorStream:
-    """Streams with the same columns as one: each row is passed on at once, late or not, with its ``side`` and its
-    ``time``. Sides are called as the streams, or as the keywords say. The watermark is the smallest of the sides, so
-    a side without rows holds it.
+    """Streams with the same columns as one: each row is passed on, late or not, with its ``side`` and its ``time``.
+    Sides are called as the streams, or as the keywords say. The watermark is the smallest of the sides, so a side
+    without rows holds it.
+
+    Rows pass at once, or with ``in_order`` when the watermark passes their time, in the order of times: the default
+    where the watermark of a side is one of CTIs, as a query releases its result only up to these.
     """
     sides = _sides(streams, named)
     views = {side: stream.view for side, stream in sides.items()}
-    made = united(views, watermark_over(watermark), "union" if name is None else checked_name(name))
+    made = united(views, watermark_over(watermark), in_order, "union" if name is None else checked_name(name))
     return OperatorStream.of(made, tuple(sides.values()))
 
 

@@ -96,6 +96,20 @@ class OperatorNode:
     description: Runnable
     inputs: tuple[StreamInput | OperatorNode, ...]
 
+    @property
+    def follows_ctis(self) -> bool:
+        """Whether CTIs are its watermark, or that of an operator in front of it."""
+        waiting, seen = [self], {id(self)}
+        while waiting:  # without recursion: there may be a thousand operators in a row
+            node = waiting.pop()
+            marks = node.description.watermarks
+            if marks is not None and marks.generator.has_ctis:
+                return True
+            new = [read for read in node.inputs if isinstance(read, OperatorNode) and id(read) not in seen]
+            seen |= set(map(id, new))
+            waiting += new
+        return False
+
 
 @dataclass(frozen=True)
 class StreamView:
@@ -138,3 +152,8 @@ class StreamView:
         """Whether CTIs are its watermark."""
         chosen = self.watermark is not None and isinstance(self.watermark.generator, ByCtis)
         return self.at_source is not None or chosen
+
+    @property
+    def follows_ctis(self) -> bool:
+        """Whether CTIs are its watermark, or that of an operator in front of it."""
+        return self.by_ctis or (isinstance(self.node, OperatorNode) and self.node.follows_ctis)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidestate.operators.describe.altered import Altered
+from tidestate.operators.describe.deduplicate import Deduplicate
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import DEFAULT
+from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
 from tidestate.operators.describe.windows import Counted, Sessions
 
 
 def readings_of(described: Runnable) -> Iterator[str]:
     """A sentence for each, with what chooses the other one."""
+    if isinstance(described, Union | Altered | Deduplicate) and described.in_order:
+        yield "rows are held until the watermark passes them; in_order=False passes them at once"
     if not isinstance(described, Windowed):
         return
     triggers, kind = described.triggers, described.windows

@@ -104,7 +104,13 @@ WORDS: dict[type[Runnable], WordsOf] = {
         "start": ("side(start=)",),
     },
     OverlapJoin: {**_RUNNABLE, "sides": ("event_time",), "on": ("on",), "events": ("lifetime", "offset", "origin")},
-    Union: {**_RUNNABLE, **_ORDER, **_DELAYS, "sides": ("sides", "event_time")},
+    Union: {
+        **_RUNNABLE,
+        **_ORDER,
+        **_DELAYS,
+        "sides": ("sides", "event_time"),
+        "in_order": ("in_order",),
+    },
     Deduplicate: {
         **_RUNNABLE,
         **_DELAY,
@@ -122,6 +128,7 @@ WORDS: dict[type[Runnable], WordsOf] = {
         "shift_us": ("shift_time(by=)", "at_least"),
         "end": ("end",),
         "duration_us": ("duration",),
+        "in_order": ("in_order",),
         "shift_column": ("shift_time(by=)",),
         "duration_column": ("duration",),
     },
@@ -355,6 +362,7 @@ def _of_union(united: Union) -> dict[str, Any]:
         "offset": united.offset,
         "origin": united.origin,
         "watermark_delay": _each([text_of(span) for span in united.delays_us]),
+        "in_order": united.in_order,
     }
 
 
@@ -379,6 +387,7 @@ def _of_shift(described: Altered) -> dict[str, Any]:
         "at_least": text_of(described.shift_us) if described.shift_column else None,
         "end": described.end,
         "duration": described.duration_column or _span(described.duration_us),
+        "in_order": described.in_order,
     }
 
 

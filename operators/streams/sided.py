@@ -42,11 +42,22 @@ def joined_by_lifetime(views: Mapping[str, StreamView], on: str | Sequence[str] 
     return with_watermarks(OverlapJoin(sides, columns_of(on), events, name=name), views, None)
 
 
-def united(views: Mapping[str, StreamView], over: WatermarkSettings | None, name: str) -> Union:
+def united(
+    views: Mapping[str, StreamView], over: WatermarkSettings | None, in_order: bool | None, name: str
+) -> Union:
     """Several streams as one. Raises `UsageError` where they do not go together."""
     offset, origin = shared_order(views)
     sides = sides_of(times_of(views), same_columns=True)
-    return with_watermarks(Union(sides, delays_us(views, over), offset, origin, name=name), views, over)
+    waits = waits_for_ctis(*views.values()) if in_order is None else in_order
+    made = Union(sides, delays_us(views, over), offset, origin, waits, name=name)
+    return with_watermarks(made, views, over)
+
+
+def waits_for_ctis(*views: StreamView) -> bool:
+    """Whether rows are held unless they are to pass at once: StreamInsight's query "will release its result only up
+    to the most recent CTI".
+    """
+    return any(view.follows_ctis for view in views)
 
 
 def without_repetitions(
@@ -54,7 +65,7 @@ def without_repetitions(
     on: str | Sequence[str],
     within: Span | None,
     allowed_lateness: Span | None,
-    in_order: bool,
+    in_order: bool | None,
     name: str,
 ) -> Deduplicate:
     """The first row with each value. Raises `UsageError` where the settings do not go together."""
@@ -67,14 +78,19 @@ def without_repetitions(
         raise UsageError("the time to remember ids must not be negative", code="watermark-delay", within=within)
     if (allowed_us or 0) < 0:
         raise UsageError("lateness must not be negative", code="lateness", allowed=allowed_lateness)
-    made = Deduplicate(
-        time_of("input", view), columns, within_us, span_us(view.delay), in_order, allowed_us, name=name
-    )
+    waits = waits_for_ctis(view) if in_order is None else in_order
+    made = Deduplicate(time_of("input", view), columns, within_us, span_us(view.delay), waits, allowed_us, name=name)
     return with_watermark(made, view)
 
 
 def shifted(
-    view: StreamView, by: Span, at_least: Span | None, duration: Span | None, end: str | None, name: str
+    view: StreamView,
+    by: Span,
+    at_least: Span | None,
+    duration: Span | None,
+    end: str | None,
+    in_order: bool | None,
+    name: str,
 ) -> Altered:
     """Rows with other times. Raises `UsageError` where nothing changes."""
     time, ends = time_of("input", view), end or view.lifetime.end
@@ -105,6 +121,7 @@ def shifted(
         view.origin,
         shift_column,
         duration_column,
+        waits_for_ctis(view) if in_order is None else in_order,
         name=name,
     )
     return with_watermark(description, view)

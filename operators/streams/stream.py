@@ -101,7 +101,7 @@ class Stream(MadeByVerb):
         *,
         within: Span | None = None,
         allowed_lateness: Span | None = None,
-        in_order: bool = False,
+        in_order: bool | None = None,
         name: str | None = None,
     ) -> OperatorStream:
         """Pass on the first row with each value of the columns ``on``, which is remembered for ``within``.
@@ -110,7 +110,7 @@ class Stream(MadeByVerb):
         watermark, less the allowed lateness, has passed its row's time by ``within``; without it, once it has passed
         the row's time: then put the event time into ``on`` too. Until then all rows with the value are dropped, also
         those further apart than ``within``; for that exact limit, whatever the cut into batches, hold rows until the
-        watermark passes them, ``in_order=True``. Rows more than
+        watermark passes them, ``in_order=True``: the default where the watermark is one of CTIs. Rows more than
         ``allowed_lateness`` behind the watermark go to the late ledger of this operator (default: what the operators
         accept that read this). Dropped rows are counted (``duplicates``).
         """
@@ -126,6 +126,7 @@ class Stream(MadeByVerb):
         at_least: Span | None = None,
         duration: Span | None = None,
         end: str | None = None,
+        in_order: bool | None = None,
         name: str | None = None,
     ) -> OperatorStream:
         """Pass rows on with other lifetimes: ``by`` is added to the event time and to the end, and may be negative;
@@ -134,9 +135,10 @@ class Stream(MadeByVerb):
         A text that is no span names a column of durations, or of integers of microseconds, which says it of each row:
         no row is shifted by less than ``at_least``, by default 0, and durations are above 0. A row with a null or
         less is in the late ledger, ``bad_window``. ``end`` is by default that of the stream's lifetime. Every other
-        row passes at once, late or not; the watermark is shifted too, with a column by ``at_least``.
+        row passes, late or not: at once, or with ``in_order`` when the watermark passes its time, by default where
+        that is one of CTIs. The watermark is shifted too, with a column by ``at_least``.
         """
-        made = shifted(self.view, by, at_least, duration, end, _name(name, "altered"))
+        made = shifted(self.view, by, at_least, duration, end, in_order, _name(name, "altered"))
         return OperatorStream.of(made, (self,))
 
     @recorded

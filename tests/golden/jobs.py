@@ -62,6 +62,10 @@ def _ctis(policy: Any, every: Any, delay: str) -> Any:
     return watermark.cti_settings(policy, generate=watermark.generate_ctis(every, delay=delay))
 
 
+def _by_own_ctis(policy: Any) -> Any:
+    return _events(**ORDER).watermark(watermark.ctis(_ctis(policy, 3, "2 seconds")))
+
+
 TEN, SLIDING = ts.tumbling("10 seconds"), ts.sliding("10 seconds", "5 seconds")
 LIVING = ts.sliding("10 seconds", "5 seconds", of="lifetime")
 ORDER: dict[str, Any] = {"offset": "at", "origin": "part"}
@@ -228,6 +232,12 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "altered": lambda: case(
         _events().shift_time("-5 seconds", end="end", duration="20 seconds", name="job"), 65
+    ),
+    "union_of_ctis": lambda: sided(
+        ts.union(left=_by_own_ctis("drop"), right=_by_own_ctis("adjust"), name="job"), 68, SIDE_COLUMNS
+    ),
+    "altered_in_order": lambda: case(
+        _events(**ORDER, watermark_delay="4 s").shift_time("5 seconds", in_order=True, name="job"), 69
     ),
     "union": lambda: sided(ts.union(left=_events(), right=_events(), name="job"), 66, SIDE_COLUMNS),
     "merge": lambda: sided(_merged(TEN).accumulation("retracting"), 68),
