@@ -98,6 +98,10 @@ def _messages(was: Any, now: Any, _plan: Plan) -> str:
     return "" if slots[0] == slots[1] else "sizes of messages are counted by slot"
 
 
+def _window_offsets(_was: Any, _now: Any, plan: Plan) -> str:
+    return "events that are waiting were stored without offsets" if plan.in_order else ""
+
+
 def _in_order(_was: Any, now: Any, plan: Plan) -> str:
     if not isinstance(plan, DedupPlan | UnionPlan | AlteredPlan):
         return _OTHERWISE
@@ -120,6 +124,7 @@ _WINDOWED: dict[str, tuple[SettingRule, str]] = {
     "retained": (_always, "windows that were forgotten stay forgotten"),
     "triggers": (_triggers, "a window that has begun follows a new early or late trigger from its next event on"),
     "accumulation": (_accumulation, "for panes from now on"),
+    "window_offsets": (_window_offsets, "of windows that begin from now on; the others have none"),
 }
 _DEDUP: dict[str, tuple[SettingRule, str]] = {
     **_WATERMARK,
@@ -132,7 +137,7 @@ _SIDED: dict[str, tuple[SettingRule, str]] = {
     "large": (_always, "the key of stored messages follows from it"),  # which the tables are compared by
     "in_order": _IN_ORDER,
 }
-_ABSENT = {"allowed_lateness_us": 0, "in_order": False}
+_ABSENT = {"allowed_lateness_us": 0, "in_order": False, "window_offsets": False}
 """Settings that are not stored at these values."""
 _NO_DELAY: dict[str, Any] = {"watermark_delay_us": 0, "delays_us": None}
 _REASONS = {

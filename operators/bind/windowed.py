@@ -33,6 +33,7 @@ from tidestate.operators.progress.instants import LIMIT_US
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.operators.windows.names import END, START
 from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.tracked import TrackedOffsets
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
@@ -72,6 +73,7 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
         retain_us=retained.span_us if retained else 0,
         retain_windows=retained.windows if retained else None,
         in_order=description.in_order,
+        tracked=_tracked(description, types),
     )
     _ = plan.tables, plan.exchanged  # a column that no table can hold is refused here
     return plan
@@ -132,6 +134,22 @@ def _aggregates(description: Windowed, types: pa.Schema, place: str, signed: boo
             )
     _check_names(description, aggregates)
     return aggregates
+
+
+def _tracked(description: Windowed, types: pa.Schema) -> TrackedOffsets | None:
+    """The offsets that windows store. Raises `UsageError` where there are none, or where others have them."""
+    if not description.window_offsets:
+        return None
+    offset, origin = description.offset, description.origin
+    if description.known is not None:
+        why = "windows of messages with an identity have their offsets already: remove .window_offsets()"
+    elif isinstance(description, Merge):
+        why = "offsets of several streams cannot be compared: set .messages(…), which has them by side"
+    elif offset is None or description.signed:
+        why = "offsets are those of a stream's messages: name their column, stream(offset=…)"
+    else:
+        return TrackedOffsets(offset, origin, pa.null() if origin is None else types.field(origin).type)
+    raise UsageError(why, code="window-offsets", operator=description.name)
 
 
 def _watermarks(description: Windowed, column: str, *, by_offset: bool) -> Watermarks:

@@ -138,6 +138,13 @@ class PaneSettings(ABC):
         """
         return self._with(msgspec.structs.replace(self._windowed, in_order=True))
 
+    @recorded
+    def window_offsets(self) -> Self:
+        """Store the first and last offset of each window's messages, by origin, for queries (column ``offsets``) and
+        replays: of a stream with ``offset=``. Windows of `messages` have them anyway.
+        """
+        return self._with(msgspec.structs.replace(self._windowed, window_offsets=True))
+
     @property
     def _windowed(self) -> Windowed:
         return of_type(self.operator.description, Windowed)

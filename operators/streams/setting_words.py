@@ -65,6 +65,7 @@ _WINDOWED: WordsOf = {
     "in_order": ("in_order",),
     "signed": ("takes_retractions",),
     "messages": ("messages",),
+    "window_offsets": ("window_offsets",),
 }
 WORDS: dict[type[Runnable], WordsOf] = {
     Windowed: _WINDOWED,
@@ -218,6 +219,7 @@ def _of_windows(described: Windowed) -> dict[str, Any]:
         "messages": _messages(described),
         "in_order": described.in_order,
         "takes_retractions": described.signed,
+        "window_offsets": described.window_offsets,
     }
 
 

@@ -263,7 +263,7 @@ def _left(plan: GroupTables, groups: pa.Table, owner: Numbers, parts: pa.Table, 
     place = np.full(groups.num_rows, -1)
     place[owner[~fires]] = np.flatnonzero(~fires)
     left = parts.take(pa.array(place, mask=place < 0))
-    changed = {c.name: chosen(pa.array(fired), left[c.name], groups[c.name]) for c in plan.state}
+    changed = {c.name: chosen(pa.array(fired), left[c.name], groups[c.name]) for c in plan.emptied}
     return with_columns(groups, changed)
 
 

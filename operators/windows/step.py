@@ -237,7 +237,7 @@ def _after_panes(
         name = f"_last_{aggregate.name}"
         changed[name] = chosen(where, values[aggregate.name], groups[name])
     if plan.mode == "discarding":
-        for column in plan.state:
+        for column in plan.emptied:
             empty = pa.nulls(groups.num_rows, column.arrow)
             changed[column.name] = chosen(where, empty, groups[column.name])
     return with_columns(groups, changed)

@@ -20,6 +20,7 @@ from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.progress.progress import BUDGET_BYTES
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import ELEMENTS, END, NET, PANES, START
+from tidestate.operators.windows.offsets import OFFSETS
 from tidestate.operators.windows.slice_previews import waiting_windows, windows_ending, windows_wait
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.statestore.durations import Moment, moment_us
@@ -117,6 +118,11 @@ def answer_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
     return pa.schema([*fields, *numbers])
 
 
+def offsets_name(schema: pa.Schema) -> str:
+    """The name of the column of offsets in answers with these other columns."""
+    return OFFSETS if OFFSETS not in schema.names else f"{OFFSETS}_"
+
+
 def windows_stored(
     plan: GroupTables,
     view: StateView,
@@ -124,7 +130,8 @@ def windows_stored(
     asked: Asked = EVERY_WINDOW,
     budget_bytes: int = BUDGET_BYTES,
 ) -> Iterator[pa.Table]:
-    """Windows by their end, with the columns of `answer_schema`, in tables of bounded size.
+    """Windows by their end, with the columns of `answer_schema`, and offsets where windows store them, in tables of
+    bounded size.
 
     Windows of numbers, and sessions that have fired, come in the order of their keys.
     """
@@ -136,7 +143,12 @@ def windows_stored(
             columns = [rows[START], rows[END], *(rows[name] for name in plan.input.key_names)]
             numbers = [rows[NET if plan.input.signed else ELEMENTS], rows[PANES]]
             values = results(asked.computed(plan), rows)
-            yield pa.table([*columns, *values.columns, *numbers], schema=answer_schema(plan, asked))
+            schema = answer_schema(plan, asked)
+            found = pa.table([*columns, *values.columns, *numbers], schema=schema)
+            if plan.tracked is not None:
+                offsets = plan.tracked.finish(rows, column_numbers(rows, ELEMENTS))
+                found = found.append_column(offsets_name(schema), offsets)
+            yield found
 
 
 def stored_groups(

@@ -54,12 +54,13 @@ from tidestate.operators.windows.names import (
     START,
     TIME_OF,
 )
+from tidestate.operators.windows.tracked import RANGES, TrackedOffsets
 from tidestate.statestore.arrays import Flags, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import type_text
 from tidestate.statestore.spec.tables import HASHED, TIME, Column, Group, TableSpec
 
-COMMUTATIVE = ("moments", "union", "tally", UNITE)
+COMMUTATIVE = ("moments", "union", "tally", RANGES, UNITE)
 """Combiners of groups that give the same in any order, but for the rounding of doubles."""
 COARSE_FROM = 64
 """Windows of so many slices or more have coarse parts."""
@@ -79,6 +80,8 @@ class GroupTables(WindowedPlan):
     """How long after the watermark has passed them windows are kept; None: for ever."""
     retain_windows: int | None = None
     """The number of the newest windows that are kept, by time; None: by ``retain_us`` alone."""
+    tracked: TrackedOffsets | None = None
+    """The offsets of messages that windows store; None for none."""
 
     reprocesses = True
     late_option = ".allowed_lateness(…)"
@@ -156,7 +159,7 @@ class GroupTables(WindowedPlan):
         looks = triggers.early is not None or triggers.when is not None or triggers.per_element or self.in_order
         late = triggers.late.kind if triggers.late is not None else ""
         timed = triggers.on_time == "never" and late == "after_processing_time"  # since the first element
-        grows = any(group.combiner != "moments" for group in self.state_groups)
+        grows = any(group.combiner not in ("moments", RANGES) for group in self.state_groups)
         kept_whole = self.in_cells and (grows or self.sees_order)
         # An event that touches several slices of a window would count in each of them.
         sliced = self.touching and not self.slices.tumbles
@@ -235,13 +238,19 @@ class GroupTables(WindowedPlan):
 
     @cached_property
     def state(self) -> tuple[Column, ...]:
-        """State columns of all aggregates."""
+        """State columns of all aggregates, and of offsets."""
+        return (*self.emptied, *(self.tracked.state if self.tracked else ()))
+
+    @cached_property
+    def emptied(self) -> tuple[Column, ...]:
+        """Those that begin anew after a pane of a discarding window: of aggregates alone."""
         return tuple(column for aggregate in self.aggregates for column in aggregate.state)
 
     @cached_property
     def state_groups(self) -> tuple[Group, ...]:
-        """State columns of all aggregates that are combined together."""
-        return tuple(group for aggregate in self.aggregates for group in aggregate.groups)
+        """State columns that are combined together."""
+        groups = tuple(group for aggregate in self.aggregates for group in aggregate.groups)
+        return (*groups, *(self.tracked.groups if self.tracked else ()))
 
     @cached_property
     def nodes(self) -> tuple[Trigger, ...]:
@@ -471,8 +480,9 @@ class GroupTables(WindowedPlan):
         return (TIME_OF, *self.order_names)
 
     def lifted(self, accepted: pa.Table) -> list[Values]:
-        """One partial per event: the state columns of all aggregates; int64 where `combine` makes decimals."""
-        return [column for bound in self.aggregates for column in bound.lift(accepted)]
+        """One partial per event: the columns of `state`; int64 where `combine` makes decimals."""
+        columns = [column for bound in self.aggregates for column in bound.lift(accepted)]
+        return columns if self.tracked is None else [*columns, *self.tracked.lift(accepted)]
 
     @cached_property
     def pane_schema(self) -> pa.Schema:  # type: ignore[override]

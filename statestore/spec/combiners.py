@@ -169,7 +169,7 @@ def combine_group(name: str, version: int, by: str, rows: pa.Table, starts: Star
         return arg_extreme(rows, starts, by, largest=name != "arg_min", newest=name == "arg_max_newest")
     if name in ("smallest", "largest"):
         return ordered_lists(rows, starts, by, limit, descending=name == "largest")
-    if name in ("union", "tally"):
+    if name in ("union", "tally", "ranges"):
         return union_lists(rows, starts)
     if name == "moments":
         return combine_moments(rows, starts)

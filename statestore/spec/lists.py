@@ -78,16 +78,20 @@ def places_within(lengths: Numbers) -> Numbers:
 
 
 def union_lists(rows: pa.Table, starts: Numbers) -> pa.Table:
-    """Per key its values, sorted, each once; where there is a second column, counts, they are added up."""
+    """Per key its values, sorted, each once. A second column has counts, which are added up; of a second and a third
+    one the smallest and the largest number of each value stays.
+    """
     values, owners = _of_keys(rows.column(0), starts)
     places, group = distinct(values, owners)
     lengths = np.bincount(owners[places], minlength=len(starts))
     columns = [nested(values.take(pa.array(places)), lengths, rows.schema.types[0])]
-    if rows.num_columns > 1:
-        counts, _ = flat(rows.column(1))
-        added = np.zeros(len(places), np.int64)
-        np.add.at(added, group, counts.to_numpy(zero_copy_only=False))
-        columns.append(nested(pa.array(added), lengths, rows.schema.types[1]))
+    folds = (np.add,) if rows.num_columns == 2 else (np.minimum, np.maximum)
+    for place, fold in zip(range(1, rows.num_columns), folds, strict=False):
+        numbers = flat(rows.column(place))[0].to_numpy(zero_copy_only=False)
+        # Each value begins with its first number; the others are folded in.
+        folded = np.zeros(len(places), np.int64) if fold is np.add else numbers[places].copy()
+        fold.at(folded, group, numbers)
+        columns.append(nested(pa.array(folded), lengths, rows.schema.types[place]))
     return pa.table(columns, schema=rows.schema)
 
 

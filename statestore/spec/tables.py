@@ -33,8 +33,10 @@ COLUMN_COMBINERS = ("replace", "append", *HASHED)
 EXTREMES = ("arg_min", "arg_max", "arg_max_newest")
 """Combiners that keep one row of a key, chosen ``by`` a column."""
 
-LIST_COMBINERS = ("union", "tally", "smallest", "largest")
-"""Combiners of lists: values sorted and each once; the same with counts; the first ``limit`` in an order ``by``."""
+LIST_COMBINERS = ("union", "tally", "ranges", "smallest", "largest")
+"""Combiners of lists: values sorted and each once; the same with counts; with smallest and largest numbers; the first
+``limit`` in an order ``by``.
+"""
 
 GROUP_COMBINERS = (*EXTREMES, "moments", *LIST_COMBINERS)
 """Built-in combiners over several columns."""
@@ -73,7 +75,8 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``arg_min``, ``arg_max``, ``arg_max_newest`` ``by`` one of the columns; ``moments`` of a count (int64), a mean and
     an m2 (double); ``smallest`` and ``largest`` of lists, side by side, ``by`` one of them, ``limit`` entries (0:
-    all); ``union`` of a list; ``tally`` of a list and its counts (a list of int64).
+    all); ``union`` of a list; ``tally`` of a list and its counts (a list of int64); ``ranges`` of a list and the
+    smallest and largest number of each value (two lists of int64).
     """
 
     columns: tuple[str, ...]
@@ -279,13 +282,14 @@ def _check_group(spec: TableSpec, group: Group) -> None:
 def _check_lists(spec: TableSpec, group: Group, facts: dict[str, Any]) -> None:
     kinds = {column.name: column.arrow for column in spec.values if column.name in group.columns}
     lists = all(pa.types.is_list(kind) or pa.types.is_large_list(kind) for kind in kinds.values())
-    width = {"union": 1, "tally": 2}.get(group.combiner, len(group.columns))
+    width = {"union": 1, "tally": 2, "ranges": 3}.get(group.combiner, len(group.columns))
     if not lists or len(kinds) != width or group.limit < 0:
         raise UsageError("this combiner needs list columns: see Group", code="table-groups", **facts)
     if not is_comparable(item_type(kinds[group.by or group.columns[0]])):
         raise UsageError("lists of this type cannot be sorted", code="table-groups", **facts)
-    if group.combiner == "tally" and item_type(kinds[group.columns[1]]) != pa.int64():
-        raise UsageError("the second column of a tally must be a list of int64", code="table-groups", **facts)
+    numbers = group.columns[1:] if group.combiner in ("tally", "ranges") else ()
+    if any(item_type(kinds[name]) != pa.int64() for name in numbers):
+        raise UsageError("the numbers of a tally, or of ranges, must be lists of int64", code="table-groups", **facts)
 
 
 def _check_column(spec: TableSpec, column: Column) -> None:

@@ -18,12 +18,13 @@ from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.messages.reading import read_windows
 from tidestate.operators.windows.messages.tables import MessageWindows, with_key
 from tidestate.operators.windows.names import END, GROUPS, START
-from tidestate.operators.windows.offsets import OFFSETS, nested_offsets, offsets_type
+from tidestate.operators.windows.offsets import nested_offsets, offsets_type
 from tidestate.operators.windows.slice_previews import windows_wait
 from tidestate.operators.windows.stored_windows import (
     EVERY_WINDOW,
     Asked,
     answer_schema,
+    offsets_name,
     overlapping,
     windows_stored,
     with_keys,
@@ -34,12 +35,14 @@ from tidestate.statestore.spec.store import StateView
 
 
 def kept_schema(plan: GroupTables, asked: Asked = EVERY_WINDOW) -> pa.Schema:
-    """The columns of `kept_windows`: those of `answer_schema`, and `OFFSETS` where offsets are known."""
+    """The columns of `kept_windows`: those of `answer_schema`, and the offsets of messages where these are known."""
     schema = answer_schema(plan, asked)
+    if plan.tracked is not None:
+        return schema.append(pa.field(offsets_name(schema), plan.tracked.result_type))
     if not isinstance(plan, MessageWindows) or not plan.metadata.ordered:
         return schema
-    name = OFFSETS if OFFSETS not in schema.names else f"{OFFSETS}_"
-    return schema.append(pa.field(name, offsets_type(plan.metadata.offsets.schema.field("origin").type)))
+    kind = offsets_type(plan.metadata.offsets.schema.field("origin").type)
+    return schema.append(pa.field(offsets_name(schema), kind))
 
 
 def kept_windows(
