@@ -144,11 +144,11 @@ def windows_stored(
             numbers = [rows[NET if plan.input.signed else ELEMENTS], rows[PANES]]
             values = results(asked.computed(plan), rows)
             schema = answer_schema(plan, asked)
-            found = pa.table([*columns, *values.columns, *numbers], schema=schema)
+            windows = pa.table([*columns, *values.columns, *numbers], schema=schema)
             if plan.tracked is not None:
                 offsets = plan.tracked.finish(rows, column_numbers(rows, ELEMENTS))
-                found = found.append_column(offsets_name(schema), offsets)
-            yield found
+                windows = windows.append_column(offsets_name(schema), offsets)
+            yield windows
 
 
 def stored_groups(

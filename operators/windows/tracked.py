@@ -72,5 +72,5 @@ class TrackedOffsets:
             origins, firsts, lasts = flattened
             lengths = np.zeros(len(complete), np.int64)
             lengths[complete] = lengths_of(whole(told[OF_ORIGIN]))
-        found = nested_offsets(origins, firsts, lasts, lengths)
-        return found if complete.all() else pc.if_else(pa.array(complete), found, pa.scalar(None, found.type))
+        ranges = nested_offsets(origins, firsts, lasts, lengths)
+        return ranges if complete.all() else pc.if_else(pa.array(complete), ranges, pa.scalar(None, ranges.type))

@@ -69,24 +69,24 @@ def job_of(window: Any, choice: str, origin: str | None = "part") -> Aggregation
 
 
 def ranges_of(rows: pa.Table) -> dict[tuple[str, Any], Ranges | None]:
-    found: dict[tuple[str, Any], Ranges | None] = {}
+    windows: dict[tuple[str, Any], Ranges | None] = {}
     for key, start, offsets in zip(
         *(rows[name].to_pylist() for name in ("k", "window_start", "offsets")), strict=True
     ):
         ranges = offsets and {one["origin"]: (one["start_offset"], one["last_offset"]) for one in offsets}
-        found[key, start] = ranges
-    return found
+        windows[key, start] = ranges
+    return windows
 
 
 def naive(rows: pa.Table) -> dict[tuple[str, Any], Ranges]:
     """From the whole lists of the offsets and origins of each window."""
-    found: dict[tuple[str, Any], Ranges] = {}
+    windows: dict[tuple[str, Any], Ranges] = {}
     for row in rows.to_pylist():
         seen = defaultdict(list)
         for origin, offset in zip(row["of"], row["offs"], strict=True):
             seen[origin].append(offset)
-        found[row["k"], row["window_start"]] = {origin: (min(all_), max(all_)) for origin, all_ in seen.items()}
-    return found
+        windows[row["k"], row["window_start"]] = {origin: (min(offs), max(offs)) for origin, offs in seen.items()}
+    return windows
 
 
 @pytest.mark.parametrize("window", WINDOWS)
