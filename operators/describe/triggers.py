@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from tidestate.statestore.arguments import checked
 from tidestate.statestore.durations import Span, span_us, text_of
 from tidestate.statestore.errors import UsageError
+from tidestate.statestore.spec.added import Added
 
 TriggerKind = Literal[
     "each_batch",
@@ -24,6 +25,8 @@ TriggerKind = Literal[
 ]
 OnTime = Literal["always", "non_empty", "never"]
 Closing = Literal["never", "if_new", "always"]
+Side = Literal["early", "late"]
+"""Before or after the watermark passes the end of a window."""
 COMPOSITE = ("any_of", "all_of", "repeatedly", "or_finally", "after_watermark")
 
 
@@ -60,6 +63,12 @@ class Triggers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     only_updated: bool = False
     when: Trigger | None = None
     per_element: bool = False
+    by_batch: Annotated[tuple[Side, ...], Added("panes-by-element-or-batch/1")] = ()
+    """Where panes are of elements: which of the triggers looks at the end of a batch all the same."""
+
+    def looks_at_elements(self, side: Side) -> bool:
+        """Whether this trigger looks at each element, and not at the end of a batch."""
+        return self.per_element and side not in self.by_batch
 
     @property
     def by_clock(self) -> bool:

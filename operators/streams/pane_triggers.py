@@ -6,8 +6,9 @@ from typing import Literal, TypeVar
 
 from msgspec.structs import replace
 
-from tidestate.operators.describe.triggers import COMPOSITE, Closing, EachElement, OnTime, Trigger, Triggers
+from tidestate.operators.describe.triggers import COMPOSITE, Closing, EachElement, OnTime, Side, Trigger, Triggers
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Sessions
 from tidestate.statestore.errors import UsageError
 
 _W = TypeVar("_W", bound=Windowed)
@@ -42,9 +43,12 @@ def with_triggers(
         raise UsageError(
             'each_element() makes a pane for each element: remove evaluate="batch"', code="trigger-element"
         )
-    if by_element and any(_once_a_batch(trigger) for trigger in triggers):
+    by_batch = _by_batch(early, late) if by_element else ()
+    if by_batch and isinstance(made.windows, Sessions):
         raise UsageError(
-            "panes are made either by element or by batch: use one kind of trigger", code="trigger-element"
+            "each element of a session takes a step, so its panes are made either by element or by batch: use one "
+            "kind of trigger",
+            code="trigger-element",
         )
     chosen = evaluate or ("element" if by_element else "batch")
     _check_kinds(early, late, when, on_time, closing)
@@ -61,6 +65,7 @@ def with_triggers(
         only_updated,
         stored_trigger(when),
         chosen == "element",
+        by_batch,
     )
     simple = [trigger for trigger in (stored.early, stored.late) if trigger is not None]
     if stored.per_element and when is None and not any(trigger.by_number for trigger in simple):
@@ -103,8 +108,15 @@ def _check_kinds(
         )
 
 
+def _by_batch(early: Trigger | None, late: Trigger | None) -> tuple[Side, ...]:
+    """Which triggers are `each_batch`, as a user wrote it next to one for each element."""
+    written: tuple[tuple[Side, Trigger | None], ...] = (("early", early), ("late", late))
+    chosen = [(side, trigger) for side, trigger in written if trigger is not None and trigger is not FOLLOWING]
+    return tuple(side for side, trigger in chosen if _once_a_batch(trigger))
+
+
 def _once_a_batch(trigger: Trigger) -> bool:
-    return any(node.kind == "each_batch" and not isinstance(node, EachElement) for node in trigger.nodes)
+    return trigger.kind == "each_batch" and not isinstance(trigger, EachElement)
 
 
 def stored_trigger(trigger: Trigger | None) -> Trigger | None:

@@ -21,7 +21,7 @@ def readings_of(described: Runnable) -> Iterator[str]:
         return
     triggers, kind = described.triggers, described.windows
     timed = not isinstance(kind, Counted) and (kind is None or not kind.by_offset)
-    at_once = triggers.when is None and triggers.late == DEFAULT.late and not triggers.per_element
+    at_once = triggers.when is None and triggers.late == DEFAULT.late and not triggers.looks_at_elements("late")
     if timed and at_once and described.lateness_us > 0:
         yield "late panes come with each batch; .trigger(late=trigger.batched()) gathers 10 seconds of them"
     if isinstance(kind, Sessions) and described.mode != "retracting" and described.emits_unfinished:

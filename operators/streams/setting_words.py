@@ -15,7 +15,7 @@ from tidestate.operators.describe.overlap_join import OverlapJoin
 from tidestate.operators.describe.runnable import Runnable, Sided
 from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, SIDE, Sides
-from tidestate.operators.describe.triggers import DEFAULT, EachElement, Trigger, Triggers
+from tidestate.operators.describe.triggers import DEFAULT, EachElement, Side, Trigger, Triggers
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import KnownMessages, Windowed
 from tidestate.operators.describe.windows import Counted, NamedWindow, SlidingLifetimes
@@ -238,8 +238,9 @@ def _of_merged(merged: Merge) -> dict[str, Any]:
 
 
 def _triggers(triggers: Triggers) -> Arguments | None:
-    early, late = (_looking(each, triggers) for each in (triggers.early, triggers.late))
-    elements = any(isinstance(each, EachElement) for each in (early, triggers.late != DEFAULT.late and late))
+    early, late = _looking(triggers.early, triggers, "early"), _looking(triggers.late, triggers, "late")
+    follows = triggers.late == DEFAULT.late and not triggers.by_batch
+    elements = any(isinstance(each, EachElement) for each in (early, not follows and late))
     given = {
         "early": early,
         "on_time": triggers.on_time,
@@ -249,7 +250,9 @@ def _triggers(triggers: Triggers) -> Arguments | None:
         "only_updated": triggers.only_updated,
         "evaluate": "element" if triggers.per_element and not elements else None,
     }
-    usual = {"on_time": "always", "late": _looking(DEFAULT.late, triggers), "closing": _usual_closing(triggers)}
+    usual = {"on_time": "always", "late": late if follows else DEFAULT.late, "closing": _usual_closing(triggers)}
+    if triggers.by_batch:  # both are said, as the default of the late trigger follows the other one
+        usual.pop("late")
     # None is a value here: without late panes.
     chosen = {name: value for name, value in given.items() if value != usual.get(name) and value is not False}
     return Arguments((), chosen) if chosen else None
@@ -261,8 +264,8 @@ def _usual_closing(triggers: Triggers) -> str:
     return "if_new" if unseen else "never"
 
 
-def _looking(trigger: Trigger | None, triggers: Triggers) -> Trigger | None:
-    by_element = trigger is not None and trigger.kind == "each_batch" and triggers.per_element
+def _looking(trigger: Trigger | None, triggers: Triggers, side: Side) -> Trigger | None:
+    by_element = trigger is not None and trigger.kind == "each_batch" and triggers.looks_at_elements(side)
     return EachElement("each_batch") if by_element else trigger
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.results import results
-from tidestate.operators.describe.triggers import Trigger
+from tidestate.operators.describe.triggers import Side, Triggers
 from tidestate.operators.describe.windows import Counted
 from tidestate.operators.plan.transition import Transition
 from tidestate.operators.progress.progress import Context
@@ -120,7 +120,7 @@ def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements
     first = _firsts(owner)
     rank = _counted_from(np.ones(len(owner), bool), first) + 1
     sizes = np.bincount(owner, minlength=groups.num_rows)
-    every = np.where(phase.behind, _count(plan.triggers.late), _count(plan.triggers.early))
+    every = np.where(phase.behind, _count(plan.triggers, "late"), _count(plan.triggers, "early"))
     waiting = column_numbers(groups, PENDING) - sizes
     step, begin = every[owner], np.maximum(1, every - waiting)[owner]
     fires = (step > 0) & (rank >= begin) & ((rank - begin) % np.maximum(step, 1) == 0)
@@ -130,9 +130,10 @@ def _elements(plan: GroupTables, gathered: Gathered, phase: Phases) -> _Elements
     return _Elements(gathered.new.take(pa.array(by_group)), owner, fires)
 
 
-def _count(trigger: Trigger | None) -> int:
-    """The number of elements per pane; 0 without a trigger, and for one by time, which looks once a batch."""
-    if trigger is None:
+def _count(triggers: Triggers, side: Side) -> int:
+    """The number of elements per pane; 0 without a trigger, and for one that looks once a batch."""
+    trigger = triggers.early if side == "early" else triggers.late
+    if trigger is None or not triggers.looks_at_elements(side):
         return 0
     return {"each_batch": 1, "after_count": trigger.count}.get(trigger.kind, 0)
 

@@ -17,6 +17,7 @@ CAPABILITIES: dict[str, str] = {
     "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
     "panes-by-element/1": "panes of single elements by arrival, of sessions, or beside a trigger by time",
+    "panes-by-element-or-batch/1": "early panes are of elements and late ones of batches, or the reverse",
     "rows-in-order/1": "a union or a time shift keeps rows until the watermark passes them",
     "window-offsets/1": "windows store the first and last offset of their messages next to their aggregates",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",

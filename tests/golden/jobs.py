@@ -233,6 +233,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "altered": lambda: case(
         _events().shift_time("-5 seconds", end="end", duration="20 seconds", name="job"), 65
     ),
+    "early_by_element_late_by_batch": lambda: case(
+        _job(TEN).trigger(early=trigger.each_element(), late=trigger.each_batch()).accumulation("retracting"), 71
+    ),
     "window_offsets": lambda: case(_job(SLIDING, of=_events(**ORDER)).window_offsets(), 70),
     "union_of_ctis": lambda: sided(
         ts.union(left=_by_own_ctis("drop"), right=_by_own_ctis("adjust"), name="job"), 68, SIDE_COLUMNS

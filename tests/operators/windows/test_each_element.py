@@ -18,6 +18,8 @@ from tests.helpers.cuts import MEMORY
 from tests.helpers.every_store import new_folder
 from tests.helpers.process import examples
 from tidestate import agg, trigger, watermark
+from tidestate.operators.streams.setting_words import settings_of
+from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema([("t", TIME), ("k", pa.string()), ("v", pa.int64())])
@@ -164,6 +166,47 @@ def test_a_batch_is_as_its_elements(
     expected = panes_of([described(window, by_batch, mode)], moments, 1, alone=True)
     found = panes_of([described(window, by_element, mode)], moments, partitions, alone=False)
     assert by_window(found, window) == by_window(expected, window)
+
+
+@pytest.mark.parametrize("side", ["early", "late"])
+@settings(max_examples=examples(60))
+@given(
+    moments=MOMENTS,
+    window=st.sampled_from([window for window in WINDOWS if window != "sessions"]),
+    mode=st.sampled_from(MODES),
+    partitions=st.sampled_from([1, 3]),
+)
+def test_one_trigger_may_look_at_elements_and_the_other_at_batches(
+    side: str, moments: list[Moment], window: str, mode: Any, partitions: int
+) -> None:
+    """The panes of each are those of jobs with one kind of trigger; how many came before counts anew."""
+    other = "late" if side == "early" else "early"
+    mixed = {side: trigger.each_element(), other: trigger.each_batch()}
+    panes = panes_of([described(window, mixed, mode)], moments, partitions, alone=False)
+    by_element, by_batch = (
+        panes_of([described(window, triggers, mode)], moments, 1, alone=False) for triggers in TRIGGERS["each"]
+    )
+
+    def of_timing(found: list[dict[str, Any]], *, late: bool) -> dict[Any, list[Any]]:
+        chosen = [{**pane, "pane": None} for pane in found if (pane["timing"] == "late") == late]
+        return by_window(chosen, window)
+
+    assert of_timing(panes, late=side == "late") == of_timing(by_element, late=side == "late")
+    assert of_timing(panes, late=side == "early") == of_timing(by_batch, late=side == "early")
+
+
+def test_a_root_of_both_says_so_and_prints_both(tmp_path: Path) -> None:
+    each = trigger.each_element(), trigger.each_batch()
+    for early, late in (each, each[::-1]):
+        job = described("tumbling", {"early": early, "late": late}, "accumulating")
+        folder = tmp_path / str(early)
+        job.standalone(checkpoint=folder).run([batch_of([(1, "a", 1)])])
+        assert "panes-by-element-or-batch/1" in evidence.manifests(folder)[-1]["needs"]
+        written = settings_of(job.graph.description)["trigger"]
+        assert "early=" in written
+        assert "late=" in written
+    with pytest.raises(UsageError, match="a session takes a step"):
+        described("sessions", {"early": trigger.each_element(), "late": trigger.each_batch()}, "accumulating")
 
 
 @pytest.mark.parametrize("window", WINDOWS)
