@@ -129,7 +129,7 @@ def take_over(graph: Graph, head: Manifest, *, may_change: bool, dropped: Droppe
             operators[name] = new_operator(node, partitions, head.id + 1)
             continue
         begun = as_begun(stored, node.plan)
-        if begun is not node.plan:
+        if isinstance(begun, DedupPlan) and begun is not node.plan:
             unfollowed[name] = node.plan.allowed_us
         plan, operators[name], changes[name] = evolve(
             stored, begun, head.id + 1, may_change=may_change, dropped=dropped
@@ -151,11 +151,13 @@ def other_job(graph: Graph, head: Manifest) -> IncompatibleError:
 
 
 def as_begun(stored: OperatorState, plan: Plan) -> Plan:
-    """A deduplication that has begun without a lateness stays so until it is given one of its own."""
-    follows = (
-        isinstance(plan, DedupPlan) and plan.follows and plan.allowed_us and LATENESS not in stored.configuration
-    )
-    return with_lateness(of_type(plan, DedupPlan), 0) if follows else plan
+    """The plan with what was the default of settings that it does not name when the operator began. A deduplication
+    that has begun without a lateness stays so until it is given one of its own.
+    """
+    if not isinstance(plan, DedupPlan):
+        return plan.begun_as(stored_description(stored))
+    follows = plan.follows and plan.allowed_us and LATENESS not in stored.configuration
+    return with_lateness(plan, 0) if follows else plan
 
 
 def check_followed(graph: Graph, head: Manifest, *, may_change: bool, dropped: Dropped) -> None:

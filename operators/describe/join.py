@@ -9,7 +9,7 @@ import msgspec
 from tidestate.operators.describe.join_choices import JoinRetention, Update
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.describe.sides import LEFT, RIGHT, SIDES, How, Sides
-from tidestate.operators.describe.windows import Sliding, SlidingOffsets
+from tidestate.operators.describe.windows import AlignedOffsets, Sliding, SlidingOffsets
 from tidestate.statestore.durations import Span
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.messages.keys import Layout, choose_layout
@@ -18,7 +18,8 @@ Occurrence = Literal["first", "each"]
 Unmatched = Literal["close", "final"]
 Retain = Span | int | JoinRetention
 Period = Span | Update
-SideWindows = Sliding | SlidingOffsets | None
+SideWindows = Sliding | SlidingOffsets | AlignedOffsets | None
+OwnWindows = tuple[SideWindows, SideWindows]
 
 
 class Join(Sided, frozen=True, tag="join"):
@@ -36,7 +37,7 @@ class Join(Sided, frozen=True, tag="join"):
     lower_us: int | None
     upper_us: int | None
     windows: Sliding | SlidingOffsets | None = msgspec.field(name="window")
-    own: tuple[SideWindows, SideWindows] | None = msgspec.field(name="windows")
+    own: OwnWindows | None = msgspec.field(name="windows")
     allowed_us: int = msgspec.field(name="allowed_lateness_us")
     delays_us: tuple[int, int]
     offsets: tuple[str | None, str | None]
@@ -80,14 +81,17 @@ class Join(Sided, frozen=True, tag="join"):
         counted = (other is not None and other.by_offset) or (kept is not None and kept.messages is not None)
         return counted and self.offsets[place] is not None
 
-    def windows_of(self, side: str) -> SideWindows:
-        """The windows of a side; None if one holds everything. Raises `UsageError` if the join has no windows."""
+    def windows_of(self, side: str, first: int | None) -> Sliding | None:
+        """The windows of a side whose first offset is ``first``; None if one holds everything. Raises `UsageError` if
+        the join has no windows.
+        """
         if self.own is None and self.windows is None:
             raise UsageError(
                 "this join matches rows by distance and has no windows: query its messages instead",
                 code="query-windows",
             )
-        return self.windows if self.own is None else self.own[SIDES.index(side)]
+        windows = self.windows if self.own is None else self.own[SIDES.index(side)]
+        return None if windows is None else windows.begun_at(first)
 
     def layout(self, side: str) -> Layout:
         """The message key of a side's rows, by the matrix of docs/how-it-works/message-store.md."""

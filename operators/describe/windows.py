@@ -9,7 +9,7 @@ offsets, vectorised, and right before 1970 (floor division).
 from __future__ import annotations
 
 from math import gcd
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -61,6 +61,17 @@ class Sliding(WindowKind, frozen=True, tag="sliding"):
     def shares_events(self) -> bool:
         """Whether an event may be in several windows."""
         return self.size > self.slide or self.end_column is not None
+
+    @property
+    def from_first(self) -> bool:
+        """Whether they start at the first offset of the input, which the job records."""
+        return False
+
+    def begun_at(self, first: int | None) -> Sliding:
+        """The same where the first offset is ``first``; None while there is none. Only where they start there does
+        it matter.
+        """
+        return self
 
     @property
     def slice(self) -> int:
@@ -161,6 +172,21 @@ class SlidingOffsets(Sliding, frozen=True, tag="offsets"):
     slide: Length = msgspec.field(name="step")
     shift: int = msgspec.field(name="start", default=0)
     late: int = 0
+
+
+class AlignedOffsets(SlidingOffsets, frozen=True, tag="aligned_offsets"):
+    """The same, where ``shift`` counts from the first offset of the input, which the job records. Of the sides of
+    joins alone.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ("first-offsets/1",)
+
+    @property
+    def from_first(self) -> bool:
+        return True
+
+    def begun_at(self, first: int | None) -> Sliding:
+        return SlidingOffsets(self.size, self.slide, self.shift + (first or 0), self.late)
 
 
 class Sessions(WindowKind, frozen=True, tag="session"):

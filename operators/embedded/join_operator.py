@@ -115,7 +115,9 @@ class JoinOperator(EmbeddedOperator[SidedPlan]):
         without windows has one that holds everything; its bounds are null. Windows of joins have no key. A session
         join has the sessions that hold messages of the side, and ``key`` is the session key of those to return.
         """
-        kind = None if isinstance(self._plan, SessionJoinPlan) else self._plan.joined.windows_of(side)
+        kind = None
+        if not isinstance(self._plan, SessionJoinPlan):
+            kind = self._plan.joined.windows_of(side, self._standing.progress.tracker.first_offsets.get(side))
         return side_windows(kind, self._side(side), self._views(), start, end, key)
 
     @checked
@@ -225,8 +227,9 @@ def _opened(plan: JoinPlan, context: Context, newest: int | None) -> int | None:
     """A number that grows when a later window than any before is opened, on whichever side."""
     joined = plan.joined
     if joined.own is not None:
-        newest_of = context.after.tracker.newest
-        pairs = ((window, newest_of.get(side)) for window, side in zip(joined.own, SIDES, strict=True))
+        tracker = context.after.tracker
+        windows = (joined.windows_of(side, tracker.first_offsets.get(side)) for side in SIDES)
+        pairs = ((window, tracker.newest.get(side)) for window, side in zip(windows, SIDES, strict=True))
         places = [_number(window, place) for window, place in pairs if window is not None and place is not None]
         return sum(places) if places else None
     return None if joined.windows is None or newest is None else _number(joined.windows, newest)

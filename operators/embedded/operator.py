@@ -113,7 +113,7 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
         metrics: int | str | None,
         pending_limit: int | None,
     ) -> None:
-        self._plan, self._pending_limit = plan, _checked_limit(pending_limit)
+        self._pending_limit = _checked_limit(pending_limit)
         job = Job.begin(
             single_operator(plan),
             Checkpoint.open_or_create(checkpoint),
@@ -123,6 +123,8 @@ class EmbeddedOperator(MeasuredByDriver, Generic[_P]):
             hook=hook,
             policy=policy or Policy(),
         )
+        # As it goes on from the checkpoint: a setting that is not named may have meant something else then.
+        self._plan = of_type(job.plan, type(plan))
         self._job, self._closed = job, False
         self._driver = Driver(job, InProcess(), retain=retain, metrics=metrics)
         self._driver.begin()

@@ -28,6 +28,7 @@ from tidestate.operators.embedded.queries import (
     messages_scanned,
     side_windows,
 )
+from tidestate.operators.engine.job import progress_of
 from tidestate.operators.inspect.plan_from_manifest import has_tables, plan_from, stores_of, tables_read
 from tidestate.operators.joins.plan import JoinPlan
 from tidestate.operators.joins.tables import JoinTables
@@ -124,7 +125,7 @@ class Query:
     def timed(self, side: str | None = None) -> bool:
         """Whether the bounds of windows are times, and not offsets or numbers."""
         if self._join is not None and side is not None:
-            kind = self._join.joined.windows_of(side)
+            kind = self._join.joined.windows_of(side, None)
             return kind is None or not kind.by_offset
         return not isinstance(self._stored, WindowedPlan) or self._stored.bound_type == TIME
 
@@ -233,7 +234,9 @@ class Query:
 
     def _side_windows(self, start: Moment | None, end: Moment | None, key: Any, side: str | None) -> pa.Table:
         store = self._side(side)
-        kind = None if self._join is None else self._join.joined.windows_of(side or "")
+        progress = progress_of(self._state)
+        first = progress.tracker.first_offsets.get(side or "") if progress is not None else None
+        kind = None if self._join is None else self._join.joined.windows_of(side or "", first)
         return side_windows(kind, store, self._views(), start, end, key)
 
     def get_messages(

@@ -40,6 +40,7 @@ from tidestate.operators.joins.names import (
 )
 from tidestate.operators.joins.rule import Mark, PairRule, mark_before
 from tidestate.operators.joins.tables import JoinTables
+from tidestate.operators.progress.lone_origin import LoneOrigin
 from tidestate.operators.progress.maxima import SidePositions
 from tidestate.operators.progress.positions import NewestPositions
 from tidestate.operators.progress.progress import Context, Observer
@@ -68,14 +69,19 @@ class PairTables(JoinTables):
         """Where each side has windows of its own, how far it has come; late rows move none."""
         if self.joined.own is None or self.reprocessing:
             return ()
-        return (NewestPositions(tuple(map(self._placed, SIDES, self.joined.own)), self.in_order),)
+        placed = tuple(map(self._placed, SIDES, self.joined.own))
+        # Of two origins each has a first offset.
+        aligned = {f"{side.side}/": self.given(side.side, ORIGIN) for side in placed if side.from_first}
+        named = {front: column for front, column in aligned.items() if column is not None}
+        newest = NewestPositions(placed, self.in_order)
+        return (newest, LoneOrigin(named)) if named else (newest,)
 
     def _placed(self, side: str, windows: Sliding | None) -> SidePositions:
         """What places the rows of a side, and how exactly that counts."""
-        position = self.given(side, OFFSET) or AT if self.joined.by_offset(side) else AT
+        named = (self.given(side, ORIGIN), self.given(side, OFFSET)) if self.joined.by_offset(side) else ()
         kept = self.joined.retained[SIDES.index(side)]
         exact = kept is not None and (kept.span_us, kept.messages) != (None, None)
-        return SidePositions(side, SIDE, AT, position, None if exact else windows)
+        return SidePositions(side, SIDE, AT, tuple(name for name in named if name), windows, exact)
 
     @property
     def waits_by(self) -> str | None:

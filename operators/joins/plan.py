@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.describe.configuration import configuration_of
+from tidestate.operators.describe.join import Join, OwnWindows
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.sides import AT, LEFT, SIDE, SIDES
 from tidestate.operators.describe.windows import END, PANE_TIME
 from tidestate.operators.joins.batch import Admitted
@@ -53,6 +58,16 @@ class JoinPlan(PairTables):
     @cached_property
     def meeting(self) -> PairRule:
         return rule_of(self.joined)
+
+    def begun_as(self, described: Runnable) -> Self:
+        """Windows of offsets without a start went from 0 before there were first offsets, and go on so."""
+        if not isinstance(described, Join) or described.own is None or self.joined.own is None:
+            return self
+        begun = _starts_of(described.own, self.joined.own)
+        if begun == self.joined.own:
+            return self
+        joined = msgspec.structs.replace(self.joined, own=begun)
+        return replace(self, joined=joined, configuration=self.configuration | configuration_of(joined))
 
     def too_late(self, events: pa.Table, times: Times, watermark: int) -> Flags:
         """Rows behind the watermark for which no partner can come any more."""
@@ -225,3 +240,12 @@ def _stored(plan: PairTables, admitted: Admitted, context: Context) -> dict[str,
             rows = rows.filter(pa.array(positions(rows[plan.stores[side].position]) > bound))
         changes[side] = TableChanges(put=rows)
     return changes
+
+
+def _starts_of(was: OwnWindows, now: OwnWindows) -> OwnWindows:
+    """The windows ``now`` of both sides; where they name no start, and were from 0, those."""
+    left, right = (
+        before if after is not None and after.from_first and after.begun_at(0) == before else after
+        for before, after in zip(was, now, strict=True)
+    )
+    return left, right

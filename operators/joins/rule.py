@@ -25,12 +25,14 @@ PositionBound = Times | None
 class Mark:
     """How far the input has come: the watermark, and the newest position of each side that has windows of its own.
 
-    ``steps``: how these move with the rows of a batch, in the order (time, side, offset).
+    ``steps``: how these move with the rows of a batch, in the order (time, side, offset). ``first_offsets``: those of
+    the sides whose windows start there.
     """
 
     watermark: int
     newest: Mapping[str, int] = field(default_factory=dict)
     steps: Mapping[str, Maxima] = field(default_factory=dict)
+    first_offsets: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, side: str) -> int:
         """The newest position of a side; `BEGINNING_US` before its first row."""
@@ -46,12 +48,14 @@ class Mark:
 def mark_before(context: Context) -> Mark:
     """How far the input had come at the start of a batch."""
     steps = {side: Maxima.unpacked([packed]) for side, packed in context.after.generator.steps.items()}
-    return Mark(context.watermark_before, context.before.tracker.newest, steps)
+    # Where the first rows of a side are in the batch, its windows begin with them.
+    return Mark(context.watermark_before, context.before.tracker.newest, steps, context.after.tracker.first_offsets)
 
 
 def mark_after(context: Context) -> Mark:
     """How far the input has come at the end of a batch."""
-    return Mark(context.watermark, context.after.tracker.newest)
+    tracker = context.after.tracker
+    return Mark(context.watermark, tracker.newest, first_offsets=tracker.first_offsets)
 
 
 def without_none(bounds: Mapping[str, int | None]) -> dict[str, int]:

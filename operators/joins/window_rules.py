@@ -140,13 +140,13 @@ class OwnWindowRule(PairRule):
         other = OTHER_SIDE[side]
         if not self.joined.by_offset(other):
             return times + (side == SIDES[1])
-        window = self._window(other)
+        window = self._window(other, mark)
         return mark.seen(other, side, times) + (1 if window is None else window.slide)
 
     def reach(self, side: str, times: Times, mark: Mark) -> tuple[PositionBound, PositionBound]:
         """The other side's windows; and bounds, where they are on its positions."""
         other = OTHER_SIDE[side]
-        lower = self._starts(other, mark.seen(other, side, times))
+        lower = self._starts(other, mark.seen(other, side, times), mark)
         if not self.joined.bounded or self.joined.by_offset(other):
             return lower, None
         low, high = distances(self.joined, side)
@@ -181,7 +181,7 @@ class OwnWindowRule(PairRule):
         """What is retained counts, and the current windows."""
         if mark.watermark == END_US:
             return END_US - 1
-        kept = None if mark.of(side) == BEGINNING_US else self._kept(side, np.array([mark.of(side)]))
+        kept = None if mark.of(side) == BEGINNING_US else self._kept(side, np.array([mark.of(side)]), mark)
         return None if kept is None else int(kept[0]) - 1
 
     def unknown(self, side: str, mark: Mark) -> int | None:
@@ -190,7 +190,7 @@ class OwnWindowRule(PairRule):
     def refused(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
         """Rows at or before what has expired as they arrive."""
         newest = mark.seen(side, side, times)
-        kept = self._kept(side, newest)
+        kept = self._kept(side, newest, mark)
         if kept is None:
             return np.zeros(len(positions), bool)
         found: Flags = (positions < kept) & (newest != BEGINNING_US)
@@ -198,10 +198,10 @@ class OwnWindowRule(PairRule):
 
     def late(self, side: str, times: Times, positions: Times, mark: Mark) -> Flags:
         """Rows of past windows; of a side without windows, rows behind the watermark."""
-        if self._window(side) is None:
+        if self._window(side, mark) is None:
             return super().late(side, times, positions, mark)
         newest = mark.seen(side, side, times)
-        starts = expect(self._starts(side, newest), "a side with windows has their starts", side=side)
+        starts = expect(self._starts(side, newest, mark), "a side with windows has their starts", side=side)
         found: Flags = (positions < starts) & (newest != BEGINNING_US)
         return found
 
@@ -211,27 +211,27 @@ class OwnWindowRule(PairRule):
 
     def _start(self, side: str, mark: Mark) -> int | None:
         """The first position of a side that rows can meet."""
-        starts = None if mark.of(side) == BEGINNING_US else self._starts(side, np.array([mark.of(side)]))
+        starts = None if mark.of(side) == BEGINNING_US else self._starts(side, np.array([mark.of(side)]), mark)
         return None if starts is None else int(starts[0])
 
-    def _starts(self, side: str, newest: Times) -> PositionBound:
+    def _starts(self, side: str, newest: Times, mark: Mark) -> PositionBound:
         """The same for each of these newest positions; `BEGINNING_US` before the first row."""
-        window = self._window(side)
+        window = self._window(side, mark)
         if window is None:
-            return self._retained(side, newest)
+            return self._retained(side, newest, mark)
         return np.where(newest == BEGINNING_US, BEGINNING_US, self._current(window, newest))
 
-    def _kept(self, side: str, newest: Times) -> PositionBound:
+    def _kept(self, side: str, newest: Times, mark: Mark) -> PositionBound:
         """The first position that is kept, at each of these newest positions; None: all are."""
-        window, retained = self._window(side), self._retained(side, newest)
+        window, retained = self._window(side, mark), self._retained(side, newest, mark)
         if window is None:
             return retained
         starts = self._current(window, newest)
         return starts if retained is None else np.minimum(starts, retained)
 
-    def _retained(self, side: str, newest: Times) -> PositionBound:
+    def _retained(self, side: str, newest: Times, mark: Mark) -> PositionBound:
         """The first position that is retained, by the limit that keeps least; None: all are."""
-        window, kept = self._window(side), self.joined.retained[SIDES.index(side)]
+        window, kept = self._window(side, mark), self.joined.retained[SIDES.index(side)]
         if kept is None:
             return None
         limits = [newest - kept.span_us] if kept.span_us is not None else []
@@ -240,8 +240,8 @@ class OwnWindowRule(PairRule):
             limits.append(self._current(window, newest) - kept.windows * window.slide)
         return np.where(newest == BEGINNING_US, BEGINNING_US, np.maximum.reduce(limits)) if limits else None
 
-    def _window(self, side: str) -> Sliding | None:
-        return self.joined.own[SIDES.index(side)] if self.joined.own else None
+    def _window(self, side: str, mark: Mark) -> Sliding | None:
+        return self.joined.windows_of(side, mark.first_offsets.get(side))
 
     def _current(self, window: Sliding, newest: Times) -> Times:
         """The first position of the windows that hold each newest one."""

@@ -153,7 +153,7 @@ def _classified(
         claims = joined_claims([first.claims, claims])
         counters, rejected = _with_first(counters, first), _both(plan, first, rejected, context)
     if plan.observers:
-        observed = (observer.read(accepted, context.before.generator) for observer in plan.observers)
+        observed = (observer.read(accepted, context.before) for observer in plan.observers)
         claims = joined_claims([claims, *observed])
     newest, times = None, event_times(accepted[plan.input.event_time])
     if not plan.reprocessing and accepted.num_rows:

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidestate.operators.aggregates.aggregate import KIND
 from tidestate.operators.describe.renames import SAME_NAMES, Renames
+from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.windows import NamedWindow, Sliding, Windows
 from tidestate.operators.plan.checks import Check, HasPlace, NotNull, ShortKey, TimeInRange, window_checks
 from tidestate.operators.plan.held_rows import Holding
@@ -102,6 +103,12 @@ class Plan(ABC):
     def with_input(self, **changes: Any) -> Self:
         """The same with these changes to its input."""
         return replace(self, input=replace(self.input, **changes))
+
+    def begun_as(self, described: Runnable) -> Self:
+        """The same as it goes on from a checkpoint in which it is ``described`` so: where a setting that is not named
+        meant something else when the operator began, with that.
+        """
+        return self
 
     @property
     def partition_by(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.progress.progress import Claims, GeneratorState, Observer, Progress
+from tidestate.operators.progress.progress import Claims, Observer, Progress
 from tidestate.statestore.errors import UsageError
 
 
@@ -21,14 +21,14 @@ class LoneOrigin(Observer):
 
     columns: Mapping[str, str]
 
-    def read(self, accepted: pa.Table, so_far: GeneratorState) -> Claims:
+    def read(self, accepted: pa.Table, so_far: Progress) -> Claims:
         # Two values of a column are as wrong as a hundred.
         origins = [
             f"{front}{origin}"
             for front, column in self.columns.items()
             for origin in pc.unique(accepted[column].drop_null()).slice(0, 2).to_pylist()
         ]
-        self._one_of_each([*so_far.origins, *origins])
+        self._one_of_each([*so_far.generator.origins, *origins])
         return Claims(origins=tuple(sorted(origins)))
 
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidestate.operators.progress.instants import OFFSET_LIMIT
 from tidestate.statestore.arrays import Times
 
 STEP_BYTES = 16
@@ -57,6 +58,10 @@ class Maxima:
         """As bytes, for claims and manifests: int64, all times, then all positions."""
         return np.stack([self.times, self.positions]).astype("<i8").tobytes() if len(self.times) else b""
 
+    def in_windows(self, windows: FixedWindows) -> Maxima:
+        """The same where positions in the same windows are equal: each is the smallest one of them."""
+        return Maxima.of(self.times, opening(windows, self.positions))
+
     def before(self, time: int) -> Maxima:
         """The steps that are earlier than ``time``."""
         count = int(np.searchsorted(self.times, time))
@@ -95,6 +100,13 @@ class FixedWindows(Protocol):
     def shift(self) -> int:
         """The start of one of them."""
 
+    @property
+    def from_first(self) -> bool:
+        """Whether that depends on the first position of the side."""
+
+    def begun_at(self, first: int | None) -> FixedWindows:
+        """The windows of a side with this first position."""
+
 
 def opening(windows: FixedWindows, positions: Times) -> Times:
     """For each position the smallest one in the same windows."""
@@ -104,23 +116,39 @@ def opening(windows: FixedWindows, positions: Times) -> Times:
 
 @dataclass(frozen=True)
 class SidePositions:
-    """How the rows of ``side`` are placed: ``at`` is the column of their times, ``position`` that of their positions
-    (microseconds or offsets), ``sides`` the column with the name of each row's side.
+    """How the rows of ``side`` are placed: ``at`` is the column of their times, ``sides`` that with the name of each
+    row's side.
 
-    ``windows``: positions in the same windows are equal; None if every position counts.
+    ``order``: the columns of their origin and offset, where offsets are their positions; else times are.
+    ``windows``: those of the side, if it has some. ``exact``: every position counts; if not, those in the same
+    windows are equal.
     """
 
     side: str
     sides: str
     at: str
-    position: str
+    order: tuple[str, ...] = ()
     windows: FixedWindows | None = None
+    exact: bool = False
 
-    def steps(self, events: pa.Table) -> bytes:
-        """The packed steps of the rows of this side."""
-        rows = events.filter(pc.equal(events[self.sides], self.side)).select(list({self.at, self.position}))
-        rows = rows.drop_null()  # a row without a time or position is rejected
-        times, positions = (rows[name].cast(pa.int64()).to_numpy() for name in (self.at, self.position))
-        if self.windows is not None:
-            positions = opening(self.windows, positions)
-        return Maxima.of(times, positions).packed()
+    @property
+    def from_first(self) -> bool:
+        """Whether the windows start at the first offset."""
+        return self.windows is not None and self.windows.from_first
+
+    def grid(self, first: int | None) -> FixedWindows | None:
+        """The windows in which positions are equal, of a side that begins at ``first``; None where none are."""
+        if self.windows is None or self.exact or (self.from_first and first is None):
+            return None
+        return self.windows.begun_at(first)
+
+    def places(self, events: pa.Table) -> tuple[Times, Times]:
+        """The times and the positions of the rows of this side that have both."""
+        rows = events.filter(pc.equal(events[self.sides], self.side)).select(list({self.at, *self.order}))
+        rows = rows.drop_null()  # they are rejected
+        if self.order:
+            offsets = rows[self.order[-1]]
+            # So are rows whose offset is none. It must not move the position, which never goes back.
+            rows = rows.filter(pc.and_(pc.greater_equal(offsets, 0), pc.less_equal(offsets, OFFSET_LIMIT)))
+        times, positions = (rows[name].cast(pa.int64()).to_numpy() for name in (self.at, (self.at, *self.order)[-1]))
+        return times, positions

@@ -70,7 +70,8 @@ class Claims(msgspec.Struct, frozen=True):
     """What a piece of input claims of the watermark. ``reports`` are by source; ``rejected`` has the row counts of
     rejected rows, which keep a known source from being idle and add no source. ``advances``: CTIs by source after the
     piece; ``buffers``: which ones it has, packed; ``ends``: declared last sequence numbers by origin; ``newest``:
-    packed steps of positions by side; ``origins``: those of the rows; ``peak``: the event furthest ahead.
+    packed steps of positions by side; ``first_offsets``: the smallest by side; ``origins``: those of the rows;
+    ``peak``: the event furthest ahead.
     """
 
     reports: Reports = {}
@@ -81,11 +82,12 @@ class Claims(msgspec.Struct, frozen=True):
     newest: dict[str, bytes] = {}
     origins: tuple[str, ...] = ()
     peak: Peak | None = None
+    first_offsets: dict[str, int] = {}
 
     @property
     def of_panes(self) -> Claims:
         """What rows of an operator upstream claim: their watermark is known, and it is that operator's."""
-        return Claims(newest=self.newest, origins=self.origins)
+        return Claims(newest=self.newest, origins=self.origins, first_offsets=self.first_offsets)
 
 
 def joined_claims(pieces: Iterable[Claims]) -> Claims:
@@ -99,6 +101,7 @@ def joined_claims(pieces: Iterable[Claims]) -> Claims:
         {origin: last for part in parts for origin, last in part.ends.items()},
         {side: steps for part in parts for side, steps in part.newest.items()},
         next((part.origins for part in parts if part.origins), ()),
+        first_offsets={side: offset for part in parts for side, offset in part.first_offsets.items()},
     )
 
 
@@ -173,8 +176,10 @@ class Observer(ABC):
     """
 
     @abstractmethod
-    def read(self, accepted: pa.Table, so_far: GeneratorState) -> Claims:
-        """What accepted rows of a piece claim. Raises `UsageError` for rows that must not be there."""
+    def read(self, accepted: pa.Table, so_far: Progress) -> Claims:
+        """What accepted rows of a piece claim, with the progress at the start of the micro-batch. Raises `UsageError`
+        for rows that must not be there.
+        """
 
     @abstractmethod
     def after(self, progress: Progress, claims: Sequence[Claims]) -> Progress:

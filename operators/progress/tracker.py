@@ -94,8 +94,8 @@ class Tracker(msgspec.Struct, frozen=True):
     Plain data, stored in the manifest as it is. ``processing_us`` is the latest processing time, None before the
     first round and after a restart. ``backward`` counts ignored steps back, also those of sources that have ended.
     ``newest`` has the largest position of each side (`NewestPositions`), ``ahead`` the packed steps of rows that
-    are held. ``peak`` is the event that moved W to where it is, if one did. ``latest_us`` is the largest time of an
-    accepted event.
+    are held; ``first_offsets`` the first offset of each side whose windows start there. ``peak`` is the event that
+    moved W to where it is, if one did. ``latest_us`` is the largest time of an accepted event.
     """
 
     sources: dict[str, TrackedSource]
@@ -112,6 +112,7 @@ class Tracker(msgspec.Struct, frozen=True):
     ended_us: int = BEGINNING_US
     peak: Peak | None = None
     latest_us: int = BEGINNING_US
+    first_offsets: dict[str, int] = {}
 
     @property
     def idle(self) -> bool:
@@ -205,6 +206,7 @@ def observe(
         ended_us=ended_us,
         peak=tracker.peak if after == before else None,
         latest_us=tracker.latest_us,
+        first_offsets=tracker.first_offsets,
     )
     return msgspec.structs.replace(grown, max_drift_us=max(tracker.max_drift_us, grown.drift_us))
 

@@ -19,7 +19,7 @@ from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import AT, LEFT, RIGHT, How
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
-from tidestate.operators.describe.windows import Windows
+from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.streams.aggregated import aggregated, merged_aggregation
 from tidestate.operators.streams.by_hand import NOT_BY_HAND, JoinByHand, WindowsByHand
 from tidestate.operators.streams.calls import Explanation, MadeByVerb, VerbCall, expressions, recorded
@@ -359,7 +359,8 @@ class GroupedStream(MadeByVerb):
                 code="window",
                 found=repr(windows),
             )
-        return replace(self, kind=windows)
+        # Only sides of a join are aligned by their first offsets.
+        return replace(self, kind=windows.begun_at(0) if isinstance(windows, Sliding) else windows)
 
     @recorded
     def aggregate(self, *unnamed: Never, **results: Aggregate) -> Aggregation:

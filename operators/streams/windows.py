@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidestate.operators.describe.windows import (
+    AlignedOffsets,
     Counted,
     Extent,
     Global,
@@ -93,15 +94,22 @@ def count_windows(count: int, step: int | None = None) -> Counted:
 
 
 @checked
-def offset_windows(count: int, step: int | None = None, *, late: int | None = None, start: int = 0) -> SlidingOffsets:
+def offset_windows(
+    count: int, step: int | None = None, *, late: int | None = None, start: int | None = None
+) -> SlidingOffsets:
     """Windows of the input's offsets, ``[start + k*step, start + k*step + count)``, of any key: a window is full when
     the input has passed its end, and accepts late offsets until the input is ``late`` offsets (default: ``count``)
     past it. Offsets before ``start`` are in no window.
+
+    Without ``start`` windows of a side of a join start at the first offset of the side, which the job records, and
+    all others at 0.
     """
-    each, size = _positive(count if step is None else step), _positive(count)
+    each, size, lateness = _positive(count if step is None else step), _positive(count), _late(late, count)
+    if start is None:
+        return AlignedOffsets(size, each, late=lateness)
     if not 0 <= start < MOST:
         raise UsageError("the first offset must be 0 or more, and below 2^60", code="window-start", start=start)
-    return SlidingOffsets(size, each, start, late=_late(late, count))
+    return SlidingOffsets(size, each, start, late=lateness)
 
 
 @checked

@@ -93,15 +93,13 @@ def _span(span_us: int | None) -> str | None:
     return text_of(span_us) if span_us else None
 
 
-def _count(number: int) -> int | None:
-    return number or None
-
-
 def _window(kind: WindowKind) -> str:
     if isinstance(kind, SlidingOffsets):
         step = (kind.slide,) if kind.slide != kind.size else ()
         late = None if kind.late == kind.size else kind.late
-        return call_text("offset_windows", (kind.size, *step), late=late, start=_count(kind.shift))
+        return call_text(
+            "offset_windows", (kind.size, *step), late=late, start=None if kind.from_first else kind.shift
+        )
     if isinstance(kind, Sliding):
         of = "lifetime" if isinstance(kind, SlidingLifetimes) else None
         name, spans = ("tumbling", (kind.size,)) if kind.tumbles else ("sliding", (kind.size, kind.slide))

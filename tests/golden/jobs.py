@@ -266,6 +266,10 @@ CASES: dict[str, Callable[[], Case]] = {
         _joined(left=ts.side(window=ts.offset_windows(8)), right=ts.side(window=ts.offset_windows(6, 3))),
         86, SIDE_COLUMNS,
     ),
+    "join_of_first_offsets": lambda: sided(
+        _joined(left=ts.side(window=ts.offset_windows(7)), right=ts.side(window=ts.offset_windows(6, 3)), how="full"),
+        107, SIDE_COLUMNS,
+    ),
     "join_updated": lambda: clocked_join(
         _joined(sides=ts.side(window=TEN, update="4 seconds", retain=ts.Retention(windows=1)), how="left"), 88
     ),

@@ -30,9 +30,11 @@ ACTING_THE_SAME: dict[str, set[str]] = {
     **dict.fromkeys(("buffers", "buffers_with_patience", "fixed_watermark", "hold_future"), DELAY),
     **dict.fromkeys(("idle_sources", "punctuation", "quiet", "sources"), DELAY),
     **dict.fromkeys(("overlap", "overlap_of_edges"), WATERMARK),
+    "join_of_offsets": {"windows"},
 }
 """By root: settings that were stored in another form. A delay next to a generator of watermarks, which has no effect,
-is stored no more; CTI settings that were given once for both sides are now those of each.
+is stored no more. CTI settings that were given once for both sides are now those of each. Windows of offsets of a
+side without a start were from 0: such a root goes on with them.
 """
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -66,7 +66,7 @@ def _side(asked: Asked, place: int, unit: str) -> Any:
 
 def _window(window: Window, unit: str) -> Any:
     if window.by_offset:
-        return ts.offset_windows(window.size, window.slide)
+        return ts.offset_windows(window.size, window.slide, start=window.start)
     if window.size == window.slide:
         return ts.tumbling(f"{window.size} {unit}")
     return ts.sliding(f"{window.size} {unit}", f"{window.slide} {unit}")

@@ -42,7 +42,7 @@ OFFSETS = {"event_time": "time", "on": "id", "offset": "offset"}
 TUPLES = ts.stream(event_time="time", offset="offset").join(
     ts.stream(event_time="time", offset="offset"),
     on="id",
-    left=ts.side(window=ts.offset_windows(3, start=1)),
+    left=ts.side(window=ts.offset_windows(3)),
     sides=ts.side(update="1 minute", late_update="1 minute"),
     identity=True,
 )

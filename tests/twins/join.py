@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 NEVER = float("inf")
@@ -25,11 +25,15 @@ class Window:
     size: int
     slide: int
     by_offset: bool = False
+    start: int | None = 0
+    """None: the first offset of the side."""
 
     def starts(self, place: int) -> list[int]:
         """Windows that hold a place, the earliest first."""
-        newest = place // self.slide * self.slide
-        return [start for start in range(newest - self.size, newest + 1, self.slide) if start + self.size > place]
+        assert self.start is not None
+        newest = (place - self.start) // self.slide * self.slide + self.start
+        earliest = newest - self.size // self.slide * self.slide
+        return [start for start in range(earliest, newest + 1, self.slide) if start + self.size > place]
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,10 @@ class Stored:
 
 
 class Twin:
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, first: dict[str, int] | None = None) -> None:
+        """``first``: the first offset of each side, where rows do not come as they came to the job."""
         self.asked = asked
+        self.first = dict(first or {})
         self.stored: list[Stored] = []
         self.known: set[tuple[str, int]] = set()
         self.latest: dict[str, int] = {}
@@ -102,6 +108,8 @@ class Twin:
         self.rejected += len(rows) - len(taken) + sum(self.partly_refused(row) for row in taken)
         for row in taken:
             self.latest[row.side] = max(row.at, self.latest.get(row.side, row.at))
+            if row.side not in self.newest:
+                self.first[row.side] = min(row.offset, self.first.get(row.side, row.offset))
         panes: Counter[Pane] = Counter()
         if not asked.in_order:
             self.take(taken, before, now, panes)
@@ -164,6 +172,11 @@ class Twin:
         self.release(before, 0, panes)
         return panes + self.passed() + self.clock(NEVER)
 
+    def own(self, side: str) -> Window | None:
+        """The windows of a side of its own."""
+        window = self.asked.own[SIDES.index(side)] if self.asked.own else None
+        return replace(window, start=self.first.get(side, 0)) if window and window.start is None else window
+
     # who is taken
 
     def too_late(self, row: Row) -> bool:
@@ -199,7 +212,7 @@ class Twin:
 
     def sent(self, row: Row, mark: float | None, newest: dict[str, int], now: int) -> int:
         place = SIDES.index(row.side)
-        own = self.asked.own[place] if self.asked.own else None
+        own = self.own(row.side)
         late = mark is not None and row.at < mark
         if own is not None:
             late = row.side in newest and self.asked.place(row) < own.starts(newest[row.side])[0]
@@ -279,7 +292,7 @@ class Twin:
 
     def met_from(self, side: str, newest: dict[str, int]) -> float:
         assert self.asked.own is not None
-        window = self.asked.own[SIDES.index(side)]
+        window = self.own(side)
         if window is None or side not in newest:
             return self.kept_from(side, newest)
         return window.starts(newest[side])[0]
@@ -287,9 +300,8 @@ class Twin:
     def kept_from(self, side: str, newest: dict[str, int]) -> float:
         assert self.asked.own is not None
         place = SIDES.index(side)
-        window, span, count, past = (
-            of[place] for of in (self.asked.own, self.asked.spans, self.asked.counts, self.asked.past)
-        )
+        window = self.own(side)
+        span, count, past = (of[place] for of in (self.asked.spans, self.asked.counts, self.asked.past))
         if side not in newest:
             return -NEVER
         limits: list[Any] = [newest[side] - span] if span is not None else []

@@ -26,6 +26,9 @@ def value(stored: Any, spaces: Mapping[str, Space]) -> Any:
         return parse_type(stored["type"])
     if tag := next((tag for tag in spaces if tag in stored), None):
         args, options = arguments(stored, spaces)
+        if stored[tag] == "offset_windows":
+            # Recipes are of a time when windows that name no start were from 0, those of the sides of joins too.
+            options.setdefault("start", 0)
         return spaces[tag](stored[tag])(*args, **options)
     return {name: value(part, spaces) for name, part in stored.items()}
 

@@ -38,7 +38,8 @@ def rows(chance: random.Random, count: int = 50) -> list[Row]:
 
 
 def asked(chance: random.Random) -> Asked:
-    windows = [None, Window(7, 7), Window(12, 4), Window(5, 5, True), Window(4, 1, True)]
+    of_offsets = [Window(5, 5, True), Window(4, 1, True), Window(5, 5, True, None), Window(7, 3, True, None)]
+    windows = [None, Window(7, 7), Window(12, 4), *of_offsets]
     own = (chance.choice(windows), chance.choice(windows))
     spans = [None, None]
     for place, window in enumerate(own):
@@ -69,7 +70,8 @@ def batch(some: list[Row]) -> dict[str, pa.Table]:
 def test_pairs_in_windows_of_each_side_do_not_depend_on_the_cut(seed: int) -> None:
     chance = random.Random(seed)
     join_, given = asked(chance), rows(chance)
-    twin = Twin(replace(join_, in_order=False, delays=(0, 0)))
+    first = {side: min(row.offset for row in given if row.side == side) for side in SIDES}
+    twin = Twin(replace(join_, in_order=False, delays=(0, 0)), first)
     expected = net([])
     for row in sorted(given, key=lambda row: (row.at, SIDES.index(row.side), row.offset)):
         expected += twin.batch([row], 0)

@@ -53,7 +53,8 @@ def drawn(seed: int) -> tuple[Asked, list[list[Row]]]:
 
 
 def _own(pick: random.Random, named: bool) -> dict[str, Any]:
-    places = [None, Window(6, 6), Window(8, 4)] + ([Window(3, 3, True), Window(4, 1, True)] if named else [])
+    of_offsets = [Window(3, 3, True), Window(4, 1, True), Window(3, 3, True, None), Window(5, 2, True, None)]
+    places = [None, Window(6, 6), Window(8, 4), *(of_offsets if named else ())]
     own = (pick.choice(places), pick.choice(places))
     asked = Asked(own=own, named=named)
     chosen: dict[str, Any] = {"own": own, "spans": [None, None], "counts": [None, None], "past": [None, None]}
@@ -73,7 +74,7 @@ def _own(pick: random.Random, named: bool) -> dict[str, Any]:
 
 def _batches(pick: random.Random) -> list[list[Row]]:
     """Offsets and times grow, more or less; some messages come again."""
-    offsets, answered, batches = {"left": 0, "right": 0}, list[Row](), list[list[Row]]()
+    offsets, answered, batches = {"left": pick.randint(0, 9), "right": 0}, list[Row](), list[list[Row]]()
     for number in range(pick.randint(1, 5)):
         batch = []
         for place in range(pick.randint(0, 8)):
@@ -86,6 +87,8 @@ def _batches(pick: random.Random) -> list[list[Row]]:
             batch += pick.choices(batch + answered, k=2)
         batches.append(batch)
         answered += batch
+    if pick.random() < 0.2:  # in any order, so lower offsets may come later than higher ones
+        pick.shuffle(batches)
     return batches
 
 

@@ -43,7 +43,7 @@ ATTACHED: list[tuple[Any, str, str]] = [
     (count(ts.sliding("1 hour", "15 minutes")), "window", 'sliding("1 hour", "15 minutes")'),
     (count(ts.sessions("30 minutes")), "window", 'sessions("30 minutes")'),
     (count(ts.count_windows(5, 2)), "window", "count_windows(5, 2)"),
-    (count(ts.offset_windows(6)), "window", "offset_windows(6)"),
+    (count(ts.offset_windows(6)), "window", "offset_windows(6, start=0)"),
     (
         GROUPS.window(ts.global_window()).aggregate(top=agg.top_n("v", 3, by="w"), high=agg.max("v")),
         "aggregate",
