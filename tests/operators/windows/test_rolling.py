@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,8 +25,10 @@ from tests.helpers.process import LONG
 from tests.twins.aggregated import KINDS, events_of, same, table, wanted
 from tests.twins.general_streams import plain
 from tidestate import Aggregation, agg, trigger
+from tidestate.operators.inspect.history.window_history import window_history
 from tidestate.operators.windows import step
 from tidestate.operators.windows.ranges import combined_ranges
+from tidestate.recovery.log.checkpoint import Checkpoint
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.store import StoreName
 from tidestate.statestore.spec.tables import Column, TableSpec
@@ -238,6 +242,36 @@ def test_early_panes_may_come_and_go_between_starts(
             assert found == sorted(twin.take(batch, setting.allowed))
 
 
+TRIGGERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "by count": {"early": trigger.after_count(2), "late": trigger.after_count(2), "closing": "always"},
+    "by event time": {"early": trigger.every_event_time("2 seconds")},
+    "by the clock": {"early": trigger.every_processing_time("3 seconds"), "late": trigger.batched("3 seconds")},
+    "what changed": {"early": trigger.each_batch(), "only_updated": True, "on_time": "non_empty"},
+}
+
+
+def test_what_is_left_of_all_panes_does_not_depend_on_triggers() -> None:
+    chance, setting = random.Random(5), Setting(9, 20, 5, "retracting")
+    batches = [
+        [(max(-3, int(chance.gauss(4 * n, 5))), chance.choice("ab"), chance.randint(-9, 9)) for _ in range(6)]
+        for n in range(9)
+    ]
+    nets = []
+    for choices in TRIGGERS.values():
+        net: Counter[tuple] = Counter()
+        harness = setting.job.trigger(**{"closing": "if_new"} | choices).harness(SCHEMA, partitions=2)
+        for number, batch in enumerate(batches):
+            tables = [harness.feed(arrow(batch)), harness.advance_processing_time((number + 1) * 2 * SECOND)]
+            for *row, values, _pane, _timing, kind in rows_of(setting, pa.concat_tables(tables)):
+                net[*row, *values] += 1 if kind == "emit" else -1
+        for *row, values, _pane, _timing, kind in rows_of(setting, harness.finish()):
+            net[*row, *values] += 1 if kind == "emit" else -1
+        nets.append({row: times for row, times in net.items() if times})
+    assert set(nets[0].values()) == {1}
+    assert all(net == nets[0] for net in nets)
+
+
 @patient
 @RUNS
 @given(kind=st.sampled_from(sorted(KINDS)), data=st.data(), ordered=st.booleans())
@@ -380,6 +414,21 @@ def test_a_size_must_be_above_nothing() -> None:
     with pytest.raises(UsageError) as refused:
         ts.rolling("0 seconds")
     assert refused.value.code == "window-size"
+
+
+def test_a_root_is_asked_for_its_windows_and_for_the_history_of_one(tmp_path: Path) -> None:
+    batches = [arrow([(3, "a", 5), (13, "a", 2)]), arrow([(14, "a", 4)]), arrow([(7, "a", 100), (20, "a", 7)])]
+    Setting(10, allowed=8).job.standalone(checkpoint=tmp_path).run(batches)
+    found = ts.Root(tmp_path).windows(start="1970-01-01T00:00:13", key="a").to_table()
+    assert found.select(["total", "panes"]).to_pylist() == [
+        {"total": 102, "panes": 2},
+        {"total": 106, "panes": 1},
+        {"total": 13, "panes": 0},
+    ]
+    history = window_history(Checkpoint.open(tmp_path), "1970-01-01T00:00:13", {"k": "a"})
+    words = [event.what for event in history.events]
+    assert words[-1] == "pane 1 late"
+    assert "added to the slice up to 1970-01-01 00:00:07.000001" in words
 
 
 def test_it_is_written_as_it_was_called_and_a_root_names_what_reads_it(tmp_path: Path) -> None:
