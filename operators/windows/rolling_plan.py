@@ -27,7 +27,7 @@ class RollingPlan(WindowPlan):
     """The plan of rolling windows."""
 
     @property
-    def last_span(self) -> Rolling:
+    def rolls(self) -> Rolling:
         """The kind of window."""
         return of_type(self.kind, Rolling)
 
@@ -45,7 +45,7 @@ class RollingPlan(WindowPlan):
         return (self.parts, *super().tables)
 
     def arrive(self, accepted: pa.Table, times: Times, context: Context) -> pa.Table:
-        return aggregated_parts(self, lifted_parts(self, accepted, self.last_span.ends(times)))
+        return aggregated_parts(self, lifted_parts(self, accepted, self.rolls.ends(times)))
 
     def timers(self, context: Context) -> tuple[Timer, ...]:
         return (Timer(PARTS, SLICE_END), *super().timers(context))
@@ -54,11 +54,13 @@ class RollingPlan(WindowPlan):
         bounds, kept = super().expiry(context), self.expired_at(context.watermark)
         if context.watermark == END_US:
             return bounds | {PARTS: END_US - 1}
-        return bounds if kept == BEGINNING_US else bounds | {PARTS: kept + 1 - self.last_span.size}
+        return bounds if kept == BEGINNING_US else bounds | {PARTS: kept + 1 - self.rolls.size}
 
     def step(self, view: StateView, arriving: pa.Table, context: Context) -> Transition:
         def step(view: StateView, arriving: pa.Table, _alone: Flags | None) -> Transition:
             ready = ready_rolling(self, view, arriving, context)
+            if context.only_arrivals and not ready.arriving.num_rows and not self.triggers.by_clock:
+                return Transition(ready.changes, self.pane_schema.empty_table())
             moved = step_windows(self, view, ready.arriving, context)
             return replace(moved, changes={**moved.changes, **ready.changes})
 
