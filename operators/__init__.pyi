@@ -19,6 +19,7 @@ __all__ = [
     # Windows of time
     "tumbling",
     "sliding",
+    "rolling",
     "sessions",
     "global_window",
     # Windows of messages
@@ -94,6 +95,7 @@ from tidestate.operators.streams.windows import count_windows as count_windows
 from tidestate.operators.streams.windows import global_window as global_window
 from tidestate.operators.streams.windows import offset_sessions as offset_sessions
 from tidestate.operators.streams.windows import offset_windows as offset_windows
+from tidestate.operators.streams.windows import rolling as rolling
 from tidestate.operators.streams.windows import sessions as sessions
 from tidestate.operators.streams.windows import sliding as sliding
 from tidestate.operators.streams.windows import tumbling as tumbling

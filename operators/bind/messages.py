@@ -144,6 +144,12 @@ def _check(plan: GroupTables) -> None:
             "them: set .messages(…) on the operator that makes these panes",
             code="operator-window",
         )
+    if plan.rolling:
+        raise UsageError(
+            "rolling windows do not know messages by an identity: remove .messages(…), and run them on Spark or "
+            "standalone, not by hand",
+            code="rolling-window",
+        )
     if plan.in_order and isinstance(plan.kind, Counted):
         raise UsageError(
             "messages with an identity are numbered in order of arrival: remove .in_order()", code="in-order"

@@ -23,12 +23,15 @@ from tidestate.operators.describe.session_join import SessionJoin
 from tidestate.operators.describe.sides import check_event_time, check_offset
 from tidestate.operators.describe.union import Union
 from tidestate.operators.describe.windowed import Windowed
+from tidestate.operators.describe.windows import Rolling
 from tidestate.operators.plan.gaps import check_span
 from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
 from tidestate.operators.windows.messages.plan import MessagePlan
+from tidestate.operators.windows.plan import WindowPlan
+from tidestate.operators.windows.rolling_plan import RollingPlan
 from tidestate.statestore.errors import UsageError, of_type
 from tidestate.statestore.spec.tables import TIME
 
@@ -60,7 +63,8 @@ def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
     if isinstance(description, OverlapJoin):
         return bind_overlaps(description, schema)
     windowed = of_type(description, Windowed)
-    plan = bind_windowed(windowed, schema, signed=signed)
+    made = RollingPlan if isinstance(windowed.windows, Rolling) else WindowPlan
+    plan = bind_windowed(windowed, schema, made, signed=signed)
     if windowed.known is None:
         return plan
     by_identity = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)

@@ -9,7 +9,7 @@ from tidestate.operators.aggregates.timestamps import EndOfWindow
 from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import Trigger
 from tidestate.operators.describe.windowed import USUAL_US, Windowed
-from tidestate.operators.describe.windows import Counted, Global, Sessions, Sliding, Windows
+from tidestate.operators.describe.windows import Counted, Global, Rolling, Sessions, Sliding, Windows
 from tidestate.operators.progress.generators import IngestionTime
 from tidestate.statestore.durations import text_of
 from tidestate.statestore.errors import UsageError
@@ -19,6 +19,7 @@ def check_sense(description: Windowed) -> None:
     """Raises `UsageError` for settings that contradict each other; warns where panes do not add up."""
     _check_axis(description)
     _check_order(description)
+    _check_rolling(description)
     _check_triggers(description)
     _check_retention(description)
     if (
@@ -42,7 +43,7 @@ def check_signed(description: Runnable) -> None:
             because + "and only windowed aggregates can apply retractions", code="signed", operator=description.name
         )
     kind, watermarks = description.windows, description.watermarks
-    if isinstance(kind, Sessions) or _by_number(kind):
+    if isinstance(kind, Sessions | Rolling) or _by_number(kind):
         raise UsageError(
             because + "and these windows cannot shrink: use tumbling, sliding or global ones, or those of the input",
             code="signed",
@@ -110,6 +111,23 @@ def _check_order(description: Windowed) -> None:
         )
 
 
+def _check_rolling(description: Windowed) -> None:
+    if not isinstance(description.windows, Rolling):
+        return
+    if description.in_order:
+        raise UsageError(
+            "rolling windows have a pane for each time of an event, whose events are in the order of time already: "
+            "remove .in_order()",
+            code="rolling-window",
+        )
+    if description.triggers.per_element or description.triggers.when is not None:
+        raise UsageError(
+            "rolling windows begin with events that came before, which no trigger has seen one by one: use triggers "
+            "by batch, without .when(…)",
+            code="rolling-window",
+        )
+
+
 def _by_number(kind: Windows | None) -> bool:
     """Whether windows are of numbers or offsets."""
     return isinstance(kind, Counted) or (kind is not None and kind.by_offset)
@@ -159,7 +177,9 @@ def _check_retention(description: Windowed) -> None:
             code="retention",
         )
     if retained.windows is not None and not isinstance(kind, Sliding):
-        raise UsageError("only windows of a fixed size can be retained by number", code="retention")
+        raise UsageError(
+            "only windows on a grid can be retained by number: retain these for a span", code="retention"
+        )
     if kind is not None and kind.by_offset:
         if retained.span_us is not None:
             raise UsageError(

@@ -38,8 +38,10 @@ from tidestate.statestore.errors import UsageError
 from tidestate.statestore.spec.tables import TIME
 
 
-def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> WindowPlan:
-    """The plan of the window operator. Raises `UsageError`."""
+def bind_windowed(
+    description: Windowed, schema: pa.Schema, made: type[WindowPlan] = WindowPlan, *, signed: bool
+) -> WindowPlan:
+    """The plan of the window operator, of the class that its windows need. Raises `UsageError`."""
     description = _ordered(description)
     types = _types(description, schema, signed)
     keys = tuple(key_field(schema.field(name)) for name in description.key)
@@ -51,7 +53,7 @@ def bind_windowed(description: Windowed, schema: pa.Schema, *, signed: bool) -> 
     lacking = added(description)
     place = description.event_time or next(iter(lacking), description.offset or "")
     aggregates = _aggregates(description, types, place, signed)
-    plan = WindowPlan(
+    plan = made(
         name=description.name,
         kind=kind,
         input=InputSpec(

@@ -1,6 +1,6 @@
-"""Which windows there are: of time, of offsets, of counted messages; and the slices of those of a fixed size.
+"""Which windows there are: of time, of offsets, of counted messages; and the slices of those on a grid.
 
-Windows are half-open, ``[start, end)``. Those of a fixed size start at ``shift`` plus multiples of ``slide``.
+Windows are half-open, ``[start, end)``. Those on a grid start at ``shift`` plus multiples of ``slide``.
 Neighbouring ones share events, so their state is kept once per **slice** of gcd(size, slide), and slices are combined
 when a window fires. A tumbling window is one slice. Everything here is integer arithmetic, in microseconds or in
 offsets, vectorised, and right before 1970 (floor division).
@@ -189,6 +189,18 @@ class AlignedOffsets(SlidingOffsets, frozen=True, tag="aligned_offsets"):
         return SlidingOffsets(self.size, self.slide, self.shift + (first or 0), self.late)
 
 
+class Rolling(WindowKind, frozen=True, tag="rolling"):
+    """Of each key a window for every time at which it has an event: the ``size`` microseconds that end with it."""
+
+    needs: ClassVar[tuple[str, ...]] = ("rolling-windows/1",)
+
+    size: Length = msgspec.field(name="size_us")
+
+    def ends(self, times: Times) -> Times:
+        """The end of the window of each event time, exclusive. Shape as given."""
+        return times + 1
+
+
 class Sessions(WindowKind, frozen=True, tag="session"):
     """Windows of one key's events that are less than ``gap`` microseconds apart; or as each event's ``gap_column``
     says.
@@ -220,4 +232,14 @@ class NamedWindow(WindowKind, frozen=True, tag="named"):
     """The window that each row of the input names, as panes do."""
 
 
-Windows = Sliding | SlidingLifetimes | SlidingOffsets | Sessions | SessionsOfOffsets | Global | Counted | NamedWindow
+Windows = (
+    Sliding
+    | SlidingLifetimes
+    | SlidingOffsets
+    | Rolling
+    | Sessions
+    | SessionsOfOffsets
+    | Global
+    | Counted
+    | NamedWindow
+)

@@ -7,6 +7,7 @@ from tidestate.operators.describe.windows import (
     Counted,
     Extent,
     Global,
+    Rolling,
     Sessions,
     SessionsOfOffsets,
     Sliding,
@@ -60,6 +61,17 @@ def _grid(size: Span, slide: Span, offset: Span, of: Extent, *, strict: bool) ->
     grid = (size_us, slide_us, offset_us % slide_us)
     # The column of ends is the stream's, which the verb that reads it fills in.
     return Sliding(*grid) if of == "start" else SlidingLifetimes(*grid, "")
+
+
+@checked
+def rolling(size: Span) -> Rolling:
+    """The last ``size`` before each event, which is included: of each key a window for every time at which it has an
+    event.
+    """
+    size_us = span_us(size)
+    if size_us <= 0:
+        raise UsageError("the size of a window must be above 0", code="window-size", size=text_of(size_us))
+    return Rolling(size_us)
 
 
 @checked

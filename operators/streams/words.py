@@ -18,6 +18,7 @@ from tidestate.operators.describe.join_choices import Update
 from tidestate.operators.describe.triggers import EachElement, Trigger
 from tidestate.operators.describe.windows import (
     Counted,
+    Rolling,
     Sessions,
     SessionsOfOffsets,
     Sliding,
@@ -105,6 +106,8 @@ def _window(kind: WindowKind) -> str:
         name, spans = ("tumbling", (kind.size,)) if kind.tumbles else ("sliding", (kind.size, kind.slide))
         strict = False if kind.size % kind.slide else None
         return call_text(name, tuple(map(text_of, spans)), offset=_span(kind.shift), of=of, strict=strict)
+    if isinstance(kind, Rolling):
+        return call_text("rolling", (text_of(kind.size),))
     if isinstance(kind, SessionsOfOffsets):
         return call_text("offset_sessions", (kind.gap,), late=None if kind.late == kind.gap else kind.late)
     if isinstance(kind, Sessions):

@@ -6,7 +6,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidestate.operators.describe.windows import END, START, Counted, Global, NamedWindow, Sessions, Sliding, Windows
+from tidestate.operators.describe.windows import (
+    END,
+    START,
+    Counted,
+    Global,
+    NamedWindow,
+    Rolling,
+    Sessions,
+    Sliding,
+    Windows,
+)
 from tidestate.operators.plan.gaps import gaps_us
 from tidestate.operators.plan.plan import ONLY, Plan, WindowedPlan
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -35,6 +45,9 @@ def _assign(kind: Windows, times: Times, events: pa.Table) -> tuple[Times, Times
     each = np.arange(len(times))
     if isinstance(kind, Global):
         return each, np.full(len(times), FIRST_US), np.full(len(times), LAST_US)
+    if isinstance(kind, Rolling):  # its own window: those of later events are in the state
+        ends = kind.ends(times)
+        return each, ends - kind.size, ends
     if isinstance(kind, Sessions):
         return each, times, times + gaps_of(kind, events)
     if isinstance(kind, Counted):

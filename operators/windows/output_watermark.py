@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidestate.operators.aggregates.timestamps import EndOfWindow
-from tidestate.operators.describe.windows import NamedWindow, Sessions, Sliding
+from tidestate.operators.describe.windows import NamedWindow, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import no_bound
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
 from tidestate.operators.windows.tables import GroupTables
@@ -26,9 +26,12 @@ def output_watermark(plan: GroupTables, watermark: int, column: str) -> int:
 def _bounds(plan: GroupTables, watermark: int) -> dict[str, int]:
     """The lower bounds of panes of windows that have not ended."""
     kind = plan.kind
-    if plan.by_offset or not isinstance(kind, Sliding | Sessions | NamedWindow):
+    if plan.by_offset or not isinstance(kind, Sliding | Rolling | Sessions | NamedWindow):
         return {}
     ends = {LAST: watermark}
+    if isinstance(kind, Rolling):
+        # The last event of a window is the one that it ends with.
+        return ends | {LATEST: watermark} | dict.fromkeys((START, EARLIEST), watermark + 1 - kind.size)
     if isinstance(kind, Sliding):
         start = pulled_back(watermark, kind)
         # An event that touches a window may have begun long before it.
@@ -55,7 +58,11 @@ def _meaning(plan: GroupTables, column: str) -> str:
 
 def _instead(plan: GroupTables) -> str:
     latest = ', or .pane_timestamp("latest")' if isinstance(plan.kind, Sessions) and not plan.kind.gap_column else ""
-    every = ', window_start, or .pane_timestamp("earliest" or "latest")' if isinstance(plan.kind, Sliding) else latest
+    every = (
+        ', window_start, or .pane_timestamp("earliest" or "latest")'
+        if isinstance(plan.kind, Sliding | Rolling)
+        else latest
+    )
     return f'take window_end, .pane_timestamp("end_of_window"){every}'
 
 

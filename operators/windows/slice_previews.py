@@ -16,6 +16,7 @@ from tidestate.operators.progress.progress import Context
 from tidestate.operators.windows.gather import gather_groups, groups_with
 from tidestate.operators.windows.groups import column_numbers
 from tidestate.operators.windows.names import CELL, END, ENDS, GROUPS, PARTS, SLICE_END
+from tidestate.operators.windows.rolling import windows_in_parts
 from tidestate.operators.windows.session_slices import ready_sessions
 from tidestate.operators.windows.slices import as_arriving, due_windows, has_coarse
 from tidestate.operators.windows.tables import GroupTables
@@ -57,14 +58,14 @@ def windows_ending(plan: GroupTables, view: StateView, low: int, high: int) -> I
 
 def windows_wait(plan: GroupTables, view: StateView) -> bool:
     """Whether windows are in parts."""
-    return plan.has_parts and _first(view, PARTS, key_range()) is not None
+    return (plan.has_parts or plan.rolling) and _first(view, PARTS, key_range()) is not None
 
 
 def waiting_windows(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
     """Windows with ``low < end <= high``, where ``low`` is at the watermark or later (of sessions: at the watermark):
     those in parts and the stored ones, as rows of ``groups``.
     """
-    bands = _sessions if plan.in_cells else _fixed
+    bands = _sessions if plan.in_cells else _rolling if plan.rolling else _fixed
     return bands(plan, view, low, high, budget_bytes)
 
 
@@ -81,6 +82,14 @@ def _fixed(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes
         yield rows
         pace.took(rows.num_rows)
         low = last
+
+
+def _rolling(plan: GroupTables, view: StateView, low: int, high: int, budget_bytes: int) -> Iterator[pa.Table]:
+    yield from windows_ending(plan, view, low, high)
+    context = Context.between(low, high, budget_bytes=budget_bytes)
+    waiting = windows_in_parts(plan, view, low, high)
+    for start in range(0, waiting.num_rows, BAND_ROWS):
+        yield plan.groups.conform(groups_with(plan, view, waiting.slice(start, BAND_ROWS), context))
 
 
 def _with_stored(plan: GroupTables, view: StateView, windows: pa.Table, context: Context) -> pa.Table:

@@ -228,17 +228,17 @@ def events_as_parts(plan: GroupTables, events: pa.Table, times: Times, watermark
     combined is in the order of slices.
     """
     ends = plan.slices.slice_ends(times)
-    rows = _lift(plan, events, ends)
+    rows = lifted_parts(plan, events, ends)
     if watermark is None or not plan.sees_order or plan.slices.tumbles:
-        return _aggregate(plan, rows)
+        return aggregated_parts(plan, rows)
     late = plan.slices.first_ends(ends) <= watermark
     if not late.any():
-        return _aggregate(plan, rows)
-    parts = _aggregate(plan, rows.filter(pa.array(~late)))
+        return aggregated_parts(plan, rows)
+    parts = aggregated_parts(plan, rows.filter(pa.array(~late)))
     return pa.concat_tables([parts, rows.filter(pa.array(late)).cast(plan.parts.schema)])
 
 
-def _lift(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
+def lifted_parts(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
     """A part for each event, of the slice with this end."""
     keys: list[Values] = [events[name] for name in plan.input.key_names] or [pa.array(np.zeros(len(ends), np.int8))]
     sizes: list[Values] = []
@@ -250,7 +250,7 @@ def _lift(plan: GroupTables, events: pa.Table, ends: Times) -> pa.Table:
     return pa.table(columns, names=plan.parts.schema.names)
 
 
-def _aggregate(plan: GroupTables, lifted: pa.Table) -> pa.Table:
+def aggregated_parts(plan: GroupTables, lifted: pa.Table) -> pa.Table:
     """Combine parts of one slice and key, unless a sample has almost only distinct ones."""
     if lifted.num_rows > 2 * SLICE_SAMPLE_ROWS:
         groups = combine(plan.parts, lifted.slice(0, SLICE_SAMPLE_ROWS)).num_rows

@@ -3,6 +3,7 @@
 | windows | ``groups``: key; expires by | other table |
 |---|---|---|
 | tumbling, sliding | window end, window start, key; end | ``parts``: slice end, key; windows that are not due |
+| rolling | window end, window start, key; end | ``parts``: window end, key; the events with which it ends |
 | global, those that rows name | window end, window start, key; end | – |
 | sessions | key, window start; end | ``ends``: window end, key, window start; ``parts``: cell, key |
 | counted | key, window start | ``counted``: key; messages so far |
@@ -23,7 +24,7 @@ from tidestate.operators.aggregates.aggregate import BoundAggregate
 from tidestate.operators.aggregates.custom import OwnAggregate
 from tidestate.operators.aggregates.sketches import UNITE
 from tidestate.operators.describe.triggers import Trigger, Triggers
-from tidestate.operators.describe.windows import Counted, Sessions, Sliding
+from tidestate.operators.describe.windows import Counted, Rolling, Sessions, Sliding
 from tidestate.operators.plan.plan import Plan, WindowedPlan
 from tidestate.operators.plan.transition import KINDS, TIMINGS, constant
 from tidestate.operators.progress.instants import BEGINNING_US, END_US
@@ -183,6 +184,11 @@ class GroupTables(WindowedPlan):
         return isinstance(self.kind, Sliding) or self.in_cells
 
     @property
+    def rolling(self) -> bool:
+        """Whether windows are of the last span before each event: see `rolling`."""
+        return isinstance(self.kind, Rolling)
+
+    @property
     def touching(self) -> bool:
         """Whether events are in every window that their lifetime touches."""
         return isinstance(self.kind, Sliding) and self.kind.end_column is not None
@@ -295,7 +301,7 @@ class GroupTables(WindowedPlan):
             bounds = (replace(column, combiner=how) for column, how in zip(self._bounds, ("min", "max"), strict=True))
             key = (Column(CELL, "int64"), *self.key_columns)
             return TableSpec(PARTS, key, (*bounds, *self.part_values), CELL, self.state_groups, self.partition_by)
-        role = END if self.slices.tumbles else SLICE_END
+        role = SLICE_END if self.rolling or not self.slices.tumbles else END
         key = (Column(SLICE_END, type_text(self.bound_type), role), *self.key_columns)
         return TableSpec(PARTS, key, self.part_values, SLICE_END, self.state_groups, self.partition_by)
 

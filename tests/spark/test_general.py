@@ -37,6 +37,10 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
         .trigger(early=trigger.every_event_time("5 seconds"), late=trigger.after_count(2), only_updated=True),
         RocksDB(),
     ),
+    "rolling, retracting": (
+        job(ts.rolling("7 seconds"), all=agg.list("id")).allowed_lateness("20 seconds").accumulation("retracting"),
+        RocksDB(),
+    ),
     "counted, discarding": (job(ts.count_windows(7, 5)).accumulation("discarding"), Memory()),
     "global, composite": (
         ts.stream(event_time="t")
@@ -81,9 +85,9 @@ DESCRIPTIONS: dict[str, tuple[OperatorStream, StoreConfig]] = {
 }
 
 
-BOUNDED = ["global, composite", "offsets, a pane at each third"]
-"""In CI one of each runner, with the sessions below and the deduplication of `tests.spark.test_chains`; Spark runs
-in a partition what the standalone runner runs, and that has them all.
+BOUNDED = ["global, composite", "offsets, a pane at each third", "rolling, retracting"]
+"""In CI one of each runner, and windows that follow from events, with the sessions below and the deduplication of
+`tests.spark.test_chains`; Spark runs in a partition what the standalone runner runs, and that has them all.
 """
 
 

@@ -42,6 +42,7 @@ _FAR = Scenario("5@3 | W12 | 3@9 | 7@7 | W14 | 4@9 | 2@11")
 SCENARIOS: dict[str, Scenario] = {
     "tumbling": Scenario("5@3 | 3@12 | 7@8 | W10 | 4@17 | W20"),
     "sliding": Scenario("5@3 | 7@8 | W5 | W10 | 3@12 | W15 | W20", low=-5),
+    "rolling": Scenario("5@3 | 7@9 | W10 | 4@6 | 3@15 | W16", low=-8),
     "session": Scenario("5@2 | 7@5 | 4@14 | W10 | W19"),
     "session-merge": Scenario("5@2 | 7@10 | W8 | 3@6 | W15"),
     "count": Scenario("5@3 | 7@8 | 3@1 | 4@12 | 6@9 | end", high=6, axis="number", minute=1),

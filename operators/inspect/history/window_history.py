@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tidestate.operators.bind.stored_description import stored_windows
-from tidestate.operators.describe.windows import Sliding
+from tidestate.operators.describe.windows import Rolling, Sliding
 from tidestate.operators.inspect.history.bounds import FEW_VALUES, BoundUnit, WindowBounds, meant_windows
 from tidestate.operators.inspect.history.changes import (
     StateChange,
@@ -68,7 +68,10 @@ def window_history(
         else WindowBounds(asked, asked)
     )
     found = reader.read(around)
-    chosen = next((one for one in meant if found.holds(one)), None) if regular else _held(found, asked)
+    rolling = isinstance(reader.windows, Rolling)
+    chosen = (
+        next((one for one in meant if found.holds(one)), None) if regular else _held(found, asked, rolling=rolling)
+    )
     if chosen is None:
         raise _never(reader, regular, asked, window)
     if not regular:
@@ -163,10 +166,11 @@ def key_columns(state: OperatorState) -> list[str]:
     return list(dict.fromkeys(column.name for column in columns if column.name != NO_KEY))
 
 
-def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
-    """The newest window that starts at a place, contains it, or ends there, for windows without a fixed length.
+def _held(found: WindowRecords, asked: int, *, rolling: bool) -> WindowBounds | None:
+    """The newest window that starts at a place, contains it, or ends there, for windows that are on no grid.
 
-    A session contains the sessions that it grew from, so the start of a session is not preferred.
+    A session contains the sessions that it grew from, so the start of a session is not preferred. Of ``rolling``
+    windows many contain a place, and one ends with the event there: this is preferred.
     """
     windows = found.windows()
     grow = any(one.form.grows for one in (*found.changes, *found.folded))
@@ -175,6 +179,8 @@ def _held(found: WindowRecords, asked: int) -> WindowBounds | None:
         [one for one in windows if one.holds(asked)],
         [one for one in windows if one.end == asked],
     ]
+    if rolling:
+        choices.insert(0, [one for one in windows if one.end - 1 == asked])
     fitting = next((choice for choice in choices if choice), [])
     return max(fitting, key=lambda one: (windows[one], one.end - one.start), default=None)
 

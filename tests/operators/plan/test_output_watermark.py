@@ -26,7 +26,7 @@ TUMBLING, SLIDING = (
     ts.sliding("10 microseconds", "5 microseconds"),
 )
 GAPS = ts.sliding("4 microseconds", "10 microseconds", strict=False)
-SESSION = ts.sessions("5 microseconds")
+SESSION, ROLLING = ts.sessions("5 microseconds"), ts.rolling("5 microseconds")
 COLUMNS = ["window_start", "window_end", "pane_time", "first", "newest"]
 KNOWN = {"session": COLUMNS[1:3] + COLUMNS[4:], "given": COLUMNS[1:3]}
 
@@ -47,7 +47,9 @@ def columns(windows: Windows) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "windows", few([TUMBLING, SLIDING, GAPS, SESSION], 1, 3), ids=["tumbling", "sliding", "gaps", "session"]
+    "windows",
+    few([TUMBLING, SLIDING, GAPS, SESSION, ROLLING], 1, 3, 4),
+    ids=["tumbling", "sliding", "gaps", "session", "rolling"],
 )
 @settings(max_examples=settings.default.max_examples if LONG else 4)
 @given(
@@ -91,6 +93,9 @@ def check(panes: pa.Table, bounds: dict[str, int]) -> None:
         (SLIDING, "window_start", 10),
         (SESSION, "window_end", 17),
         (SESSION, "newest", 12),
+        (ROLLING, "window_start", 13),
+        (ROLLING, "first", 13),
+        (ROLLING, "newest", 17),
     ],
 )
 def test_what_is_known(windows: Windows, column: str, expected: int) -> None:

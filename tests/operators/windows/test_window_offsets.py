@@ -35,6 +35,7 @@ batches_of_events = st.lists(
 )
 WINDOWS: dict[str, Any] = {
     "tumbling": ts.tumbling("10 us"),
+    "rolling": ts.rolling("9 us"),
     "sliding": ts.sliding("12 us", "4 us"),
     "sessions": ts.sessions("7 us"),
     "counted": ts.count_windows(3),
