@@ -80,6 +80,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),
     "lifetimes": lambda: case(_job(LIVING, of=_events(lifetime=ts.lifetime("end"))), 11),
+    "lifetimes_of_edges": lambda: edges(
+        _events(**ORDER, lifetime=ts.lifetime("end", "point", "shape"))
+        .watermark(watermark.ctis(_ctis("adjust", 3, "20 seconds"))).group_by("k").window(LIVING)
+        .aggregate(n=agg.count(), total=agg.sum("v")).named("job"), 107, sides=1
+    ),
     "sessions": lambda: case(_job(ts.sessions("3 seconds")), 12),
     "sessions_retracting": lambda: case(
         _job(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 13
