@@ -28,6 +28,15 @@ def bind_edges(plan: GroupTables, description: Windowed, made: Callable[..., _P]
     ctis = of_type(plan.input.watermarks.generator, Ctis)
     lives = ctis.columns_of("")
     about = (description.event_time, lives.end, lives.shape_column, *lives.order, *description.key)
+    if varying := sorted(
+        {description.event_time, lives.end, lives.shape_column}.intersection(description.key), key=str
+    ):
+        raise UsageError(
+            "an edge and its end are rows with one key, but with other values in this column: group by other columns",
+            code="edge-window",
+            operator=description.name,
+            columns=varying,
+        )
     payload = tuple(name for name in inputs(description.aggregates.values()) if name not in about)
     if nested := [name for name in payload if pa.types.is_nested(plan.input.schema.field(name).type)]:
         raise UsageError(
@@ -64,20 +73,14 @@ def check_edges(description: Windowed) -> None:
 
 def _inexact(description: Windowed) -> Iterator[tuple[bool, str]]:
     """What does not go with edges, and what to do about it."""
-    triggers, kind = description.triggers, description.windows
-    end = kind.end_column if isinstance(kind, Sliding) else None
+    triggers = description.triggers
     early = triggers.early is not None or triggers.when is not None or triggers.per_element
-    varying = {description.event_time, end} & set(description.key)
     yield isinstance(description, Merge), "A merge has no edges: aggregate each stream by itself"
     yield description.known is not None, "Stored messages are no edges: leave out .messages(…) and .by_hand(…)"
     yield early, "Before that they would lack it: leave out early, composite and per-element triggers"
     late = description.lateness_us > 0 or description.late_rule != "event"
     yield late, "An end that is late could not take it out of windows that have fired: leave out .allowed_lateness(…)"
     yield description.in_order, "So it comes after events that begin later: leave out .in_order()"
-    yield (
-        bool(varying),
-        "Its end is a row of its own, which needs the same key: group by other columns than its times",
-    )
 
 
 def check_passed_edges(description: Windowed, watermarks: Watermarks | None) -> None:

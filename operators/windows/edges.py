@@ -195,24 +195,20 @@ def _hand_over(
 ) -> _Handed:
     """Take the edges and ends that arrive, and hand over to the windows whose ends the watermark passes."""
     begins, ends = (arriving.filter(pa.array(lives.shapes == shape)) for shape in (EDGE_START, EDGE_END))
+    # In the order of messages, so that numbers and turns are the same however rows come together.
     begins = begins.take(pa.array(order(begins.select(plan.input.order))))
     if context.only_arrivals and not begins.num_rows and not ends.num_rows:
         return _Handed(Spans(whole.events.slice(0, 0), *_NONE), {}, {}, None, END_US)
-    changes = {}
-    first = read_numbers(view).get(EDGES, 0) if begins.num_rows else 0
-    new = begins.append_column(LIVES_FROM, begins[plan.input.event_time].cast(pa.int64()))
-    new = new.append_column(LIVES_TO, pa.array(np.full(begins.num_rows, END_US)))
-    new = new.append_column(NUMBER, pa.array(np.arange(first, first + begins.num_rows)))
-    if begins.num_rows:
-        changes[NUMBERED] = TableChanges(merge=number_rows({EDGES: first + begins.num_rows}))
     stored = _stored(plan, view, ends, context)
-    edges = pa.concat_tables([stored, plan.edges.conform(_keyed(plan, new))])
+    new, changes = _begun(plan, view, begins)
+    edges = pa.concat_tables([stored, new])
     untils, unmatched = _closed(plan, edges, begins, ends)
     starts = edges[LIVES_FROM].to_numpy()
     low, high = context.watermark_before, context.watermark
     last = _last_ends(plan, view, whole, edges, untils) if high == END_US else np.full(len(starts), high)
     first_ends, counts = _between(plan, starts, untils, low, last)
     lost = counts > TOUCHED_LIMIT
+    # What is left for later steps: an edge that no later window touches goes.
     following, more = _between(plan, starts, untils, high, np.full(len(starts), END_US))
     lasting = (more > 0) & ~lost & (high != END_US)
     is_new = np.arange(len(starts)) >= stored.num_rows
@@ -236,6 +232,17 @@ def _hand_over(
 
 
 _NONE = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+
+def _begun(plan: EdgePlan, view: StateView, begins: pa.Table) -> tuple[pa.Table, dict[str, TableChanges]]:
+    """Edges that begin as rows of `EdgePlan.edges`, numbered; and what that changes."""
+    count = begins.num_rows
+    first = read_numbers(view).get(EDGES, 0) if count else 0
+    new = begins.append_column(LIVES_FROM, begins[plan.input.event_time].cast(pa.int64()))
+    new = new.append_column(LIVES_TO, pa.array(np.full(count, END_US)))
+    new = new.append_column(NUMBER, pa.array(np.arange(first, first + count)))
+    changes = {NUMBERED: TableChanges(merge=number_rows({EDGES: first + count}))} if count else {}
+    return plan.edges.conform(_keyed(plan, new)), changes
 
 
 def _keyed(plan: EdgePlan, rows: pa.Table) -> pa.Table:

@@ -65,6 +65,7 @@ REFUSED: dict[str, Callable[[], OperatorStream]] = {
     "in order": lambda: edges().in_order(),
     "messages": lambda: edges().messages(),
     "a key that differs": lambda: edges(key="e"),
+    "a key of shapes": lambda: edges(key="sh"),
     "values that do not compare": lambda: edges(longest=agg.count("l")),
 }
 TAKEN: dict[str, Callable[[], OperatorStream]] = {

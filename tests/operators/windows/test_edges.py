@@ -22,7 +22,7 @@ from tidestate import Aggregation, agg, watermark
 from tidestate.operators.describe.windows import Sliding
 from tidestate.operators.progress.advance_time import SHAPES
 from tidestate.operators.streams.watermarks import stored_settings
-from tidestate.statestore.errors import IncompatibleError
+from tidestate.statestore.errors import IncompatibleError, UsageError
 from tidestate.watermark import cti_settings, generate_ctis
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -291,6 +291,8 @@ def test_what_a_cti_or_the_watermark_refuses_is_in_the_ledger_as_it_came(tmp_pat
     feed(tested, ends(5, 20), begins(5), begins(3, 1, "z"), ends(3, 12, 1, "z"))
     ledger = tested.ledger()
     found = zip(ledger["reason"].to_pylist(), ledger["t"].cast(pa.int64()).to_pylist(), strict=True)
+    with pytest.raises(UsageError, match="feed"):
+        tested.reprocess_late()
     assert sorted(found) == [("cti_violation", 5), ("cti_violation", 5), ("very_late", 3), ("very_late", 3)]
     assert open_edges(tested) == [(5, 1)]
 
