@@ -56,7 +56,7 @@ def aggregates(was: Configuration, now: Configuration, names: Mapping[str, str],
                     None,
                     _written(settings),
                     note,
-                    _UNSEEN if plan.input.signed else _HELD if plan.in_order else "",
+                    _UNSEEN if plan.input.signed else _HELD if plan.stores_rows else "",
                     content=settings,
                 )
             )

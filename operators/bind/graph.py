@@ -9,9 +9,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tidestate.operators.bind.columns import input_columns
+from tidestate.operators.bind.edges import check_passed_edges
 from tidestate.operators.bind.followed_lateness import following
 from tidestate.operators.bind.operator import bind_plan
-from tidestate.operators.bind.watermark_checks import check_edges
 from tidestate.operators.describe.altered import Altered
 from tidestate.operators.describe.chain import Chain
 from tidestate.operators.describe.merge import Merge
@@ -172,7 +172,7 @@ def _check_edges(one: Runnable, upstream: Plan | None) -> None:
     """Check that windows by lifetime get no edges from an operator that passes them on."""
     passed = upstream.altered if isinstance(upstream, AlteredPlan) else None
     if passed is not None and not passed.sets_end and isinstance(one, Windowed):
-        check_edges(one.windows, passed.watermarks, one.name)
+        check_passed_edges(one, passed.watermarks)
 
 
 def _check_signed(one: Runnable) -> None:

@@ -8,6 +8,7 @@ from tidestate.operators.describe.configuration import description_of
 from tidestate.operators.plan.graph import Graph
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.windows.messages.tables import MessageWindows
+from tidestate.operators.windows.names import EDGES
 from tidestate.operators.windows.tables import GroupTables, aggregates_of
 from tidestate.recovery.log.needs import grown_needs
 from tidestate.statestore.spec.added import needs_of
@@ -25,6 +26,8 @@ def _needs_of_plan(plan: Plan) -> Iterator[str]:
         yield from aggregate.needs
     if isinstance(plan, GroupTables) and plan.triggers.per_element and not _counts_in_order(plan):
         yield "panes-by-element/1"
+    if isinstance(plan, GroupTables) and any(spec.name == EDGES for spec in plan.tables):
+        yield "edges-in-windows/1"
     if isinstance(plan, MessageWindows) and not plan.known_by.ordered:
         yield "unordered-identity/1"
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tidestate.operators.bind.columns import input_columns, key_field, require_columns
 from tidestate.operators.bind.default_watermark import default_watermarks
+from tidestate.operators.bind.edges import bind_edges, takes_edges
 from tidestate.operators.bind.messages import bind_messages
 from tidestate.operators.bind.sided import bind_join, bind_overlaps, bind_sessions, bind_union
 from tidestate.operators.bind.validation import check_signed
@@ -29,6 +30,7 @@ from tidestate.operators.plan.input_spec import InputSpec
 from tidestate.operators.plan.plan import Plan
 from tidestate.operators.rows.altered import AlteredPlan
 from tidestate.operators.rows.deduplicate import UNTIL, DedupPlan
+from tidestate.operators.windows.edges import EdgePlan
 from tidestate.operators.windows.messages.plan import MessagePlan
 from tidestate.operators.windows.plan import WindowPlan
 from tidestate.operators.windows.rolling_plan import RollingPlan
@@ -65,11 +67,13 @@ def _bound(description: Runnable, schema: pa.Schema, *, signed: bool) -> Plan:
     windowed = of_type(description, Windowed)
     made = RollingPlan if isinstance(windowed.windows, Rolling) else WindowPlan
     plan = bind_windowed(windowed, schema, made, signed=signed)
-    if windowed.known is None:
-        return plan
-    by_identity = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
-    _ = by_identity.tables, by_identity.exchanged  # a column that no table can hold is refused here
-    return by_identity
+    own: Plan = plan
+    if takes_edges(windowed.windows, windowed.watermarks):
+        own = bind_edges(plan, windowed, EdgePlan)
+    if windowed.known is not None:
+        own = bind_messages(plan, windowed.known, MessagePlan, horizon=windowed.horizon is not None)
+    _ = own.tables, own.exchanged  # a column that no table can hold is refused here
+    return own
 
 
 def _bind_altered(description: Altered, schema: pa.Schema) -> AlteredPlan:

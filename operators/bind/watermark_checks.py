@@ -1,4 +1,4 @@
-"""Watermarks that do not go with what they are of: edges in windows, buffers of one side. Pure."""
+"""Watermarks that do not go with what they are of: columns and buffers of one side. Pure."""
 
 from __future__ import annotations
 
@@ -7,29 +7,10 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tidestate.operators.describe.sides import Sides
-from tidestate.operators.describe.windows import Sliding, Windows
 from tidestate.operators.progress.buffered import BufferProgress
 from tidestate.operators.progress.watermarks import Watermarks
 from tidestate.statestore.errors import UsageError
 from tidestate.statestore.missing_columns import missing_columns
-
-
-def check_edges(kind: Windows | None, watermarks: Watermarks | None, operator: str) -> None:
-    """Check that windows by lifetime get no edges. Raises `UsageError`."""
-    if isinstance(kind, Sliding) and kind.end_column is not None and has_edges(watermarks):
-        raise UsageError(
-            "an edge lasts until its end arrives, so windows by lifetime would count it as a point, and with "
-            'shape_column= rows may be edges: give events with their ends, lifetime(end="…"), or use windows with '
-            'of="start"',
-            code="edge-window",
-            operator=operator,
-            end=kind.end_column,
-        )
-
-
-def has_edges(watermarks: Watermarks | None) -> bool:
-    """Whether rows may be edges, whose ends arrive later."""
-    return watermarks is not None and watermarks.generator.has_edges
 
 
 def check_columns_of_sides(watermarks: Watermarks | None, sides: Sides, schema: pa.Schema) -> None:

@@ -18,8 +18,9 @@ from tidestate.operators.bind.columns import (
     require_columns,
 )
 from tidestate.operators.bind.default_watermark import by_side, default_watermarks
+from tidestate.operators.bind.edges import check_edges
 from tidestate.operators.bind.validation import check_sense
-from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides, check_edges
+from tidestate.operators.bind.watermark_checks import check_buffers, check_columns_of_sides
 from tidestate.operators.describe.configuration import configuration_of
 from tidestate.operators.describe.merge import Merge
 from tidestate.operators.describe.sides import check_event_time, check_offset
@@ -97,7 +98,7 @@ def _types(description: Windowed, schema: pa.Schema, signed: bool) -> pa.Schema:
             "no aggregate is given: say what to compute, such as .aggregate(n=agg.count())", code="no-aggregate"
         )
     check_sense(description)
-    check_edges(description.windows, description.watermarks, description.name)
+    check_edges(description)
     if isinstance(description, Merge):
         check_columns_of_sides(description.watermarks, description.sides, schema)
     if isinstance(description, Merge) and not description.sides.same_columns:

@@ -138,7 +138,7 @@ def _classified(
 ) -> Classified:
     named = plan.named_windows(events) if plan.reprocessing else None
     events = conform(plan, events, context)
-    if plan.classifies_late and plan.input.watermarks.filters_rows:
+    if plan.keeps_received:
         events = events.append_column(RECEIVED, events[plan.input.event_time].cast(pa.int64()))
     first = _source_first(plan, events, context, so_far)
     events = first.events if first else events

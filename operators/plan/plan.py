@@ -230,9 +230,24 @@ class Plan(ABC):
         """Columns that `arrive` adds to rows of the input."""
         return ()
 
+    @property
+    def keeps_received(self) -> bool:
+        """Whether rows have the time with which they came next to the one that a generator gives them."""
+        return self.classifies_late and self.input.watermarks.filters_rows
+
+    @property
+    def stores_rows(self) -> bool:
+        """Whether rows of the input are stored with the columns that are read of them, and used later."""
+        return self.in_order
+
     @cached_property
     def exchanged(self) -> TableSpec:
         """The rows that are sent from the input to the state: by default those of the input, not partials."""
+        return self.whole_rows
+
+    @cached_property
+    def whole_rows(self) -> TableSpec:
+        """Rows of the input with the columns that are `computed`; not stored."""
         key = self.input.key_specs or (Column(self.input.event_time, str(self.mark_type)),)
         names = {column.name for column in key}
         values = (Column(field.name, type_text(field.type)) for field in self.input.schema if field.name not in names)

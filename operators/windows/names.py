@@ -7,6 +7,8 @@ GROUPS, PARTS, ENDS, COUNTED, CLOCK, MARKS = "groups", "parts", "ends", "counted
 COARSE, SLICE_END, CELL = "coarse", "slice_end", "_cell"
 ELEMENTS, NET, PENDING, PANES, EMITTED, SINCE = "_elements", "_net", "_pending", "_panes", "_emitted", "_since"
 DUE_CLOCK, DUE_MARK, CLOSED = "_clock", "_mark", "_closed"
+EDGES, LIVES_FROM, LIVES_TO = "edges", "_from", "_until"
+"""Edges that may be in windows to come; the start of an edge, of an adjusted one the CTI, and its end."""
 EVENT = "_event"
 """The whole event, for the ledger."""
 TIME_OF = "_time"

@@ -45,7 +45,7 @@ from tidestate.operators.windows.step import (
 )
 from tidestate.operators.windows.tables import GroupTables
 from tidestate.operators.windows.trigger_change import hand_over
-from tidestate.statestore.arrays import Flags, Times, Values
+from tidestate.statestore.arrays import Flags, Numbers, Times, Values
 from tidestate.statestore.errors import of_type
 from tidestate.statestore.spec.arrowtypes import positions
 from tidestate.statestore.spec.store import StateView
@@ -69,7 +69,12 @@ def _as_parts(plan: GroupTables, events: pa.Table, times: Times, context: Contex
     """Whole windows in the columns of parts: late events that are reprocessed may be for one window alone, and a
     lifetime may touch several tumbling ones.
     """
-    rows = _as_windows(plan, events, times, context).rename_columns({END: SLICE_END})
+    return _renamed(plan, _as_windows(plan, events, times, context))
+
+
+def _renamed(plan: GroupTables, windows: pa.Table) -> pa.Table:
+    """Rows of `GroupTables.arriving` in the columns of parts."""
+    rows = windows.rename_columns({END: SLICE_END})
     return rows.select(plan.parts.schema.names).cast(plan.parts.schema)
 
 
@@ -108,14 +113,10 @@ def _typed(spec: TableSpec, columns: list[Values]) -> pa.Table:
 
 def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Context) -> pa.Table:
     """One row per window and key, for windows that share events: by slice if the order does not matter, in bands."""
-    kind, spec = of_type(plan.kind, Sliding), plan.slices_of_events
-    ends = pa.array(kind.slice_ends(times)).cast(plan.bound_type)
-    keys: list[Values] = [events[name] for name in plan.input.key_names] or [_single_key(len(times))]
-    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.input.signed else [])]
-    rows = _typed(spec, [*keys, ends, *sizes, *plan.lifted(events)])
+    kind, rows = of_type(plan.kind, Sliding), _sliced(plan, events, times)
     only = own_windows(events)
     if only is None and plan.orderless and not plan.touching:
-        rows = combine(spec, rows)
+        rows = combine(plan.slices_of_events, rows)
     closed, watermark = None, context.watermark_before
     if watermark != BEGINNING_US and plan.refuses_by_windows(watermark):
         closed = plan.refused_at(watermark)
@@ -125,6 +126,29 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Con
         first, counts = kind.windows_of(rows["slice_end"].cast(pa.int64()).to_numpy(), closed)
     if only is not None:
         first, counts = narrowed(kind, first, counts, only)
+    return _expanded(plan, rows, first, counts, context.budget_bytes)
+
+
+def in_windows(plan: GroupTables, events: pa.Table, first: Times, counts: Numbers, context: Context) -> pa.Table:
+    """Events as rows of `GroupTables.taken`, each in ``counts`` windows that follow each other, the first of which
+    ends at ``first``.
+    """
+    rows = _sliced(plan, events, positions(events[plan.input.event_time]))
+    rows = _expanded(plan, rows, first, counts, context.budget_bytes)
+    return _renamed(plan, rows) if plan.lazy else rows
+
+
+def _sliced(plan: GroupTables, events: pa.Table, times: Times) -> pa.Table:
+    """A row of `GroupTables.slices_of_events` for each event."""
+    ends = pa.array(plan.slices.slice_ends(times)).cast(plan.bound_type)
+    keys: list[Values] = [events[name] for name in plan.input.key_names] or [_single_key(len(times))]
+    sizes = [pa.array(np.ones(len(times), np.int64)), *([pa.array(signs(events))] if plan.input.signed else [])]
+    return _typed(plan.slices_of_events, [*keys, ends, *sizes, *plan.lifted(events)])
+
+
+def _expanded(plan: GroupTables, rows: pa.Table, first: Times, counts: Numbers, budget_bytes: int) -> pa.Table:
+    """Rows of `_sliced` by window and key, each in ``counts`` windows from the one that ends at ``first``."""
+    kind = plan.slices
 
     def pairs(index: Times, nth: Times) -> pa.Table:
         columns = rows.take(pa.array(index))
@@ -133,7 +157,7 @@ def _overlapping(plan: GroupTables, events: pa.Table, times: Times, context: Con
         by_key, values = columns.select(plan.group_keys), columns.drop_columns([*plan.group_keys, "slice_end"])
         return pa.table([*by_key.columns, *bounds, *values.columns], schema=plan.arriving.schema)
 
-    parts = expand_windows(plan.arriving, rows, plan.group_keys, counts, pairs, context.budget_bytes)
+    parts = expand_windows(plan.arriving, rows, plan.group_keys, counts, pairs, budget_bytes)
     return combined_parts(plan.arriving, parts)
 
 

@@ -152,10 +152,10 @@ def buffers(job: Any, seed: int, *, patient: bool) -> Case:
     return clocked(job, seed, steps)._replace(schemas=schema, patient=patient)
 
 
-def edges(job: Any, seed: int) -> Case:
-    """Lifetimes whose ends come in rows of their own."""
+def edges(job: Any, seed: int, sides: int = 2) -> Case:
+    """Lifetimes whose ends come in rows of their own, of one stream or two."""
     schema = pa.schema([*(SCHEMA.field(name) for name in (*SIDE_COLUMNS, "end")), ("shape", pa.string())])
-    return _of_streams(job, [_with_edges(events(seed + side, parts=("x",)), schema) for side in range(2)])
+    return _of_streams(job, [_with_edges(events(seed + side, parts=("x",)), schema) for side in range(sides)])
 
 
 def _with_edges(batches: Sequence[pa.Table], schema: pa.Schema) -> list[pa.Table]:

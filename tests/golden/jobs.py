@@ -87,6 +87,11 @@ CASES: dict[str, Callable[[], Case]] = {
         _job(ts.rolling("4 seconds")).trigger(early=trigger.each_batch()).accumulation("retracting"), 10
     ),
     "lifetimes": lambda: case(_job(LIVING, of=_events(lifetime=ts.lifetime("end"))), 11),
+    "lifetimes_of_edges": lambda: edges(
+        _events(**ORDER, lifetime=ts.lifetime("end", "point", "shape"))
+        .watermark(watermark.ctis(_ctis("adjust", 3, "20 seconds"))).group_by("k").window(LIVING)
+        .aggregate(n=agg.count(), total=agg.sum("v")).named("job"), 107, sides=1
+    ),
     "sessions": lambda: case(_job(ts.sessions("3 seconds")), 12),
     "sessions_retracting": lambda: case(
         _job(ts.sessions("3 seconds")).trigger(**EARLY).accumulation("retracting"), 13

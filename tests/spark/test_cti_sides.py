@@ -61,6 +61,12 @@ def two_streams() -> Aggregation:
     return sums.named("both").allowed_lateness("0 seconds")
 
 
+def edges_in_windows() -> Aggregation:
+    """Points, intervals and edges in windows that they touch."""
+    events = ts.stream("left", **ABOUT).watermark(by_ctis("adjust", 9, "3 seconds"), sources=PARTS)
+    return counted(events, ts.sliding("6 seconds", "3 seconds", of="lifetime"), "windows")
+
+
 def look_up_of_panes() -> OperatorStream:
     """Counts looked up in a stream that imports their watermark."""
     events = ts.stream("left", **ABOUT).watermark(by_ctis("drop", 5, "1 second"), sources=PARTS)
@@ -90,6 +96,7 @@ def jobs(left: Stream, right: Stream) -> dict[str, OperatorStream]:
         "union": ts.union(left=left, right=right),
         "merge": merged.aggregate(n=agg.count(), left=agg.count("left_t")).accumulation("discarding"),
         "lifetimes": left.join_lifetimes(right, on="k"),
+        "edges in windows": edges_in_windows(),
         "by parts": left.join(by_parts(), on="k", within=("-3 s", "3 s"), how="full", allowed_lateness="9 s"),
         "chain": two_streams(),
         "look-up of panes": look_up_of_panes(),
@@ -97,6 +104,8 @@ def jobs(left: Stream, right: Stream) -> dict[str, OperatorStream]:
 
 
 JOBS = jobs(**sides())
+SOME = ("lifetimes", "edges in windows")
+"""Jobs of every run of the tests."""
 
 
 def inputs() -> dict[str, list[pa.Table]]:
@@ -124,10 +133,10 @@ def inputs() -> dict[str, list[pa.Table]]:
 
 
 # Each of them without Spark: `tests.operators.progress`, `joins` and `chains`.
-@pytest.mark.parametrize("name", ["lifetimes", *longer(*sorted(JOBS.keys() - {"lifetimes"}))])
+@pytest.mark.parametrize("name", [*SOME, *longer(*sorted(JOBS.keys() - {*SOME}))])
 def test_panes_and_ledgers_equal_the_standalone_runner(spark: SparkSession, tmp_path: Path, name: str) -> None:
     described, tables = JOBS[name], inputs()
-    count = 2 if name == "lifetimes" and not LONG else BATCHES
+    count = 2 if name in SOME and not LONG else BATCHES
     streams = described.graph.streams
     for stream in streams:
         for number, table in enumerate(tables[stream][:count]):

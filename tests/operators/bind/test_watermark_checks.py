@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import tidestate as ts
-from tidestate import OperatorStream, Stream, agg, watermark
+from tidestate import Aggregation, OperatorStream, Stream, agg, trigger, watermark
 from tidestate.operators.bind.graph import bind_graph
 from tidestate.operators.describe.runnable import Sided
 from tidestate.operators.plan.graph import Graph
@@ -18,7 +18,10 @@ from tidestate.statestore.errors import UsageError
 
 TIME = pa.timestamp("us", tz="UTC")
 SCHEMA = pa.schema(
-    [("t", TIME), ("e", TIME), ("sh", "string"), ("k", "string"), ("o", "int64"), ("s", "int64"), ("m", TIME)]
+    [
+        *(("t", TIME), ("e", TIME), ("sh", "string"), ("k", "string"), ("o", "int64"), ("s", "int64"), ("m", TIME)),
+        ("l", pa.list_(pa.int64())),
+    ]
 )
 CTIS = watermark.cti_settings("drop", generate=watermark.generate_ctis(5))
 LASTING = ts.tumbling("10 seconds", of="lifetime")
@@ -44,17 +47,35 @@ def merged() -> OperatorStream:
     return grouped.window(LASTING).aggregate(n=agg.count())
 
 
-EDGES: dict[str, Callable[[], OperatorStream]] = {
-    "shapes in a column": lambda: of(LASTING, shape_column="sh"),
-    "sliding": lambda: of(ts.sliding("10 seconds", "5 seconds", of="lifetime"), shape_column="sh"),
-    "all are edges": lambda: of(LASTING, shape="edge_start"),
+def edges(windows: Any = LASTING, *, key: str = "k", **results: Any) -> Aggregation:
+    """Windows by lifetime of rows that may be edges."""
+    events = ts.stream(event_time="t", offset="o", lifetime=ts.lifetime("e", shape_column="sh"))
+    windows = events.watermark(watermark.ctis(CTIS)).group_by(key).window(windows)
+    return windows.aggregate(n=agg.count(), **results)
+
+
+REFUSED: dict[str, Callable[[], OperatorStream]] = {
     "passed on by another operator": lambda: moved(None),
     "of a side": merged,
+    "early panes": lambda: edges().trigger(early=trigger.each_batch()),
+    "panes per element": lambda: edges().trigger(early=trigger.each_element()),
+    "composite": lambda: edges().trigger(when=trigger.repeatedly(trigger.after_count(2))),
+    "lateness": lambda: edges().allowed_lateness("1 second"),
+    "late by windows": lambda: edges().allowed_lateness("0 seconds", rule="window"),
+    "in order": lambda: edges().in_order(),
+    "messages": lambda: edges().messages(),
+    "a key that differs": lambda: edges(key="e"),
+    "a key of shapes": lambda: edges(key="sh"),
+    "values that do not compare": lambda: edges(longest=agg.count("l")),
 }
 TAKEN: dict[str, Callable[[], OperatorStream]] = {
     "intervals": lambda: of(LASTING, shape="interval"),
     "windows of starts": lambda: of(ts.tumbling("10 seconds"), shape_column="sh"),
     "each as long as the other": lambda: moved("1 second"),
+    "edges": edges,
+    "sliding": lambda: edges(ts.sliding("10 seconds", "5 seconds", of="lifetime")),
+    "all are edges": lambda: of(LASTING, shape="edge_start"),
+    "kept": lambda: edges().retain_windows("1 hour").accumulation("retracting"),
 }
 
 
@@ -65,15 +86,15 @@ def bound(job: OperatorStream) -> Graph:
     return bind_graph(description, schemas)
 
 
-@pytest.mark.parametrize("name", EDGES)
-def test_windows_by_lifetime_take_no_edges(name: str) -> None:
+@pytest.mark.parametrize("name", REFUSED)
+def test_windows_by_lifetime_of_edges_are_refused_where_they_are_not_exact(name: str) -> None:
     with pytest.raises(UsageError) as refused:
-        bound(EDGES[name]())
+        bound(REFUSED[name]())
     assert refused.value.code == "edge-window"
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_has_its_whole_lifetime_is_taken(name: str) -> None:
+def test_what_is_exact_is_taken(name: str) -> None:
     graph = bound(TAKEN[name]())
     assert next(reversed(graph.plans.values())).input.watermarks.generator
 
