@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from tidestate.operators.describe.runnable import Runnable
 from tidestate.operators.describe.triggers import DEFAULT, Triggers
 from tidestate.operators.describe.windows import Sessions, Sliding, Windows
 from tidestate.statestore.messages.tables import Retention
+from tidestate.statestore.spec.added import Added
 
 AccumulationMode = Literal["accumulating", "discarding", "retracting"]
 LateRule = Literal["event", "window"]
@@ -46,7 +47,8 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     """Results per key and window of a stream of events. Without windows each row names its window itself.
 
     ``allowed_lateness_us``: how far behind the watermark an event is still accepted, by ``late_rule``; None: see
-    `lateness_us`. ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
+    `lateness_us`. ``ledger_timing``: whether the late ledger says where each row lay from the current window.
+    ``signed``: rows whose column ``kind`` is ``retract`` retract others; set when it is bound.
     """
 
     event_time: str | None
@@ -67,6 +69,7 @@ class Windowed(Runnable, frozen=True, tag="windowed"):
     in_order: bool = False
     signed: bool = False
     known: KnownMessages | None = msgspec.field(default=None, name="messages")
+    ledger_timing: Annotated[bool, Added("window-timing/1")] = False
 
     @property
     def lateness_us(self) -> int:

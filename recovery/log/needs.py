@@ -17,6 +17,7 @@ CAPABILITIES: dict[str, str] = {
     "wide-sums/1": "sums of whole numbers and of long decimals are stored in a wider type, which cannot overflow",
     "generator-by-side/1": "each side of a join, merge or union has a generator of watermarks of its own",
     "panes-by-element/1": "panes of single elements by arrival, of sessions, or beside a trigger by time",
+    "window-timing/1": "the late ledger says which rows were in time, past or future by the current window",
     "unordered-identity/1": "messages have an identity without an order, such as text, in the place of an offset",
 }
 """Every capability that this version knows, as ``name/version``, with what is stored differently."""

@@ -79,6 +79,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "sliding": lambda: case(_job(SLIDING).accumulation("retracting"), 8),
     "sliding_by_slices": lambda: case(_job(ts.sliding("60 seconds", "2 seconds"), rule="window"), 9),
     "sliding_with_gaps": lambda: case(_job(ts.sliding("5 seconds", "8 seconds", strict=False)), 10),
+    "window_timing": lambda: case(
+        _job(SLIDING).allowed_lateness("5 seconds", ledger_columns="at", window_timing=True), 66
+    ),
     "lifetimes": lambda: case(_job(LIVING, of=_events(lifetime=ts.lifetime("end"))), 11),
     "sessions": lambda: case(_job(ts.sessions("3 seconds")), 12),
     "sessions_retracting": lambda: case(
